@@ -63,8 +63,6 @@ class BenchmarkError(DpwaError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all processes of a benchmark are told."""
-
     nbytes: int  # size of what is exchanged
     hosts: tuple[str, ...]  # where each process listens, by rank
     ports: dict[str, tuple[int, ...]]  # by rank, of each link and of whatever else listens
@@ -91,7 +89,6 @@ class Plan:
         )
 
     def addresses(self, name: str) -> list[tuple[str, int]]:
-        """Return where each process listens."""
         return list(zip(self.hosts, self.ports[name], strict=True))
 
 
@@ -106,12 +103,10 @@ def plan_of(
 
 
 def nbytes_of(size_mb: float) -> int:
-    """Return a size in 10^6 bytes as bytes of whole values."""
     return round(size_mb * 1_000_000 / BYTES_PER_VALUE) * BYTES_PER_VALUE
 
 
 def node_name(rank: int) -> str:
-    """Return the name of the nodes of a process."""
     return f"w{rank + 1}"
 
 
@@ -264,7 +259,6 @@ class Session(Closeable):
         self._dist.barrier()
 
     def close(self) -> None:
-        """Leave the group."""
         self._dist.destroy_process_group()
 
     def repeat(self, measures: Mapping[str, Measure], repetitions: int) -> None:
@@ -299,7 +293,6 @@ def told() -> tuple[Plan, int, Path]:
 
 
 def tell(record: object) -> None:
-    """Tell the parent."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 
@@ -355,7 +348,6 @@ def ratios_of(figures: Mapping[str, Any], ratios: Iterable[Ratio]) -> dict[str, 
 
 
 def result_of(plan: Plan, ratios: Iterable[Ratio], command: Sequence[str] = ()) -> dict[str, Any]:
-    """Run the processes of a plan; return their figures, their ratios, and where that was."""
     reports = run_again(plan, command)
     figures = figures_of(reports)
     return {
@@ -425,8 +417,6 @@ def add_options(parser: argparse.ArgumentParser, measures: Sequence[str], proces
 
 
 def at_least(least: float) -> Callable[[str], Any]:
-    """Return what reads a number that may not be smaller, for argparse."""
-
     def number(text: str) -> Any:
         value = type(least)(text)
         if value < least:
@@ -437,14 +427,12 @@ def at_least(least: float) -> Callable[[str], Any]:
 
 
 def one_of(name: str, known: Sequence[str]) -> str:
-    """Require that a name is known, for argparse."""
     if name not in known:
         raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)} (got {name})")
     return name
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Read numbers that are separated by commas, for argparse."""
     return tuple(float(number) for number in text.split(","))
 
 

@@ -11,7 +11,6 @@ BATCH = 32
 
 
 def main() -> None:
-    """Print the accuracy of the mean model for each way, with its standard error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=8, help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=300, help="of each node (%(default)s)")
@@ -26,7 +25,6 @@ def main() -> None:
 
 
 def show(name: str, runs: list[tuple[float, float]]) -> None:
-    """Print one line."""
     import numpy as np
 
     accuracies, weights = np.array(runs).T
@@ -56,7 +54,6 @@ class Nodes:
         self.stepped = 0.0  # sum of the weights with which steps were taken
 
     def step(self, rank: int) -> float:
-        """Take a step of plain gradient descent; return its loss."""
         import torch
         from torch.nn import functional
 
@@ -72,7 +69,6 @@ class Nodes:
         return float(loss.detach())
 
     def vector(self, rank: int) -> Any:
-        """Return a copy of all parameters of a node."""
         from torch.nn.utils import parameters_to_vector
 
         return parameters_to_vector(self.models[rank].parameters()).detach().clone()

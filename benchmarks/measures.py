@@ -140,12 +140,10 @@ def reduces_mean(connection: DpwaConnection, flat: torch.Tensor) -> Work:
 
 
 def broadcasts(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of the first, of shape `(n,)`."""
     return lambda: connection.broadcast(flat, node_name(0))
 
 
 def gathers(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of all, each of shape `(n,)`; raises as above."""
     return lambda: _require_all(connection, len(connection.all_gather(flat)))
 
 
@@ -159,13 +157,10 @@ def _require_all(connection: DpwaConnection, contributors: int) -> None:
 
 
 def gloo_reduces(flat: torch.Tensor) -> Work:
-    """Return: every process gets the sum of all values of shape `(n,)`."""
     return lambda: dist.all_reduce(flat)
 
 
 def gloo_reduces_mean(flat: torch.Tensor) -> Work:
-    """Return: every process gets the mean of all values of shape `(n,)`."""
-
     def work() -> None:
         dist.all_reduce(flat)
         flat.div_(dist.get_world_size())
@@ -174,7 +169,6 @@ def gloo_reduces_mean(flat: torch.Tensor) -> Work:
 
 
 def gloo_broadcasts(flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of the first, of shape `(n,)`."""
     return lambda: dist.broadcast(flat, 0)
 
 
@@ -225,12 +219,10 @@ class RawTcp(Closeable):
         self._client: socket.socket | None = None
 
     def connect(self) -> None:
-        """Connect to the next process, once all listen."""
         self._client = socket.create_connection(self._address, timeout=PATIENCE_S)
         self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fetch_and_merge(self) -> None:
-        """Fetch the whole model of the next process, then merge it."""
         if self._client is None:
             raise AssertionError("not connected")
         self._client.sendall(REQUEST)
@@ -244,7 +236,6 @@ class RawTcp(Closeable):
         self._flat.lerp_(self._scratch, MERGE_FACTOR)
 
     def close(self) -> None:
-        """Stop fetching and serving."""
         if self._client is not None:
             self._client.close()
         self._listener.close()
@@ -290,11 +281,9 @@ class BareZeroMQ(Closeable):
         self._server.start()
 
     def connect(self) -> None:
-        """Connect to the next process, once all listen."""
         self._client.connect(self._next)
 
     def publish(self) -> None:
-        """Make a snapshot of the model."""
         slot = self._slots[(self._version + 1) % SLOTS]
         for place, values in zip(_pieces(slot), _pieces(self._flat), strict=True):
             np.copyto(place.numpy(), values.numpy())
@@ -303,7 +292,6 @@ class BareZeroMQ(Closeable):
         self._version += 1
 
     def fetch_and_merge(self) -> None:
-        """Fetch the whole snapshot of the next process, then merge it."""
         places = _pieces(self._received)
         for index in range(min(CREDIT_CHUNKS, len(places))):
             self._client.send(NUMBER.pack(index))
@@ -319,12 +307,10 @@ class BareZeroMQ(Closeable):
         self._flat.lerp_(self._received, MERGE_FACTOR)
 
     def round(self) -> None:
-        """Publish, fetch and merge."""
         self.publish()
         self.fetch_and_merge()
 
     def close(self) -> None:
-        """Stop fetching and serving."""
         self._client.close(0)
         self._context.term()  # ends the wait of the thread that serves
         self._server.join()

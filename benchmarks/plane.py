@@ -90,7 +90,6 @@ RATIOS: tuple[Ratio, ...] = (
 
 
 def main() -> None:
-    """Start the processes, or be one."""
     run(_compare, take_part, _options())
 
 
@@ -135,7 +134,6 @@ def plane_plan(
 
 
 def take_part(_: object = None) -> None:
-    """Be a process."""
     with Session() as session, ExitStack() as stack:
         options = session.plan.options
         made = _Measures(session, stack)

@@ -11,12 +11,10 @@ SAMPLE_PAUSE_S = 0.002
 
 
 def reset_peak() -> None:
-    """Let the peak of Rss begin anew."""
     Path("/proc/self/clear_refs").write_text(RESET_PEAK)
 
 
 def memory_of_process() -> dict[str, int]:
-    """Return Pss, Rss and the peak of Rss of this process in bytes."""
     rollup = _kilobytes(Path("/proc/self/smaps_rollup"))
     status = _kilobytes(Path("/proc/self/status"))
     found = {"pss": rollup["Pss"], "rss": rollup["Rss"], "peak_rss": status["VmHWM"]}

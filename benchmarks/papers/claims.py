@@ -14,8 +14,6 @@ HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the table."""
-
     paper: str  # what it says
     ours: str  # what was measured here
     verdict: str  # `HOLDS`, `IN_PART` or `FAILS`
@@ -24,8 +22,6 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """One reproduction."""
-
     title: str  # with its year
     source: str  # where it is found, such as arXiv:1611.09726
     setting: str  # what was run
@@ -46,7 +42,6 @@ def listed(values: Iterable[object]) -> str:
 
 
 def main(papers: Sequence[Paper], description: str | None) -> None:
-    """Run reproductions as a script: a table, or JSON."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
@@ -85,7 +80,6 @@ def _show(paper: Paper, claims: Sequence[Claim], cpu_s: float, out: object) -> N
 
 
 def markdown(paper: Paper, claims: Sequence[Claim]) -> str:
-    """Return the section of docs/papers.md."""
     rows = [f"## {paper.title}", "", f"{paper.source}. {paper.setting}", ""]
     rows += ["| paper | ours | verdict |", "|---|---|---|"]
     for claim in claims:

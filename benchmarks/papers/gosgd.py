@@ -20,15 +20,12 @@ NEAR = 0.05  # of a loss
 
 @dataclass(frozen=True)
 class Result:
-    """Of one way to train, the mean over seeds."""
-
     loss: float  # of the mean model on examples that nobody trains on
     accuracy: float
     distance: float  # of the nodes to their mean, over the second half of the steps
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Train with several probabilities, on shared and on private digits."""
     steps, runs = (200, 1) if quick else (600, 5)
     chances = PROBABILITIES[::4] if quick else PROBABILITIES
     seeds = range(seed, seed + runs)
@@ -49,7 +46,6 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 def train(name: str, seeds: range, steps: int, is_private: bool, **options: float) -> Result:
-    """Train by an algorithm; return the mean over the seeds."""
     results = []
     for seed in seeds:
         digits = make("digits", NODES, seed, model="mlp", batch=32, lr=LR, private=is_private)
@@ -65,7 +61,6 @@ def train(name: str, seeds: range, steps: int, is_private: bool, **options: floa
 
 
 def rarely_is_enough(alike: dict[float, Result], apart: dict[float, Result]) -> Claim:
-    """Compare losses over probabilities."""
     most = max(alike)
     rare = min(p for p in alike if p)
     costs = {at: found[rare].loss / found[most].loss for at, found in enumerate((alike, apart))}
@@ -83,7 +78,6 @@ def rarely_is_enough(alike: dict[float, Result], apart: dict[float, Result]) -> 
 
 
 def consensus(alike: dict[float, Result]) -> Claim:
-    """Compare distances over probabilities."""
     chances = [p for p in alike if p]
     distances = [alike[p].distance for p in chances]
     falls = all(one > other for one, other in pairwise(distances))

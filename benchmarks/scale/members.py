@@ -29,15 +29,12 @@ class Links:
         self._delay_s = delay_s
 
     def delay_s(self, sender: str, to: str) -> float:  # noqa: ARG002
-        """Return what one message takes."""
         return self._delay_s
 
     def may_connect(self, client: str, server: str) -> bool:  # noqa: ARG002
-        """Tell whether there is a way."""
         return True
 
     def upload(self, node: str) -> float:  # noqa: ARG002
-        """Return bytes per second."""
         return 1e9
 
     download = upload
@@ -52,7 +49,6 @@ class CountingList(MemberList):
     trials = 0
 
     def to_retry(self) -> list[MemberEntry]:
-        """Return the dead nodes that are to be tried now."""
         found = super().to_retry()
         self.trials += len(found)
         return found
@@ -103,7 +99,6 @@ class Member:
         """Do nothing: the service looks after each message, and at each tick."""
 
     def tick_listeners(self) -> None:
-        """Have the asking part look at once."""
         if self._ticks_at != self._network.clock.now():
             self._ticks_at = self._network.clock.now()
             self._network.call_later(0.0, self._look)
@@ -170,7 +165,6 @@ class Cluster:
 
     @property
     def living(self) -> list[Member]:
-        """The living, in order."""
         return [member for member in self._members if member.name not in self.dead]
 
     def kill(self, members: Iterable[Member]) -> None:

@@ -69,7 +69,6 @@ def churning(nodes: int, seed: int, lives_s: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)

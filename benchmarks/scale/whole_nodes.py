@@ -32,14 +32,11 @@ _MARKS = tuple(pack("type") + pack(kind.model_fields["type"].default) for kind i
 
 @dataclass
 class MemberTraffic:
-    """Bytes and messages of membership."""
-
     # sent, by (second, node)
     nbytes: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
     messages: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by second
 
     def tap(self, time_s: float, sender: str, to: str, frames: Sequence[bytes]) -> None:  # noqa: ARG002
-        """Count a message, if it is one of membership."""
         if not is_of_membership(frames):
             return
         self.nbytes[int(time_s), sender] += wire_bytes([len(frame) for frame in frames])
@@ -120,7 +117,6 @@ def study(nodes: int, seed: int, runs: int = 1) -> dict[str, float | int]:
 
 
 def simulated(nodes: int, seed: int) -> tuple[MemberTraffic, Watched]:
-    """Simulate so many nodes once."""
     scenario = {
         "nodes": nodes,
         "seed": seed,

@@ -48,8 +48,6 @@ NO_ANSWER = "is `dpwa bench link --serve` running there, and is the port open?"
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """What was measured."""
-
     address: str  # of the machine that served
     latencies_ms: tuple[float, ...]  # from a request to the header that answers it
     # payload of each stream over its seconds after the header, in 10^6 bits
@@ -134,8 +132,6 @@ def _shard(nbytes: int) -> Shard:
 
 
 class _Client:
-    """Fetches from one machine that serves."""
-
     def __init__(self, zmq_context: zmq.Context[zmq.Socket[bytes]], endpoint: str, clock: Clock):
         self._link = PeerLink(zmq_context, SERVER, endpoint)
         self._clock = clock
@@ -147,7 +143,6 @@ class _Client:
         self._poller.register(self._link.monitor, zmq.POLLIN)
 
     def connect(self, deadline: Deadline) -> None:
-        """Wait until the connection is made."""
         while self._link.state is not LinkState.UP:
             self._wait(deadline)
 
@@ -177,7 +172,6 @@ class _Client:
                 raise PeerError(f"{self._link.endpoint}: refused to serve ({event})")
 
     def close(self) -> None:
-        """End the connection."""
         self._link.close()
 
     def _wait(self, deadline: Deadline) -> None:

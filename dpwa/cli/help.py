@@ -18,15 +18,12 @@ _Formatter: Any = typer.Context.formatter_class
 
 
 class HelpFormatter(_Formatter):  # type: ignore[misc]
-    """Lays out one help page."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "width": _columns()})
 
     def write_dl(
         self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
-        """Write names and descriptions, side by side where there is room."""
         if self.width >= NARROW:
             super().write_dl(rows, col_max, col_spacing)
             return
@@ -75,8 +72,6 @@ class HelpFormatter(_Formatter):  # type: ignore[misc]
 
 
 class HelpContext(typer.Context):
-    """The context of every command of dpwa."""
-
     formatter_class = HelpFormatter
 
     @property
@@ -124,7 +119,6 @@ def with_help(command: Any) -> Any:
 
 
 def _expectation(error: dict[str, Any]) -> str:
-    """Return what was expected of an option, and what was given."""
     from dpwa.config.problems import shown  # which imports numpy: help needs none
 
     bounds = error.get("ctx", {})

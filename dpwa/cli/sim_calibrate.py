@@ -149,7 +149,6 @@ def _setting_rows(found: Calibration) -> Iterator[Row]:
 
 
 def _check_rows(found: Calibration) -> Iterator[Row]:
-    """Yield how the simulation compares with the run."""
     from dpwa.report.wording import share
 
     run, simulated = found.run, found.simulated

@@ -34,12 +34,10 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The values of its settings."""
         return ", ".join(map(str, self.settings.values()))
 
     @property
     def figures(self) -> list[SimulationFigures]:
-        """Of the runs that could be simulated."""
         return [run.figures for run in self.runs if run.figures]
 
     @property
@@ -57,15 +55,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of one scenario, in order."""
-
     scenario: str  # as it was called
     runs: Sequence[SimulatedRun]
     is_sweep: bool  # there were to be several
 
     @cached_property
     def cases(self) -> list[Case]:
-        """The runs by their settings, in order."""
         grouped: dict[tuple[object, ...], list[SimulatedRun]] = {}
         for run in self.runs:
             grouped.setdefault(tuple(run.planned.settings.values()), []).append(run)
@@ -73,7 +68,6 @@ class Comparison:
 
     @property
     def has_target(self) -> bool:
-        """Whether something was to be reached."""
         return any(has_target(run.planned.scenario.target) for run in self.runs)
 
     @cached_property
@@ -129,7 +123,6 @@ class Comparison:
 
 
 def show(found: Comparison) -> None:
-    """Print the figures of one run, or a table of several."""
     console = screen.console()
     if not found.is_sweep:
         for run in found.runs:

@@ -137,7 +137,6 @@ def _known(name: str) -> Topology:
 
 
 def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
-    """Read `KEY=VALUE` as the configuration reads options."""
     from dpwa.config.problems import Place, Problems, shown
     from dpwa.config.reading import read_model
     from dpwa.config.tree import ConfigValue, MapNode, ScalarNode

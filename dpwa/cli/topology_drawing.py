@@ -56,7 +56,6 @@ def require_drawable(path: Path, nodes: int) -> None:
 
 
 def draw_topology(description: Description, path: Path) -> None:
-    """Write the drawing, as the suffix of the path says."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -86,7 +85,6 @@ class GraphLayout:
 
     @property
     def node_inches(self) -> float:
-        """Diameter of a node."""
         return min(LARGEST_NODE, 0.62 * self.spacing)
 
     def wraps(self, one: int, two: int) -> bool:

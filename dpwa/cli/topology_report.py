@@ -30,8 +30,6 @@ Neighbours = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Description:
-    """One topology of so many nodes."""
-
     topology: Topology
     options: StrictModel
     names: tuple[str, ...]
@@ -95,7 +93,6 @@ def describe(
     factor: float,
     round_number: int | None,
 ) -> Description:
-    """Work out all there is to know."""
     nodes = len(names)
     figures = figures_of(topology, options, nodes, factor)
     numbers = range(figures.period) if round_number is None else [round_number]
@@ -113,7 +110,6 @@ def describe(
 
 
 def listing_of() -> list[JsonObject]:
-    """Return name, options with their defaults, and summary of every topology."""
     return [
         {"name": name, "options": _defaults(topology(name)), "summary": topology(name).summary}
         for name in topology_names()
@@ -129,14 +125,12 @@ def _neighbours(
 
 
 def _defaults(topology: Topology) -> JsonObject:
-    """Return the default of each option, `None` for one that has none."""
     fields = topology.options.model_fields
     defaults = {key: field.get_default(call_default_factory=False) for key, field in fields.items()}
     return {key: None if value is PydanticUndefined else value for key, value in defaults.items()}
 
 
 def show_listing() -> None:
-    """Print all topologies, one line each."""
     rows = listing_of()
     console = screen.console()
     summaries = [(row["name"], row["summary"]) for row in rows]
@@ -149,7 +143,6 @@ def show_listing() -> None:
 
 
 def show(description: Description) -> None:
-    """Print who pulls from whom, the mixing matrix and all figures."""
     console = screen.console()
     title = f"{title_of(description)}, factor {description.figures.factor:g}"
     console.print(screen.plain(title), style="bold")

@@ -48,7 +48,6 @@ def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
 
 
 def is_finite(data: ByteArray, dtype: str, start: int = 0) -> bool:  # noqa: ARG001
-    """Tell whether all values are finite numbers; plain bytes have no meaning here."""
     if dtype == BYTES or np.dtype(dtype).kind not in "fc":
         return True
     values = data.view(np.dtype(dtype))

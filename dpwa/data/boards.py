@@ -32,8 +32,6 @@ MAX_RECORD_BYTES = SLOT_BYTES - _RECORD_AT
 
 @dataclass(frozen=True)
 class Posted:
-    """One record on a board."""
-
     number: int  # of the collective that it belongs to
     view: bytes
     record: bytes

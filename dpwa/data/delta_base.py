@@ -52,7 +52,6 @@ class ReaderBases:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all copies."""
         return sum(held.data.nbytes for held in tuple(self._copies.values()))
 
     def take(
@@ -75,7 +74,6 @@ class ReaderBases:
         return held, agrees
 
     def give_back(self, reader: bytes, held: DeltaBase) -> None:
-        """Keep a copy that was brought up to date."""
         self._copies[reader] = held
         while len(self._copies) > self._limit:
             self._copies.popitem(last=False)

@@ -223,12 +223,10 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def finite(tensor: torch.Tensor) -> torch.Tensor:
-    """Tell of each element whether it is a finite number."""
     return torch.isfinite(_wide(tensor) if tensor.element_size() == 1 else tensor)
 
 
 def is_bit(tensor: torch.Tensor) -> torch.Tensor:
-    """Tell of each element whether it is zero or one."""
     return (tensor == 0.0) | (tensor == 1.0)
 
 
@@ -280,7 +278,6 @@ def total(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_narrow(tensor: torch.Tensor) -> bool:
-    """Tell whether a dtype is narrower than float32, in which is computed then."""
     return tensor.element_size() <= 2
 
 

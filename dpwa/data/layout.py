@@ -34,7 +34,6 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor in bytes."""
         return math.prod(self.shape) * self.item_bytes
 
     def __str__(self) -> str:
@@ -51,7 +50,6 @@ class Piece:
 
     @property
     def nbytes(self) -> int:
-        """Size of the piece in bytes."""
         return self.stop - self.start
 
 
@@ -119,7 +117,6 @@ class Layout:
 
     @cached_property
     def _runs(self) -> list[Piece]:
-        """Neighbouring tensors of one dtype, as one piece each."""
         runs: list[Piece] = []
         for tensor, offset in zip(self.tensors, self.offsets, strict=True):
             stop = offset + tensor.nbytes
@@ -131,7 +128,6 @@ class Layout:
 
     @property
     def is_bytes(self) -> bool:
-        """Tell whether this is the layout of an unstructured payload."""
         return len(self.tensors) == 1 and self.tensors[0].dtype == BYTES
 
     @cached_property

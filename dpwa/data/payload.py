@@ -128,8 +128,6 @@ class Payload:
 
 
 class _Leaf:
-    """A leaf as contiguous bytes: those of its own memory."""
-
     def __init__(self, value: Any, spec: TensorSpec, data: ByteArray) -> None:
         self.value, self.spec = value, spec
         self._data = data
@@ -142,11 +140,9 @@ class _Leaf:
         return start, start + data.nbytes
 
     def read(self) -> ByteArray:
-        """Return its bytes."""
         return self._data
 
     def write(self) -> ByteArray:
-        """Return its bytes, to be changed."""
         return self._data
 
     def finish(self) -> object:
@@ -162,7 +158,6 @@ class _Replaced(_Leaf):
         self._fresh = fresh
 
     def finish(self) -> object:
-        """Return an object like the user's."""
         if isinstance(self.value, np.ndarray):
             return self._fresh
         return self._fresh[()] if isinstance(self.value, np.generic) else self._fresh.item()
@@ -177,13 +172,11 @@ class _StagedArray(_Leaf):
         self._is_changed = False
 
     def read(self) -> ByteArray:
-        """Return the bytes of the copy."""
         if self._copy is None:
             self._stage()
         return self._data
 
     def write(self) -> ByteArray:
-        """Return the bytes of the copy, to be changed."""
         self._is_changed = True
         return self.read()
 
@@ -215,7 +208,6 @@ class _StagedTensor(_StagedArray):
 
 
 def _walk(value: object, path: str, leaves: list[_Leaf]) -> None:
-    """Append the leaves of a value, in order."""
     if isinstance(value, dict):
         for key in _sorted_keys(value, path):
             _walk(value[key], f"{path}[{key!r}]", leaves)

@@ -137,7 +137,6 @@ class PeerMemory(Closeable):
 
     @property
     def nbytes(self) -> int:
-        """How much of the peer's memory is mapped."""
         with self._lock:
             return sum(segment.nbytes for segment in self._segments.values())
 
@@ -229,7 +228,6 @@ class _MappedSegment:
         return True
 
     def unlock(self) -> None:
-        """Let the publisher write again."""
         if self.is_closing:
             self.close()
         elif self._fd >= 0:
@@ -280,7 +278,6 @@ def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
 
 
 def _mapped(name: str, folder: int, nbytes: int) -> mmap.mmap:
-    """Map a file to be read; 0: all of it."""
     fd = _open(name, folder)
     try:
         return mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ)

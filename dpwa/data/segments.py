@@ -39,8 +39,6 @@ _UNCHECKED = 2
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """What a segment's first page says of the snapshot in it."""
-
     nonce: bytes  # of the node that owns the segment, `NONCE_BYTES` long
     fingerprint: bytes  # of the layout
     version: int  # 0 when there is no snapshot
@@ -49,7 +47,6 @@ class SegmentHeader:
     nbytes: int
 
     def pack(self) -> bytes:
-        """Return the header as it stands in the file."""
         loss = math.nan if self.standing.loss is None else self.standing.loss
         finite = _UNCHECKED if self.is_finite is None else int(self.is_finite)
         return _HEADER.pack(
@@ -80,8 +77,6 @@ class SegmentHeader:
 
 
 class Segment:
-    """Memory for one snapshot, private to this process."""
-
     is_shared = False
 
     def __init__(self, nbytes: int) -> None:

@@ -71,7 +71,6 @@ class SharedMemory(Closeable):
         return SharedSegment(str(self._path / name), 0, nbytes, self._remove)
 
     def announce(self, segment: SharedSegment) -> None:
-        """Say that this segment is the newest."""
         self._newest[0] = segment.number
 
     def beat(self, now: float) -> None:

@@ -58,11 +58,9 @@ class FinishedCopy:
     is_finite: bool | None
 
     def ready(self) -> bool:
-        """Tell that all of them are there."""
         return True
 
     def wait(self) -> bool | None:
-        """Tell whether all are finite, or `None` when that is not checked."""
         return self.is_finite
 
 

@@ -35,8 +35,6 @@ FEW_NODES = 4  # whose periods of LSGD may be as short as anybody likes
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is going to do."""
-
     algorithm: str
     algorithm_options: Any
     interpolation: str
@@ -55,7 +53,6 @@ class Plan:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are, N."""
         return len(self.names)
 
     @property

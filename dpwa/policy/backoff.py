@@ -41,7 +41,6 @@ class BackOff:
         return BackOff(failures, now + rng.uniform(0.0, longest_s) if longest_s else self.until)
 
     def rests(self, now: float) -> bool:
-        """Tell whether it is to be left alone for now."""
         return now < self.until
 
 

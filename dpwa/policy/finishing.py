@@ -38,7 +38,6 @@ class Ending:
 
     @property
     def is_finishing(self) -> bool:
-        """Whether it has taken its last training step."""
         return self.round_number > 0
 
 
@@ -84,7 +83,6 @@ class FinishReport:
         return f"; without {told}" if told else ""
 
     def __str__(self) -> str:
-        """Say it in one line."""
         with_whom = ", ".join(self.took_part) or "nobody"
         text = f"finished together with {with_whom}"
         if self.diverged:
@@ -117,12 +115,10 @@ class Heard:
 
     @classmethod
     def after(cls, before: Heard | None, ending: Ending, now: float) -> Heard:
-        """Return what is known after one more word."""
         stood = before is not None and before.ending.updates == ending.updates
         return cls(ending, now, before.progressed_at if before and stood else now)
 
     def is_silent(self, now: float) -> bool:
-        """Tell whether it has said nothing for too long."""
         return now - self.at >= SILENT_AFTER_S
 
     def is_idle(self, now: float) -> bool:
@@ -149,7 +145,6 @@ class Agreement:
 
     @property
     def is_reached(self) -> bool:
-        """Whether to average no more."""
         return self.is_equal or self.flat_rounds >= FLAT_ROUNDS
 
     def measured(self, distance: float, length: float) -> Agreement:

@@ -55,7 +55,6 @@ class FlowControl:
         return self._with(peer, HIGHEST_SCORE)
 
     def removed(self, peer: str) -> FlowControl:
-        """Forget a peer."""
         left = {name: score for name, score in self.scores.items() if name != peer}
         return replace(self.connected(peer), scores=left)
 

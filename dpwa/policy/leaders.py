@@ -33,8 +33,6 @@ from dpwa.policy.beginners import LEAD, bears_out, is_far_behind
 
 # No frozen dataclass: it takes three times as long to make, and each message takes 32.
 class LossReport(NamedTuple):
-    """What a node once said of itself."""
-
     node: str
     group: str
     loss: float | None  # running mean; `None` when it has none, so that it never leads

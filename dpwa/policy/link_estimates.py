@@ -54,13 +54,11 @@ class LinkEstimate:
     stream_s: float = 0.0
 
     def answered(self, latency_s: float) -> LinkEstimate:
-        """Learn from the time that a peer took to answer."""
         if self.latency_s is None:
             return replace(self, latency_s=latency_s)
         return replace(self, latency_s=_smoothed(self.latency_s, latency_s))
 
     def streamed(self, nbytes: int, elapsed_s: float) -> LinkEstimate:
-        """Learn from so many payload bytes that came in so many seconds."""
         if nbytes < FEWEST_BYTES or elapsed_s <= 0:
             return self
         if not self.stream_bytes:

@@ -122,7 +122,6 @@ class Mass:
         return units / (self.held + units)
 
     def received(self, units: int) -> None:
-        """Add a share that is merged now."""
         self._begin_merge()
         self.held += units
 

@@ -68,7 +68,6 @@ class LossChanges:
         return (loss - previous) / level if level else None
 
     def expectation(self) -> Expectation | None:
-        """Return what to expect; `None` as long as too little is known."""
         if len(self._changes) < WARM_UP:
             return None
         middle = median(self._changes)
@@ -135,7 +134,6 @@ class Quarantine:
         return self._blame(shares, now, peers, _jump_text(change, expected))
 
     def quarantined(self, now: float) -> frozenset[str]:
-        """Return the peers not to merge with."""
         return frozenset(peer for peer, until in self._until.items() if now < until)
 
     def report(self, now: float) -> Mapping[str, Any]:

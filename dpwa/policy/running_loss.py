@@ -60,7 +60,6 @@ class RunningLoss:
 
 
 def _in_units(loss: float) -> tuple[int, int]:
-    """Return what a loss adds to the total, and to the number of those that are not finite."""
     if not math.isfinite(loss):
         return 0, 1
     numerator, denominator = loss.as_integer_ratio()  # the denominator is a power of 2

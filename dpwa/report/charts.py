@@ -121,8 +121,6 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture."""
-
     name: str  # a word; that of its file, too
     title: str
     text: str  # how to read it
@@ -133,8 +131,6 @@ class Chart:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture that was drawn."""
-
     chart: Chart
     svg: str
 
@@ -163,7 +159,6 @@ def looks_for(facts: Facts) -> Looks:
 
 
 def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
-    """Return the pictures of how the training went."""
     run = facts.run
     has_distance = any(np.isfinite(d).any() for _, d in curves.distance_curves(run).values())
     return [
@@ -202,7 +197,6 @@ def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
 
 
 def gossip_charts(facts: Facts) -> list[Chart]:
-    """Return the pictures of who has exchanged what with whom."""
     run = facts.run
     return [
         Chart(

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 def comparison_charts(runs: Sequence[ComparedRun], looks: Looks) -> list[Chart]:
-    """Return the pictures; `looks` by label."""
     longest = max(run.facts.run.seconds for run in runs)
     length, unit = time_unit(longest)
     text = "The line is the mean of the nodes, the area from the least to the greatest."
@@ -146,7 +145,6 @@ def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Pa
 
 
 def table_of(runs: Sequence[ComparedRun], loss: float | None) -> tuple[list[str], list[list[str]]]:
-    """Return the headings, with the names of the runs, and a row for each figure."""
     target = common_loss(runs) if loss is None else loss
     to_loss = f"to loss {number(target, 3)}"
     names = [

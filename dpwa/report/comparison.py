@@ -33,8 +33,6 @@ class Band:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, as it stands beside others."""
-
     label: str  # a name that no other of them has
     facts: Facts
     loss_by_time: Band  # by seconds since its start
@@ -51,7 +49,6 @@ class ComparedRun:
 
     @property
     def has_loss(self) -> bool:
-        """Whether any loss is known."""
         return len(self.loss_by_time.mean) > 0
 
     def reached(self, loss: float) -> tuple[float | None, float | None]:
@@ -62,7 +59,6 @@ class ComparedRun:
 
 
 def compared(label: str, facts: Facts) -> ComparedRun:
-    """Return what of a run is compared with others."""
     run = facts.run
     losses, by_steps = {}, {}
     for name, node in run.nodes.items():
@@ -103,7 +99,6 @@ def common_loss(runs: Sequence[ComparedRun]) -> float | None:
 
 
 def figures_of_run(run: ComparedRun, loss: float | None) -> JsonObject:
-    """Return the figures of a run, for tables and programs."""
     facts = run.facts
     logs = [node.log for node in facts.nodes.values()]
     seconds, steps = (None, None) if loss is None else run.reached(loss)

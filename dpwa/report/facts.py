@@ -35,8 +35,6 @@ _SAID = {
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is to be said of a node."""
-
     log: NodeLog
     rates: Rates  # while it trained
     end: End  # how its log ends
@@ -45,7 +43,6 @@ class NodeFacts:
 
     @property
     def name(self) -> str:
-        """Of the node."""
         return self.log.name
 
     def is_(self, *kinds: str) -> bool:
@@ -55,15 +52,12 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is to be said of a run."""
-
     run: Run
     nodes: Mapping[str, NodeFacts]  # by name
     general: tuple[NodeVerdict, ...]  # what stands out and is about no single node
 
     @property
     def steps(self) -> float:
-        """Training steps of all nodes."""
         return sum(node.log.total("steps") for node in self.nodes.values())
 
     @property
@@ -146,13 +140,11 @@ def _training(node: NodeLog, end: End) -> Floats:
 
 
 def _said_of(name: str, run: Run) -> dict[str, str]:
-    """Return what others said of a node's health at the end."""
     told = {other: node.exchanged.get(name) for other, node in run.nodes.items() if other != name}
     return {other: exchanged.health for other, exchanged in told.items() if exchanged}
 
 
 def _quarantined_by(name: str, run: Run) -> list[str]:
-    """Return who left a node alone at the end."""
     found = []
     for other, node in run.nodes.items():
         kinds = [event.kind for event in node.events if event.about == name]
@@ -208,7 +200,6 @@ def _lost_together(run: Run) -> NodeVerdict:
 
 
 def _restarts(node: NodeLog) -> list[NodeVerdict]:
-    """Say how often a node was started again."""
     pairs = list(pairwise(node.processes))
     if not pairs:
         return []

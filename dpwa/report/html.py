@@ -80,7 +80,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def document(title: str, body: Iterable[str]) -> str:
-    """Return a whole page, of pieces of HTML."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -92,7 +91,6 @@ def document(title: str, body: Iterable[str]) -> str:
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Return a paragraph of plain text."""
     named = f' class="{kind}"' if kind else ""
     return f"<p{named}>{escape(text)}</p>"
 
@@ -107,7 +105,6 @@ def tiles(values: Iterable[tuple[str, str, str]]) -> str:
 
 
 def figures(drawn: Iterable[Drawn]) -> str:
-    """Return pictures side by side, each with what it shows."""
     parts = [
         f'<figure id="{d.chart.name}"><figcaption><h3>{escape(d.chart.title)}</h3>'
         f"{paragraph(d.chart.text)}</figcaption>{d.svg}</figure>"

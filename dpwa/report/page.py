@@ -46,17 +46,14 @@ _NODE_HEADINGS = (
 
 
 def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> str:
-    """Return the page; `training` pictures how that went, `gossip` who exchanged what."""
     return document(f"Report of {title_of(facts.run)}", _body(facts, training, gossip))
 
 
 def title_of(run: Run) -> str:
-    """Return the name of a run."""
     return printable(run.folder.resolve().name) or "the run"
 
 
 def sentences(facts: Facts) -> Iterator[str]:
-    """Yield the summary of a run in words."""
     run, count = facts.run, len(facts.nodes)
     until = "so far" if facts.is_running else f"to {clock(run.last)}"
     speeds = [s for node in facts.nodes.values() if (s := node.rates.steps_per_s)]

@@ -69,15 +69,12 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a node is drawn."""
-
     colour: str  # in light
     style: Any = "-"
     label: str = ""  # in the legend; empty: it is not there
 
     @property
     def line(self) -> dict[str, Any]:
-        """What its lines are drawn with."""
         width, order = (1.6, 3) if self.label else (0.7, 2)
         return {"color": self.colour, "linestyle": self.style, "linewidth": width, "zorder": order}
 
@@ -101,7 +98,6 @@ def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
 
 
 def short(name: str) -> str:
-    """Return a name that fits into a picture."""
     name = name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
     return f" {name}" if name.startswith("_") else name  # legends pass over what begins with _
 
@@ -130,7 +126,6 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(height: float = HEIGHT, width: float = WIDTH) -> Figure:
-    """Return an empty figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -140,7 +135,6 @@ def new_figure(height: float = HEIGHT, width: float = WIDTH) -> Figure:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure as it looks on a light page."""
     figure.savefig(path, format="png", facecolor=PAGE)
 
 
@@ -160,7 +154,6 @@ def label(axes: Axes, width: str, height: str, *, grid: str = "y") -> None:
 
 
 def legend(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
-    """Put a legend below everything."""
     if handles:
         figure.legend(
             handles=handles,
@@ -175,7 +168,6 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
 
 
 def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
-    """Return the entries of a legend for these nodes."""
     from matplotlib.lines import Line2D
 
     shown = [looks[name] for name in names if looks[name].label]

@@ -203,5 +203,4 @@ def _is_own(address: IpAddress) -> bool:
 
 
 def is_ipv6(endpoint: str) -> bool:
-    """Tell whether an endpoint needs an IPv6 socket."""
     return endpoint.startswith("tcp://[")

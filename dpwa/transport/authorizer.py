@@ -77,7 +77,6 @@ class Authorizer:
         return True
 
     def heard(self, descriptor: int) -> None:
-        """Take note that a message that means something came over a connection."""
         self._heard.add(descriptor)
 
     def note(self, event: int, value: int) -> None:

@@ -21,8 +21,6 @@ FRAMES_PER_TURN = 16
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Why there was no answer."""
-
     problem: str
     is_reached: bool = False  # there was somebody
 

@@ -77,7 +77,6 @@ class KeyPair:
 
 
 def require_curve() -> None:
-    """Make sure that libzmq has been built with CURVE."""
     if not zmq.has("curve"):
         raise UserError(
             f"`security: curve` needs a libzmq with CURVE, and {zmq.zmq_version()} here has none; "
@@ -91,18 +90,14 @@ def fingerprint(public: str) -> str:
 
 
 class KeyFolder:
-    """A folder of keys."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.allowed = self.path / ALLOWED
 
     def secret_file(self, name: str) -> Path:
-        """Return where the secret key of a node is."""
         return self.path / (name + SECRET_SUFFIX)
 
     def public_file(self, name: str) -> Path:
-        """Return where the public key of a node is."""
         return self.allowed / (name + PUBLIC_SUFFIX)
 
     def owners(self) -> list[str]:
@@ -142,7 +137,6 @@ class KeyFolder:
                 raise _exists(path)
 
     def create(self, name: str) -> KeyPair:
-        """Make new keys of a node, and their files."""
         self.require_new(name)
         pair = KeyPair.new()
         self._make_folders()
@@ -153,12 +147,10 @@ class KeyFolder:
         return pair
 
     def add(self, name: str, public: str) -> None:
-        """Let a node in, by its public key."""
         self._make_folders()
         self._write_public(name, public)
 
     def remove(self, name: str) -> None:
-        """Let a node in no more."""
         path = self.public_file(name)
         try:
             path.unlink()

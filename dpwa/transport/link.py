@@ -33,8 +33,6 @@ from dpwa.wire.messages import Message, encode
 
 
 class LinkState(Enum):
-    """What is known of a connection."""
-
     IDLE = "idle"  # there is none, as there was nothing to say
     CONNECTING = "connecting"  # no verdict yet
     UP = "up"  # the peer has answered the handshake

@@ -29,15 +29,11 @@ class Receipt(Protocol):
     """Tells when ZeroMQ needs the frames of a message no more."""
 
     @property
-    def done(self) -> bool:
-        """Whether the frames may be changed."""
-        ...
+    def done(self) -> bool: ...
 
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """A message and who sent it."""
-
     frames: list[Frame]  # of a ROUTER, the first one is the address to answer to
     user_id: str | None  # see `Authorizer.name_of`; `None` when nobody had to say who it is
     descriptor: int = -1  # of the connection that it came over

@@ -50,8 +50,6 @@ class Greeting:
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """What to ask a peer for."""
-
     layout: Layout  # what its snapshot must be like
     greeting: Greeting  # who asks
     codec: str = "none"
@@ -124,7 +122,6 @@ class FetchSession:
         self._allowed = limits.CREDIT_CHUNKS
 
     def request_message(self, budget_ms: int) -> Fetch:
-        """Return the message that starts the fetch."""
         plan = self._plan
         return Fetch(
             request=self.request,
@@ -288,7 +285,6 @@ class ServeSession:
 
     @property
     def finished(self) -> bool:
-        """Tell whether everything was sent."""
         return self._unsent is None and self._next == len(self._pieces)
 
     def _chunk(self, index: int, piece: Piece) -> Outgoing:
@@ -301,7 +297,6 @@ class ServeSession:
         return Chunk(request=self.request, index=index, checksum=checksum(payload)), payload
 
     def _header(self) -> SnapshotHeader:
-        """Return the message that announces the snapshot."""
         snapshot = self._snapshot
         return SnapshotHeader(
             request=self.request,

@@ -69,8 +69,6 @@ class Welcome(WithNews):
 
 
 class TurnedAway(BaseMessage):
-    """Do not let a node in."""
-
     type: Literal["turned_away"] = "turned_away"
     name: Name
     kind: Refusal
@@ -78,14 +76,10 @@ class TurnedAway(BaseMessage):
 
 
 class WhoIs(BaseMessage):
-    """Ask who is there."""
-
     type: Literal["who_is"] = "who_is"
 
 
 class Here(BaseMessage):
-    """Say who is there."""
-
     type: Literal["here"] = "here"
     name: Name
     incarnation: Count
@@ -123,7 +117,6 @@ _ITEMS: TypeAdapter[tuple[_Item, ...]] = TypeAdapter(
 
 
 def pack_entries(entries: Iterable[MemberEntry]) -> bytes:
-    """Pack news of members for a payload."""
     return bytes(msgpack.packb([(*entry[:4], int(entry.status)) for entry in entries]))
 
 

@@ -93,8 +93,6 @@ class Cancel(BaseMessage):
 
 
 class AskStatus(BaseMessage):
-    """Ask a node how it is."""
-
     type: Literal["ask_status"] = "ask_status"
 
 
@@ -252,7 +250,6 @@ _DETAIL_SLACK_BYTES = 64
 
 
 def encode(message: Message) -> bytes:
-    """Return the header frame of a message."""
     header = {"v": limits.PROTOCOL_VERSION, **message.model_dump()}
     return bytes(msgpack.packb(header))
 
@@ -303,7 +300,6 @@ def printable(text: str) -> str:
 
 
 def pack(value: Any) -> bytes:
-    """Pack plain data for a payload."""
     return bytes(msgpack.packb(value))
 
 

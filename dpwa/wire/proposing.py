@@ -17,8 +17,6 @@ TransactionTerms = Literal["exchange", "share"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """What is proposed to a peer."""
-
     transaction: bytes  # random bytes that name it
     terms: TransactionTerms  # see `Propose`
     version: int  # of this node's snapshot
@@ -47,7 +45,6 @@ class ProposeSession:
         self.proposal = proposal
 
     def request_message(self, budget_ms: int) -> Propose:
-        """Return the message that proposes."""
         proposal = self.proposal
         return Propose(
             request=self.request,

@@ -18,8 +18,6 @@ TASK = {"dimension": 4096, "lr": 0.01, "noise": 0.3}
 
 @dataclass
 class RealRun:
-    """What a run of real processes was like."""
-
     folder: str
     run: Run  # what the logs say
     told: list = field(repr=False)  # of each node, time and loss of each step, shape (steps, 2)
@@ -31,7 +29,6 @@ class RealRun:
 
     @property
     def steps_per_s(self):
-        """Of all nodes together."""
         return sum(map(len, self.told)) / self.seconds
 
     @property

@@ -1,6 +1,5 @@
 """Collectives between threads of one process: what nodes agree on, without nodes.
 
-Every collective ends alike for all who live: with its result, or `PeerLost`, or `MismatchError`.
 Deaths are scripted: a thread dies, or is left behind, in place of making its n-th call. Whoever has
 been lost, and calls again, is let in at the next collective. Waits that can never end fail the
 test, saying who is in which call.
@@ -32,8 +31,6 @@ class DeadlockError(AssertionError):
 
 @dataclass(eq=False)
 class Call:
-    """A collective that a node is in."""
-
     form: tuple  # what all who contribute must agree on: the kind, then the rest
     value: Any = None  # a buffer of bytes, or plain data
     is_over: bool = False
@@ -50,8 +47,6 @@ class Call:
 
 @dataclass
 class Sequence:
-    """The collectives of one tag, one after another."""
-
     members: list[str]  # in order of rank
     calls: dict[str, Call] = field(default_factory=dict)  # who of them has called the present one
     lost: set[str] = field(default_factory=set)  # members that will not call it
@@ -119,11 +114,9 @@ class Threads:
         return sequence is not None and name in {**sequence.calls, **sequence.join_requests}
 
     def sequence(self, tag):
-        """Return the collectives of a tag."""
         return self._sequences.setdefault(tag, Sequence(list(self.names)))
 
     def perform(self, name, tag, call):
-        """Take part in a collective."""
         with self._changed:
             sequence = self.sequence(tag)
             self._count(name, sequence)
@@ -186,8 +179,6 @@ class Threads:
 
 
 class ThreadNode:
-    """A node: `dpwa.algorithms.collective.Collective`."""
-
     def __init__(self, threads, name):
         self._threads = threads
         self.name = name

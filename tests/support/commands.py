@@ -12,8 +12,6 @@ from dpwa.cli.main import main
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended and what it printed."""
-
     exit_code: int
     stdout: str
     stderr: str

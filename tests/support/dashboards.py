@@ -61,7 +61,6 @@ class ToldRun:
         self.told = 0
 
     def view(self):
-        """All that is known now."""
         now = time.time()
         while self.began + self.told <= now:
             self._go_on()

@@ -26,7 +26,6 @@ MAX_PACKET_BYTES = 1 << 17
 
 
 def serve(listener, modules):
-    """Fork a program for each request."""
     gc.disable()  # for the time of the imports
     for module in modules:
         importlib.import_module(module)

@@ -77,7 +77,6 @@ class Gossip:
         return self.one.connection.node.version
 
     def check(self):
-        """Check that all is as if nothing had happened."""
         eventually(self.round, 3.0)
         failed = [number for number in range(ROUNDS) if not self.round()]
         assert not failed, f"rounds that were not whole: {failed}"

@@ -86,7 +86,6 @@ class Moments:
         self._last = {}
 
     def watch(self, work):
-        """Do work; note the moments of it."""
         self._wanted = None
         return self._traced(work)
 
@@ -169,7 +168,6 @@ def _jumps_back(code):
 
 
 def described(moment):
-    """Say where a moment is."""
     code, kind, at, what = moment
     lines = [line for start, stop, line in code.co_lines() if start <= at < stop]
     where = f"{Path(code.co_filename).name}:{lines[0] if lines else code.co_firstlineno}"

@@ -42,7 +42,6 @@ def dpwa(*arguments, timeout=60.0, **options):
 
 
 def launch(*arguments, **options):
-    """Run `dpwa launch` to its end."""
     return dpwa("launch", *arguments, **options)
 
 
@@ -109,7 +108,6 @@ def interruptible():
 
 
 def is_running(pid):
-    """Whether a process is there; a zombie is not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -29,7 +29,6 @@ class Member:
 
     @property
     def x(self):
-        """All parameters, as one vector."""
         return torch.cat([p.detach().flatten().double() for p in self.net.parameters()])
 
     def round(self, loss=None):
@@ -65,7 +64,6 @@ def members(config, values, **options):
 
 
 def at_once(tasks):
-    """Call all of these at once, each on a thread; raise what one of them raises."""
     with ThreadPoolExecutor(len(tasks)) as threads:
         for called in [threads.submit(task) for task in tasks]:
             called.result()

@@ -86,8 +86,6 @@ _ROW = re.compile(
 
 @dataclass(frozen=True)
 class Message:
-    """One message of the source."""
-
     text: str  # with `…` for whatever is filled in
     where: str  # file and line
     letter: str  # `E` if it is raised, `W` if it is logged
@@ -102,8 +100,6 @@ class Message:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the page."""
-
     code: str  # empty in a row that has none yet
     anchor: str  # likewise
     beginning: str  # of the messages that it stands for
@@ -111,7 +107,6 @@ class Row:
 
     @property
     def letter(self) -> str:
-        """`E` or `W`, or nothing."""
         return self.code[5:6]
 
     def __str__(self) -> str:
@@ -124,7 +119,6 @@ class Row:
 
 @functools.cache
 def messages() -> list[Message]:
-    """Return all messages, in order of file and line."""
     errors = _error_names(_trees().values())
     found = []
     for path, tree in _trees().items():
@@ -137,17 +131,14 @@ def messages() -> list[Message]:
 
 @functools.cache
 def rows() -> list[Row]:
-    """Return the rows of the page."""
     return [_row(match) for match in _ROW.finditer(PAGE.read_text("utf-8"))]
 
 
 def missing() -> list[Message]:
-    """Return the messages that no row of the page stands for."""
     return [message for message in messages() if message.row is None]
 
 
 def stale() -> list[Row]:
-    """Return the rows that stand for no message any more."""
     used = {message.row for message in messages()}
     return [row for row in rows() if row not in used]
 
@@ -304,7 +295,6 @@ def _texts(node: ast.expr, known: dict[str, list[ast.expr]]) -> Iterator[str]:
 
 
 def _text(node: ast.AST) -> str | None:
-    """Return a text as it is written, with `…` for each part that is filled in."""
     match node:
         case ast.Constant(value=str(text)):
             return as_template(text)
@@ -322,7 +312,6 @@ def _letters(text: str) -> int:
 
 
 def main() -> None:
-    """Print what was asked for."""
     if "--missing" in sys.argv:
         before = PAGE.read_text("utf-8").splitlines()
         new = [line for line in with_codes().splitlines() if line not in before]

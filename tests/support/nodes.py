@@ -31,10 +31,8 @@ def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
 
 
 def status_of(connection, peer):
-    """What a node reports of one peer."""
     return next(p for p in connection.node.report()["peers"] if p["name"] == peer)
 
 
 def is_connected(connection, peer):
-    """Whether a connection to a peer is up."""
     return connection.node.links[peer].value == "up"

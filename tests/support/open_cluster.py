@@ -42,7 +42,6 @@ class Cluster:
         )
 
     def gossip(self, value=1.0):
-        """One round of all nodes; what each got."""
         for node in self.nodes.values():
             node.update_send(np.full(4, value), 1.0)
         return {name: node.update_wait(1.0)[0] for name, node in self.nodes.items()}

@@ -50,7 +50,6 @@ class Partner:
         return None
 
     def hears_no(self, kind, for_s):
-        """Fail if a message of this kind comes."""
         end = time.monotonic() + for_s
         while time.monotonic() < end:
             if self._router.poll(10):
@@ -62,11 +61,9 @@ class Partner:
         self._router.close(0)
 
     def answer(self, message, *payload):
-        """Send an answer, to whoever was heard last."""
         self._router.send_multipart([self._identity, encode(message), *payload])
 
     def agree(self, proposal, **fields):
-        """Agree to a transaction."""
         said = {"version": self.version, "clock": 1.0, "units": 0, "news": (), **fields}
         self.answer(
             Agreed(**{"request": proposal.request, "transaction": proposal.transaction, **said})
@@ -81,13 +78,11 @@ class Partner:
         self.answer(Chunk(request=fetch.request, index=0, checksum=checksum(data)), data)
 
     def note(self, decided):
-        """Take note of a decision."""
         self.answer(DecisionAck(request=decided.request, transaction=decided.transaction))
 
     # What the real node answers
 
     def say(self, message):
-        """Send a message that is not answered."""
         self._dealer.send(encode(message))
 
     def ask(self, message, timeout_s=HANGS_AFTER_S):
@@ -96,14 +91,12 @@ class Partner:
         return self.answered(timeout_s)
 
     def answered(self, timeout_s=HANGS_AFTER_S):
-        """Return the next answer, and its payload if it has one."""
         if not self._dealer.poll(timeout_s * 1000):
             return None
         message, payload = decode(self._dealer.recv_multipart())
         return (message, payload) if payload else message
 
     def proposal(self, transaction=b"pair-one", **fields):
-        """A proposal of this node to the real one."""
         config = self.member.node.config
         terms = "share" if config.algorithm == "push_sum" else "exchange"
         said = {

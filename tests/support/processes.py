@@ -66,7 +66,6 @@ class Program:
         return self._forks.code_of(self.pid)
 
     def poll(self):
-        """Return the same as `returncode`."""
         return self.returncode
 
     def wait(self, timeout=None):
@@ -88,13 +87,11 @@ class Program:
         return out, errors
 
     def send_signal(self, number):
-        """Send it a signal, if it still runs."""
         if self.returncode is None:
             with suppress(ProcessLookupError):  # it has ended, and that is on its way
                 os.kill(self.pid, number)
 
     def terminate(self):
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def close(self):
@@ -105,7 +102,6 @@ class Program:
             self.stderr.close()
 
     def kill(self):
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -185,7 +181,6 @@ class _Forks:
             self._process.wait()
 
     def begin(self, argv, streams, environment):
-        """Fork a program; return its process ID."""
         environment = {**os.environ, **_ENVIRONMENT, **environment}
         request = {"argv": argv, "env": environment, "cwd": str(Path.cwd())}
         with self._lock:

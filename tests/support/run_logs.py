@@ -53,7 +53,6 @@ def lines_of_log(
 
 
 def peers_line(at, merges):
-    """The line that says how often a node has merged whom."""
     peers = {
         name: {"merges": count, "merged_bytes": 10 * count, "bytes_received": 4 * count,
                "bytes_sent": count, "health": "alive"}

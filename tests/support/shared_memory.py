@@ -19,7 +19,6 @@ class Obedient:
         self.process = process
 
     def tell(self, *command):
-        """Give a command; return the answer."""
         self.process.stdin.write(" ".join(map(str, command)) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -32,7 +31,6 @@ class Obedient:
         return self.process.returncode, errors
 
     def kill(self):
-        """Kill it, and wait until it is dead."""
         self.process.kill()
         self.process.wait()
 

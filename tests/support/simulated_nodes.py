@@ -74,5 +74,4 @@ class ProgramRun(NodesRun):
 
     @property
     def is_over(self):
-        """Whether they have."""
         return all(node.is_done for node in self.nodes if node.lives_now)

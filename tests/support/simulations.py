@@ -28,12 +28,10 @@ def run_spec(nodes, settings=None, options=None, groups=None, **scenario):
 
 
 def simulated(*arguments, **settings):
-    """Return the outcome of a run, as `run_spec` makes it."""
     return engine.run(run_spec(*arguments, **settings), lambda _: True)
 
 
 def engine_of(kind, spec, dimension=None):
-    """Return one of the engines, before it has done anything."""
     task = make_task(spec)
     sizes = WireSizes.of(spec, dimension or task.dimension)
     return kind(spec, Conditions(spec), task, sizes, task.starts())

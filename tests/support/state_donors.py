@@ -38,12 +38,10 @@ class Net(nn.Module):
 
 
 def state_of(net):
-    """A copy of all that a module is."""
     return {name: tensor.clone() for name, tensor in net.state_dict().items()}
 
 
 def are_equal(one, two):
-    """Whether two states are equal bit for bit."""
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -77,7 +75,6 @@ def nodes(*made):
 
 
 def adapter_of(net, name, config, **options):
-    """A node that trains a module."""
     return DpwaPyTorchAdapter(net, name, config, **options)
 
 

@@ -16,8 +16,6 @@ class SetClock:
 
 
 class ToldReport:
-    """What a real node reports, with other peers."""
-
     def __init__(self, **healths):
         with Node("w1", load_config(config_of(2))) as node:
             self._report = node.report()

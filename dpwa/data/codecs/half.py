@@ -36,7 +36,6 @@ class Half(Codec):
         dtype: str,
         held: ByteArray | None = None,  # noqa: ARG002
     ) -> ByteArray:
-        """Return the piece as 16-bit floats."""
         if not _is_wide(dtype):
             return piece
         values = tensor_over(piece, FLOATS[dtype])

@@ -48,8 +48,6 @@ class Stand:
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of a collective."""
-
     holds: bool  # it has its result
     lost: tuple[str, ...] = ()  # left behind, in order of rank; the node itself may be among them
     joiners: tuple[Member, ...] = ()  # who is let in

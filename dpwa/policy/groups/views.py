@@ -35,7 +35,6 @@ class GroupView:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the members, in order of rank."""
         return tuple(member.name for member in self.members)
 
     @cached_property

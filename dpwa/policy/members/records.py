@@ -181,7 +181,6 @@ class Forgotten:
         self._entries: dict[str, _Kept] = {}  # the newest last
 
     def entry(self, name: str) -> MemberEntry | None:
-        """Return what a node was; `None` if it is not among them."""
         kept = self._entries.get(name)
         return None if kept is None else kept.entry
 
@@ -193,9 +192,7 @@ class Forgotten:
         self._entries[entry.name] = _Kept(entry, now + self._lasts_s)
 
     def drop(self, name: str) -> None:
-        """Take note that a node is back."""
         self._entries.pop(name, None)
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
         self._entries = {name: kept for name, kept in self._entries.items() if now < kept.until}

@@ -35,7 +35,6 @@ class MemberStatus(IntEnum):
 
     @property
     def is_member(self) -> bool:
-        """Tell whether such a node is counted in."""
         return self <= MemberStatus.SUSPECT
 
 

@@ -102,7 +102,6 @@ class Membership:
         return self._known(lambda status: status is MemberStatus.DEAD)
 
     def entry(self, name: str) -> MemberEntry | None:
-        """Return what is known of another node; `None` if nothing is."""
         record = self._records.get(name)
         return None if record is None else record.entry
 

@@ -69,17 +69,14 @@ class Leases:
         self._since = np.full(ranges, -math.inf)  # when a row was first seen as it is
 
     def begin(self, epoch: int) -> None:
-        """Turn to an epoch."""
         self.epoch = epoch
         self.handed_out.clear()
 
     def see(self, rows: np.ndarray, now: float) -> None:
-        """Take note of all rows, as they are now."""
         self._since[(rows != self._rows).any(axis=1)] = now
         self._rows = rows
 
     def see_one(self, number: int, row: np.ndarray, now: float) -> None:
-        """Take note of the row of one range."""
         rows = self._rows.copy()
         rows[number] = row
         self.see(rows, now)
@@ -172,7 +169,6 @@ class Outstanding:
         self.items = 0
 
     def add(self, number: int, length: int) -> None:
-        """Take note of a range that is handed out now."""
         self._left.append([number, length])
         self.items += length
 
@@ -191,7 +187,6 @@ class Outstanding:
         return ended
 
     def clear(self) -> list[int]:
-        """Forget all of them; return their numbers."""
         numbers = [number for number, _ in self._left]
         self._left.clear()
         self.items = 0

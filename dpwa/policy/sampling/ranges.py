@@ -11,8 +11,6 @@ MAX_SEED = 2**32 - 1  # of numpy.random.RandomState
 
 @dataclass(frozen=True)
 class DatasetRanges:
-    """The ranges that a data set is handed out in."""
-
     dataset_size: int
     range_size: int  # the last range may have fewer
     shuffle: bool  # else the indices come as they are
@@ -20,11 +18,9 @@ class DatasetRanges:
 
     @property
     def count(self) -> int:
-        """Number of ranges."""
         return -(-self.dataset_size // self.range_size)
 
     def length(self, number: int) -> int:
-        """Return how many items a range has."""
         return min(self.range_size, self.dataset_size - number * self.range_size)
 
     def cut(self, order: np.ndarray, number: int) -> np.ndarray:

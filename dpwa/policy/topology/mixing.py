@@ -151,7 +151,6 @@ def _eigenvalues(matrix: Matrix) -> NDArray[np.generic]:
 
 
 def _is_circulant(matrix: Matrix) -> bool:
-    """Tell whether each row is the one above it, moved on by one place."""
     return bool(
         np.allclose(matrix[1:, 1:], matrix[:-1, :-1], rtol=0.0, atol=ROUNDING)
         and np.allclose(matrix[1:, 0], matrix[:-1, -1], rtol=0.0, atol=ROUNDING)
@@ -179,7 +178,6 @@ def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
 
 
 def _reaches_all(starts: NDArray[np.intp], ends: NDArray[np.intp], nodes: int) -> bool:
-    """Tell whether edges lead from node 0 to every node."""
     order = np.argsort(starts, kind="stable")
     ends, bounds = ends[order], np.searchsorted(starts[order], np.arange(nodes + 1))
     seen, waiting = {0}, [0]
@@ -242,7 +240,6 @@ class Figures:
 
     @property
     def spectral_gap(self) -> float:
-        """1 - |lambda2|, over a period."""
         return 1.0 - self.second_modulus
 
 

@@ -107,7 +107,6 @@ class EdgeList:
         return cls(tuple(names), tuple(tuple(sorted(sources)) for sources in pulls))
 
     def neighbours(self, index: int) -> tuple[int, ...]:
-        """Return the positions of the nodes that node `index` pulls from."""
         return self.pulls[index]
 
 

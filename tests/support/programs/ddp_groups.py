@@ -1,6 +1,4 @@
-"""Groups of two ranks, each a DistributedDataParallel module that is one node of a gossip.
-
-Usage: ddp_groups.py FOLDER SCENARIO...
+"""ddp_groups.py FOLDER SCENARIO...: two ranks, as a DistributedDataParallel module, are one node.
 
 Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
 """
@@ -76,7 +74,6 @@ def told(net, gossip):
 
 
 def all_say(value, rank):
-    """What rank 0 of the group says."""
     box = [value]
     dist.broadcast_object_list(box, 0)
     return box[0]
@@ -139,7 +136,6 @@ def digest_of_parameters(net):
 
 
 def refused(net, name, rank, config, folder):
-    """Errors on one rank are errors on both."""
     found = {}
 
     def attempt(what, make):

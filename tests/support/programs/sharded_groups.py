@@ -1,6 +1,4 @@
-"""Two groups of two ranks, each a model that `fully_shard` has sharded, which is one member.
-
-Usage: sharded_groups.py FOLDER SCENARIO...
+"""sharded_groups.py FOLDER SCENARIO...: two ranks, a model of `fully_shard`, are one member.
 
 Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
 """
@@ -67,7 +65,6 @@ def digest(net):
 
 
 def train(net, optimizer, rank, step):
-    """One step, on other data on each rank."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     tokens = torch.randint(0, 11, (8,), generator=generator)
     loss = nn.functional.cross_entropy(net(tokens), tokens)
@@ -86,7 +83,6 @@ def evaluate(net):
 
 
 def group_says(value):
-    """What rank 0 of the group says."""
     box = [value]
     dist.broadcast_object_list(box, 0)
     return box[0]

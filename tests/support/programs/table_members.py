@@ -1,10 +1,7 @@
-"""Fork a node that uses tables for each line of standard input.
+"""As collective_members.py, for nodes that use tables; the commands are the methods of `Member`.
 
-Usage: table_members.py     (lines: NAME CONFIG SOCKET, paths without blanks)
-
-As collective_members.py; the commands are the methods of `Member`. Every addition of the k-th node
-adds 1000^k to all values of a table, so that its digits tell how many additions of which node are
-in it.
+Every addition of the k-th node adds 1000^k to all values of a table, so that its digits tell how
+many additions of which node are in it.
 """
 
 import ctypes
@@ -32,8 +29,6 @@ SIZES = {"small": 10, "large": 150_000}  # of float64: told at once; in several 
 
 
 class Member:
-    """One node, and the test that tells it what to do."""
-
     def __init__(self, name, config, path):
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(path)
@@ -63,7 +58,6 @@ class Member:
         self._answer(stalled_s=seconds)
 
     def open(self, replicas):
-        """Make the tables."""
         self._tables = Tables(self._connection)
         self._made = {
             name: self._tables.array(size, dtype="float64", replicas=replicas)
@@ -96,7 +90,6 @@ class Member:
         assert (counts[self._rank] >= added).all(), f"own additions are missing: {added} {counts}"
 
     def add(self):
-        """Add once to each table."""
         for name, table in self._made.items():
             table.add(np.full(SIZES[name], float(BASE**self._rank)), sync=True)
         self._answer(added=True)
@@ -113,7 +106,6 @@ class Member:
         self._answer(members=self._tables.members)
 
     def barrier(self):
-        """Meet all the others."""
         self._tables.barrier()
         self._answer(passed=True)
 
@@ -131,7 +123,6 @@ class Member:
         self._answer(held=True)
 
     def close(self):
-        """Close the node in good order."""
         self._tables.close()
         self._connection.close()
         self._answer(closed=True)
