@@ -111,7 +111,6 @@ def node_name(rank: int) -> str:
 
 
 def is_node() -> bool:
-    """Tell whether this process is one of those that a script has started."""
     return "DPWA_RANK" in os.environ
 
 

@@ -87,7 +87,6 @@ class Nodes:
         shares.clear()
 
     def accuracy(self) -> float:
-        """Return that of the mean of all models."""
         import torch
         from torch.nn.utils import vector_to_parameters
 
@@ -124,7 +123,6 @@ def in_a_loop(nodes: Nodes, probability: float, *, in_turns: bool) -> tuple[floa
 def between_nodes(
     nodes: Nodes, probability: float, *, in_step: bool, step_first: bool
 ) -> tuple[float, float]:
-    """Train by `push_sum`, each node on a thread of its own."""
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.launch.ports import free_ports
 

@@ -173,7 +173,6 @@ def gloo_broadcasts(flat: torch.Tensor) -> Work:
 
 
 def gloo_gathers(flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of all, in memory that is there already."""
     gathered = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     return lambda: dist.all_gather(gathered, flat)
 

@@ -53,7 +53,6 @@ def main() -> None:
 
 
 def events(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what an event costs, in microseconds of a core, for each number of nodes."""
     costs: dict[int, list[float]] = {nodes: [] for nodes in options.nodes}
     counts: dict[int, int] = {}
     for seed in range(options.repetitions):

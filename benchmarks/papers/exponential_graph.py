@@ -73,7 +73,6 @@ def drawn(seed: int, nodes: int, is_permuted: bool) -> Topology:
 
 
 def gaps(even: list[int], others: list[int]) -> Claim:
-    """Compare the spectral gap of the static graph with the formula."""
     static = topology("exponential")
     equal, above = [], []
     for nodes in sorted({*even, *others}):

@@ -90,7 +90,6 @@ def consensus(alike: dict[float, Result]) -> Claim:
 
 
 def beside_elastic(alike: dict[float, Result], elastic: dict[float, Result]) -> Claim:
-    """Compare with elastic averaging that exchanges as often."""
     losses = [elastic[p].loss for p in elastic]
     distances = [elastic[p].distance for p in elastic]
     return Claim(

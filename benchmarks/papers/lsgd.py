@@ -27,7 +27,6 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 def factorisation(ranks: tuple[int, ...], seeds: range) -> Claim:
-    """Count steps until the best worker is at the target."""
     ways = {
         "lsgd": ("lsgd", {}, {"local_period": 8, "global_period": 32}),
         "elastic": ("elastic", {}, {"period": 4}),

@@ -121,7 +121,6 @@ def rounds_to_target(nodes: Crowd, failing: float) -> int:
 
 
 def full_grids(grids: list[tuple[int, int]], seed: int) -> Claim:
-    """Average in grids without an empty place."""
     left = []
     for places, dimensions in grids:
         nodes = Groups(places**dimensions, places, dimensions, seed)
@@ -146,7 +145,6 @@ def full_grids(grids: list[tuple[int, int]], seed: int) -> Claim:
 
 
 def random_groups(places: int, seed: int, runs: int) -> Claim:
-    """Compare one round of random groups with the formula of the paper."""
     nodes, ratios = places**2, []
     for run in range(runs):
         crowd = RandomGroups(nodes, places, seed + run)
@@ -184,7 +182,6 @@ def failures(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
 
 
 def beside_dpwa(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
-    """Count rounds and models sent of Moshpit, random groups and dpwa's algorithms."""
     nodes = places**2
     per_round = 2 * (places - 1) / places  # models that a node sends in an all-reduce of M
     ways = {

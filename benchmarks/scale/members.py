@@ -44,8 +44,6 @@ class Links:
 
 
 class CountingList(MemberList):
-    """Counts how often a dead node was tried."""
-
     trials = 0
 
     def to_retry(self) -> list[MemberEntry]:
@@ -55,8 +53,6 @@ class CountingList(MemberList):
 
 
 class Member:
-    """One member, and the part of a node's threads that its membership needs."""
-
     source = "10.0.0.1"  # of all requests, as in `NodeHandle`
 
     def __init__(self, cluster: Cluster, entry: MemberEntry, seed: str) -> None:
@@ -168,7 +164,6 @@ class Cluster:
         return [member for member in self._members if member.name not in self.dead]
 
     def kill(self, members: Iterable[Member]) -> None:
-        """End processes without a word; who is connected hears of it."""
         gone = list(members)
         self.dead |= {member.name for member in gone}
         for member in gone:

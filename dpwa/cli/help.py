@@ -58,7 +58,6 @@ class HelpFormatter(_Formatter):  # type: ignore[misc]
         )
 
     def _command_line(self, line: str) -> str:
-        """Continue a command that is too long on the next line, as a shell takes it."""
         indent = " " * (self.current_indent + 2)
         wrapped = textwrap.wrap(
             line,
@@ -94,8 +93,6 @@ class HelpContext(typer.Context):
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands whose summaries are not cut."""
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each command with the whole first sentence of its help."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -51,7 +51,6 @@ class NodeConsole:
         self.note(restart_notice(restart))
 
     def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:
-        """Report that the nodes are asked to stop, and how hard, or what is passed on to them."""
         from dpwa.launch.stopping import PASSED_ON
 
         if number in PASSED_ON:
@@ -105,7 +104,6 @@ def _discard(stream: TextIO) -> None:
 
 
 def exit_reason(code: int) -> str:
-    """Return a process's exit code in words; negative is a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -260,7 +260,6 @@ def _require_transport(config: Config, *, is_one_host: bool) -> None:
 
 
 def _share_of(text: str | None) -> float | None:
-    """Return a share from 0 to 1, of a text such as `5%` or `0.05`."""
     if text is None:
         return None
     match = _SHARE.fullmatch(text.strip())

@@ -85,7 +85,6 @@ def calibrate(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
-    """Say on standard error that the run is being simulated, if that is a terminal."""
     console = screen.console(is_result=False)
     if not console.is_terminal:
         yield lambda count: None  # noqa: ARG005

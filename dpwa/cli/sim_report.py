@@ -27,8 +27,6 @@ OF_SEVERAL = (
 
 @dataclass(frozen=True)
 class Case:
-    """The runs of the same settings, with different seeds."""
-
     settings: Mapping[str, object]
     runs: Sequence[SimulatedRun]
 
@@ -42,7 +40,6 @@ class Case:
 
     @property
     def reached(self) -> int:
-        """How many of the runs have reached the target."""
         return sum(figures.reached for figures in self.figures)
 
     def middle(self, figure: str) -> float | None:
@@ -98,7 +95,6 @@ class Comparison:
         )
 
     def to_json(self) -> JsonObject:
-        """Return all figures: of one run at the top, of several as a list."""
         found = [run_as_object(run) for run in self.runs]
         if not self.is_sweep and found:
             return {"scenario": self.scenario, **found[0]}

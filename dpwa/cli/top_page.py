@@ -103,7 +103,6 @@ def _joined(parts: Sequence[str], width: int) -> str:
 
 
 def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
-    """Return the last line: what is shown, and which keys there are."""
     if look.page != "nodes":
         parts = ["Esc: back", "q: quit", "arrows: scroll"]
     else:
@@ -194,7 +193,6 @@ def _rule(title: str, screen: Screen) -> Text:
 
 
 def _table(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
-    """Yield the headings and a line for each node, of as many columns as there is room for."""
     widths = _widths(rows, screen.width)
     names = [name for name in ORDER if name in widths]
     titles = [_fitted(_heading(n), widths[n], left=n in (NAME, STATE)) for n in names]
@@ -259,7 +257,6 @@ def _cut(line: str, screen: Screen) -> str:
 
 
 def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
-    """Yield the reasons in words, the bad ones first."""
     found = [
         (SIGNS[verdict.severity], f"{row.name} {verdict.text}")
         for row in rows

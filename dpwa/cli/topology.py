@@ -107,7 +107,6 @@ def _refuse_beside_config(
 
 
 def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
-    """Return the topology of a configuration, its options and the names of the nodes."""
     from dpwa.config import load_config
     from dpwa.config.graphs import topology_of
 

@@ -40,7 +40,6 @@ class Description:
 
     @property
     def shows_matrix(self) -> bool:
-        """Whether the matrix is small enough to be read."""
         return len(self.names) <= MOST_MATRIX_NODES
 
     def extremes(self) -> tuple[int, int] | None:
@@ -52,7 +51,6 @@ class Description:
         return int(np.argmin(rounded)), int(np.argmax(rounded))
 
     def to_json(self) -> JsonObject:
-        """Return everything as plain values, for programs."""
         figures = self.figures
         return {
             "topology": self.topology.name,
@@ -160,7 +158,6 @@ def show(description: Description) -> None:
 
 
 def title_of(description: Description) -> str:
-    """Return what is shown in a few words, such as `ring, 16 nodes`."""
     count = len(description.names)
     options, number = description.options, description.round_number
     name = description.topology.name
@@ -262,7 +259,6 @@ def _rounds_formula(figures: Figures) -> str:
 
 
 def _weight_rows(description: Description) -> Iterator[tuple[str, str, str]]:
-    """Yield who counts how much in what the nodes agree on."""
     weights, names = description.figures.weights, description.names
     extremes = description.extremes()
     if weights is None:

@@ -32,10 +32,7 @@ class DeltaBase:
 
 
 class ReaderBases:
-    """The serving side's copies, at most `limit`; the least recently used one goes first.
-
-    Every so many fetches of a shard (`resync_every`) a reader gets all of it.
-    """
+    """The serving side's copies, at most `limit`; the least recently used one goes first."""
 
     def __init__(
         self,

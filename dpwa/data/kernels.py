@@ -172,9 +172,8 @@ def _in_float32(
 
 
 def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return minuend - subtrahend, in `room` unless their dtype is narrow: then it is in float32.
-
-    `room` may be the subtrahend itself.
+    """Return minuend - subtrahend, in `room` (it may be the subtrahend) or, if
+    narrow, in float32.
     """
     if is_narrow(minuend):
         return _wide(minuend).sub_(_wide(subtrahend))
@@ -213,10 +212,7 @@ def _in_blocks(tensor: torch.Tensor) -> Tensors:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether all elements are finite numbers.
-
-    Where their `total` is not finite, they are looked at one by one: it may have overflowed.
-    """
+    """Tell whether all elements are finite, one by one if their `total` is not: it may overflow."""
     if math.isfinite(total(tensor).item()):
         return True
     return bool(finite(tensor).all())
@@ -233,10 +229,7 @@ def is_bit(tensor: torch.Tensor) -> torch.Tensor:
 def are_finite(
     data: ByteArray, dtype: str, start: int = 0, spared: Sequence[tuple[int, int]] = ()
 ) -> bool:
-    """Tell whether all values are finite, in the bytes of a snapshot of one dtype from `start` on.
-
-    In the ranges `spared` they need not be. `AttributeError`: torch has no such dtype.
-    """
+    """Tell whether all values of a snapshot's bytes are finite, but for the ranges `spared`."""
     values = torch.from_numpy(data).view(getattr(torch, dtype))
     if is_finite(values):
         return True

@@ -145,10 +145,9 @@ class Layout:
         return (*frozen, *map(_described, self.tensors))
 
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
-        """Describe the first thing in which another layout of `count` tensors differs, or return
-        `None`.
+        """Describe the first thing in which another layout differs, or return `None`.
 
-        `descriptions` are those of the other layout, or the first of them.
+        `descriptions` are those of the other layout, or the first of its `count`.
         """
         pairs = list(zip_longest(self.descriptions, descriptions, fillvalue=_NONE))
         parted = next(((mine, theirs) for mine, theirs in pairs if mine != theirs), None)

@@ -69,7 +69,7 @@ class Payload:
             target[at : at + end - begin] = leaf.read()[begin:end]
 
     def view(self, start: int, stop: int) -> ByteArray | None:
-        """Return the bytes from `start` to `stop`, read-only and without a copy, if they are in one
+        """Return the bytes from `start` to `stop`, read-only, without a copy, if they are in one
         leaf.
 
         The view stays valid for as long as the leaf's memory is, and shows what is assigned later.
@@ -83,10 +83,8 @@ class Payload:
         return np.empty(0, np.uint8)
 
     def place(self, start: int, stop: int) -> ByteArray | None:
-        """Return the bytes from `start` to `stop` of one leaf, to be changed in place, or `None`.
-
-        No leaf may share memory with another, as what is read of one would have been changed with
-        the other.
+        """Return the bytes of one leaf, to be changed in place; `None` where
+        leaves share memory.
         """
         if self._are_tied:
             return None
@@ -100,10 +98,7 @@ class Payload:
         return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
 
     def assign(self, start: int, stop: int, source: ByteArray) -> None:
-        """Set the bytes from `start` to `stop` of the image to `source`, shape `(stop - start,)`.
-
-        Leaves change in place; those that were copied, in `result`.
-        """
+        """Set these bytes of the image, in place; in leaves that were copied, by `result`."""
         for leaf, begin, end, at in self._parts(start, stop, source.nbytes):
             leaf.write()[begin:end] = source[at : at + end - begin]
 

@@ -128,7 +128,6 @@ class PeerMemory(Closeable):
         return snapshot
 
     def close(self) -> None:
-        """Unmap everything, except what is being read."""
         with self._lock:
             self._drop(keep=())
             if self._folder >= 0:
@@ -253,7 +252,6 @@ class _MappedSegment:
 
 
 def _open_folder(name: str, nonce: bytes, root: Path) -> tuple[int, mmap.mmap]:
-    """Open the folder of a peer and map its board, which must have the nonce."""
     if not _NAME.fullmatch(name):
         raise NotMappedError("that is no name of a folder")
     try:

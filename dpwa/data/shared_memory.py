@@ -43,9 +43,8 @@ UNFINISHED_FOR_S = 60.0
 
 
 class SharedMemory(Closeable):
-    """The folder of one node; `OSError` if there is no shared memory, or no room in it.
-
-    `nonce`: random bytes that prove to a peer that it has mapped this very folder.
+    """The folder of one node, or `OSError`; the `nonce` proves to peers that
+    they have mapped it.
     """
 
     def __init__(self, root: Path = SHARED_MEMORY_ROOT) -> None:
@@ -78,10 +77,7 @@ class SharedMemory(Closeable):
         self._alive[0] = now
 
     def tell(self, news: bytes) -> None:
-        """Put news on the board, at most `NEWS_BYTES`; called by one thread.
-
-        Copying may be seen out of order by other cores, so the number alone would not do.
-        """
+        """Put news on the board, at most `NEWS_BYTES`; called by one thread."""
         sequence, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         sequence += sequence % 2  # odd: the last time was cut short by an interrupt
         start, total = NEWS_AT + NEWS_HEADER.size, checksum(news)

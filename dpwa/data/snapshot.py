@@ -30,8 +30,6 @@ Condition = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The parameters of a node at one moment."""
-
     version: int  # 1 for the first that a node publishes, then rising by 1; never interpolated
     standing: TrainingProgress  # clock and loss at that moment
     layout: Layout
@@ -122,7 +120,6 @@ class _Slot:
         return lease
 
     def try_claim(self) -> bool:
-        """Get the right to write, if nobody reads it here or in another process."""
         if self.leases or not self.segment.try_claim():
             return False
         self.snapshot = None
@@ -214,7 +211,6 @@ class SnapshotPool(Closeable):
             self._version = max(self._version, version)
 
     def settle(self) -> None:
-        """Wait until what was published is complete."""
         with self._lock:
             self._commit()
 
@@ -338,9 +334,8 @@ class SnapshotPool(Closeable):
             self._commit()
 
     def _commit(self) -> None:
-        """Make the pending snapshot the newest; if its copy failed, there is none.
-
-        Each step may be done again: an interrupt in the middle leaves it to the next one who looks.
+        """Make the pending snapshot the newest; an interrupt in the middle leaves it to the next
+        call.
         """
         if self._pending is None:
             return

@@ -48,7 +48,6 @@ class Plan:
 
     @property
     def groups(self) -> int:
-        """How many different groups there are; the nodes without any are one."""
         return max(1, len(set(self.group_of)))
 
     @property

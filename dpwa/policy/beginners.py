@@ -107,10 +107,7 @@ def most_borne_out(own: float, best: float) -> float:
 
 
 def trace_of(values: Sequence[float]) -> bytes:
-    """Return `TRACE_VALUES` of the parameters that a training began with, to be compared by others.
-
-    Empty if they tell nothing: all are zero, or one is not finite.
-    """
+    """Return `TRACE_VALUES` of the parameters a training began with; empty if they tell nothing."""
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:

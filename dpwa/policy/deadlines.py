@@ -63,10 +63,7 @@ class FetchTimes:
         return replace(self, timeouts=min(self.timeouts + 1, MOST_DOUBLINGS))
 
     def deadline_s(self, ceiling_s: float) -> float:
-        """Return for how many seconds to wait: at least the floor, at most the ceiling, which wins.
-
-        Before the first success it is the ceiling.
-        """
+        """Return how many seconds to wait: at most, and before the first success, the ceiling."""
         if self.mean_s is None:
             return ceiling_s
         learnt_s = max(self.floor_s, self.mean_s + DEVIATIONS * self.deviation_s)

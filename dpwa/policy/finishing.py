@@ -158,7 +158,6 @@ class Agreement:
 
 
 def digest_of(names: Sequence[str]) -> int:
-    """Return a number for these nodes; 0 for so many that a node reads only some of them."""
     if len(names) > MOST_READ + 1:
         return 0
     return zlib.crc32("\n".join(sorted(names)).encode()) | 1

@@ -94,9 +94,8 @@ class FlowControl:
         exclude: Collection[str] = (),
         shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Draw the peer to fetch from, or `None` when all are excluded, or rest for now.
-
-        `shares`: with which probability peers that are slow take part in a draw.
+        """Draw the peer to fetch from, or `None`; slow peers take part in a
+        draw by their `shares`.
         """
         allowed = _without(self.scores, exclude)
         scores = _without(allowed, {peer for peer in self.back_offs if self.rests(peer, now)})

@@ -143,10 +143,8 @@ class LossReports:
     def leader(
         self, now: float, group: str | None = None, among: Collection[str] | None = None
     ) -> LossReport | None:
-        """Return who has the lowest loss, of all, one group or `among`; of equals the first by
+        """Return who has the lowest loss that is not too old, if anybody; of equals the first by
         name.
-
-        It is `None` when nobody has a loss that is not too old.
         """
         ranked = (heard for heard in self._fresh(now) if heard.loss < math.inf)
         members = (heard for heard in ranked if group is None or heard.group == group)

@@ -13,11 +13,7 @@ FEWEST_ROUNDS = 100
 
 
 class LockIn:
-    """Watches who leads, and warns once of each node that leads more than `share` of `window`
-    rounds.
-
-    A window below `FEWEST_ROUNDS` says too little to warn.
-    """
+    """Watches who leads, and warns once of each node that leads more than a share of the rounds."""
 
     def __init__(self, window: int = 400, share: float = 0.8) -> None:
         self._window = window
@@ -27,8 +23,8 @@ class LockIn:
         self._warned_of: set[str] = set()
 
     def note(self, leader: str) -> str | None:
-        """Count one more round that `leader` led; return a warning the first time it is too many
-        for it.
+        """Count one more round that `leader` led; return a warning the first
+        time it is too many.
         """
         self._count(leader)
         led, rounds = self._rounds_led[leader], len(self._leaders)

@@ -75,10 +75,7 @@ def noloco_moments(alpha: float, gamma: float) -> NDArray[np.float64]:
 
 
 def nesterov_limit(momentum: float) -> float:
-    """Return the learning rate from which on the outer Nesterov on random pairs is unstable.
-
-    The positive root of the quadratic above, in the form that holds for momentum 0 as well.
-    """
+    """Return the learning rate from which on the outer Nesterov on random pairs is unstable."""
     mu = momentum
     root = math.sqrt((0.5 + mu) ** 2 - mu**3 * (1 + mu))
     return 2.0 * (1.0 - mu**2) / (0.5 - mu**2 + root)

@@ -114,9 +114,8 @@ class Mass:
         return share.units / self.held
 
     def factor(self, units: int) -> float:
-        """Return the factor to merge a share with: units / (held + units).
-
-        Nothing is given from now on until the next snapshot, as the factor would be wrong.
+        """Return units / (held + units) to merge a share with; no more is given until the next
+        snapshot.
         """
         self._begin_merge()
         return units / (self.held + units)

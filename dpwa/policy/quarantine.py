@@ -75,10 +75,7 @@ class LossChanges:
         return Expectation(middle, DEVIATION_OF_MAD * spread)
 
     def learn(self, loss: float, change: float | None) -> None:
-        """Remember a loss, and the change to it unless that is `None`.
-
-        After a loss that is not finite nothing before it is comparable any more.
-        """
+        """Remember a loss and the change to it; one that is not finite forgets all before."""
         if not math.isfinite(loss):
             self._losses.clear()
             return

@@ -43,7 +43,6 @@ class TokenBucket:
         return replace(self, missing=missing + amount, at=now)
 
     def returned(self, amount: float) -> TokenBucket:
-        """Put back what was taken out and not used."""
         return replace(self, missing=max(0.0, self.missing - amount))
 
     def wait_s(self, amount: float, now: float) -> float:
@@ -103,7 +102,6 @@ class FairBucket:
         self._waiting.pop(reader, None)
 
     def give_back(self, amount: float) -> None:
-        """Return what a reader had claimed and could not use."""
         self._bucket = self._bucket.returned(amount)
 
 

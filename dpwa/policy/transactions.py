@@ -220,9 +220,8 @@ class Transactions:
     # The asking side
 
     def propose(self, transaction: bytes, peer: str, now: float, expires: float) -> bool:
-        """Propose to a peer; `False` if this node is engaged, and nothing is to be sent.
-
-        `transaction` is a new id, of 8 random bytes; it is aborted at `expires` unless decided.
+        """Propose (id: 8 new random bytes); `False` if this node is engaged, and nothing is to be
+        sent.
         """
         if peer == self._own or self.is_engaged(now) or len(self._asked) >= MOST_OPEN:
             return False
@@ -230,9 +229,8 @@ class Transactions:
         return True
 
     def agreed(self, transaction: bytes) -> bool:
-        """Take that the peer has accepted; `False` if it is over, or was never proposed.
-
-        Then tell the peer what `decide(transaction, commit=False, now)` returns.
+        """Take that the peer has accepted; `False`: it is over, so tell the peer what `decide`
+        returns.
         """
         asked = self._asked.get(transaction)
         if asked is None:
@@ -278,15 +276,13 @@ class Transactions:
         return commit
 
     def noted(self, transaction: bytes) -> None:
-        """Take that the peer knows the decision."""
         made = self._decisions.pop(transaction, None)
         if made is not None:
             self._finished.add(transaction, made.commit)
 
     def undelivered(self, now: float) -> tuple[tuple[bytes, str, bool], ...]:
-        """Return (transaction, peer, commit) of all decisions to send, now or again.
-
-        A decision that is not noted within `remember_s` is given up.
+        """Return (transaction, peer, commit) of the decisions to send; given up
+        after `remember_s`.
         """
         for transaction in [
             transaction for transaction, made in self._decisions.items() if made.until <= now
@@ -328,9 +324,8 @@ class Transactions:
         return True
 
     def decided(self, transaction: bytes, commit: bool) -> Verdict:
-        """Take the peer's decision. `COMMIT` is to be applied, and comes once for each transaction.
-
-        A commit of what this side had not prepared cannot be applied: `ABORT`, and `unresolved`.
+        """Take the peer's decision; a commit of what was not prepared is
+        `ABORT`, and `unresolved`.
         """
         answered = self._answered.get(transaction)
         if answered is None:

@@ -277,7 +277,6 @@ def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]
 
 
 def _marks(facts: Facts) -> dict[str, list[tuple[float, str]]]:
-    """Return when what happened to whom, by kind."""
     found: dict[str, list[tuple[float, str]]] = {}
     for event, _ in moments(facts.run):
         if event.kind in MARKS and event.about in facts.run.nodes:

@@ -75,7 +75,6 @@ class Facts:
 
     @property
     def is_running(self) -> bool:
-        """Whether some node was still at work when its log was read."""
         return any(node.end == "running" for node in self.nodes.values())
 
 

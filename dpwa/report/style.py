@@ -139,7 +139,6 @@ def save_png(figure: Figure, path: Path) -> None:
 
 
 def label(axes: Axes, width: str, height: str, *, grid: str = "y") -> None:
-    """Name the axes, and make them unobtrusive."""
     axes.set_facecolor("none")
     axes.set_xlabel(width, color=FAINT)
     axes.set_ylabel(height, color=FAINT)
@@ -180,7 +179,6 @@ def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
 
 
 def nothing(axes: Axes, text: str) -> None:
-    """Say why there is nothing to be seen."""
     axes.axis("off")
     axes.text(0.5, 0.5, text, ha="center", va="center", color=FAINT, transform=axes.transAxes)
 

@@ -20,7 +20,6 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Return a number of bytes with its unit."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(nbytes) < 1000 or unit == "TB":
             break

@@ -18,9 +18,8 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def resolved(endpoint: str) -> str:
-    """Return the endpoint to listen on; a host name becomes its address, or `AddressError`.
-
-    `tcp://*:port` and endpoints that are not TCP stay as they are.
+    """Return the endpoint to listen on, with the address of a host name, or
+    raise `AddressError`.
     """
     any_port = endpoint.startswith("tcp://") and endpoint.endswith(":0")
     address = split_tcp(endpoint[:-1] + "1" if any_port else endpoint)
@@ -38,11 +37,7 @@ def resolved(endpoint: str) -> str:
 
 
 def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
-    """Return what listens at a name, an address, or `*`: all addresses, also those of IPv6.
-
-    Where a name has both families, it is IPv4. `UnicodeError`: it cannot even be looked up, such as
-    `a..b`.
-    """
+    """Return what listens at a name (IPv4 first), an address, or `*`: all, also those of IPv6."""
     if host == "*" and socket.has_dualstack_ipv6():
         host = "::"
     found = socket.getaddrinfo(
@@ -97,9 +92,8 @@ def free_range(host: str, count: int) -> str:
 
 
 def all_resolved(endpoint: str) -> tuple[str, ...]:
-    """Return the endpoints that one with a host name stands for, IPv4 first; any other as it is.
-
-    It may take long. `AddressError`: the name has no address; the message says why.
+    """Return the endpoints of a host name, IPv4 first, or raise `AddressError`;
+    it may take long.
     """
     address = split_tcp(endpoint)
     if address is None or not is_name(address[0]):
@@ -133,10 +127,7 @@ def has_address(host: str) -> bool:
 
 
 def local_address(toward: str) -> str:
-    """Return the address of this machine from which a host is reached; nothing is sent.
-
-    `127.0.0.1` for this machine itself, and when there is no way to the host.
-    """
+    """Return the address of this machine on the way to a host, or `127.0.0.1`; nothing is sent."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:

@@ -27,8 +27,6 @@ class NoAnswer:
 
 @dataclass(frozen=True)
 class Question:
-    """What to ask, and what to do with the answer."""
-
     name: str  # who should be there; empty if that is not known
     endpoint: str
     message: Callable[[], tuple[Message, Frame | None]]
@@ -100,7 +98,6 @@ class Calls:
             self._end(call)
 
     def give_up(self) -> None:
-        """End all calls: their time is over."""
         for call in list(self._calls.values()):
             self._end(call)
             call.question.failed(_no_answer(call))

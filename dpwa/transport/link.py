@@ -190,10 +190,7 @@ class PeerLink:
         return send(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
-        """Take one waiting answer, or return `None`.
-
-        One with too many frames is the last. The others are not read: closing drops them, at once.
-        """
+        """Take one waiting answer, or return `None`; after one with too many frames, no more."""
         frames = None if self.is_spent else receive(self.socket)
         if frames is not None and len(frames) > limits.MAX_FRAMES:
             self.is_spent, self.problem = True, _NO_NODE

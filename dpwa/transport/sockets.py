@@ -176,19 +176,15 @@ def give_back_memory() -> None:
 
 
 def receive(socket: Socket) -> list[Frame] | None:
-    """Take one waiting message, or return `None`.
-
-    Of one with too many frames, more than `limits.MAX_FRAMES` of them, but not all.
+    """Take one waiting message, or `None`; of too many frames, more than
+    `MAX_FRAMES`, but not all.
     """
     frames = _receive(socket)
     return None if frames is None else [frame.buffer for frame in frames]
 
 
 def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
-    """Take one waiting message and who sent it, or return `None`; see `receive`.
-
-    `is_named`: the ROUTER has an authorizer that asks who connects.
-    """
+    """As `receive`, with who sent it; `is_named`: an authorizer asks who connects."""
     frames = _receive(socket)
     if frames is None:
         return None
@@ -212,10 +208,7 @@ def _receive(socket: Socket) -> list[zmq.Frame] | None:
 
 
 def drop_frames(socket: Socket) -> bool:
-    """Drop some thousand frames of a message that `goes_on`; return whether it still does.
-
-    Until it has ended, nothing else can be read.
-    """
+    """Drop some thousand frames of a message that `goes_on`; return whether it still does."""
     return all(socket.recv(copy=False).more for _ in range(_DROPPED_AT_ONCE))
 
 

@@ -222,7 +222,6 @@ def other_algorithm(theirs: str, name: str, own: str) -> str:
 
 
 def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:
-    """Return the pieces of a snapshot that belong to a shard."""
     pieces = layout.pieces(nbytes, shard.chunk_bytes)
     return pieces[shard.first : shard.first + shard.count] if shard.count else pieces[shard.first :]
 

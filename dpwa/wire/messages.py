@@ -110,11 +110,7 @@ class GoAway(BaseMessage):
 
 
 class Finishing(BaseMessage):
-    """Tell how far this node is with the end of its training; answered with the same.
-
-    The fields are those of `dpwa.policy.finishing.Ending`; `version` is that of the newest
-    snapshot.
-    """
+    """Tell the fields of `policy.finishing.Ending`, and the newest version; answered likewise."""
 
     type: Literal["finishing"] = "finishing"
     name: Name
@@ -255,11 +251,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frames: Sequence[Frame]) -> tuple[Message, Frame]:
-    """Check the frames of one message; return it with its payload (empty when it carries none).
-
-    `VersionError`: the header is of another protocol version; `ProtocolError`: all else that is not
-    allowed.
-    """
+    """Check the frames of one message, or raise `ProtocolError`; return it with its payload."""
     if not 1 <= len(frames) <= limits.MAX_FRAMES:
         raise ProtocolError(f"a message has 1 or {limits.MAX_FRAMES} frames, not {len(frames)}")
     message = _decode_header(frames[0])

@@ -26,9 +26,8 @@ class Proposal:
 
 @dataclass(frozen=True)
 class ProposalAgreed:
-    """The peer agrees: its snapshot of this version, and so much mass, are this node's to fetch.
-
-    `clock`: of the peer's training when it published the snapshot.
+    """The peer agrees: its snapshot of this version (and clock), and so much
+    mass, may be fetched.
     """
 
     version: int

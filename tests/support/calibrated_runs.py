@@ -24,7 +24,6 @@ class RealRun:
 
     @property
     def seconds(self):
-        """From the first step of any to the last."""
         return max(t[-1, 0] for t in self.told) - min(t[0, 0] for t in self.told)
 
     @property
@@ -33,7 +32,6 @@ class RealRun:
 
     @property
     def bytes_per_s(self):
-        """Of payload, sent by all nodes together."""
         return sum(node.total("sent_bytes") for node in self.run.nodes.values()) / self.seconds
 
     @property

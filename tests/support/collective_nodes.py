@@ -76,5 +76,4 @@ def collective_nodes(count, *, there=None, threads=1, **settings):
 
 
 def rank_of(connection):
-    """Place of a node in the configuration: w1 has 0."""
     return int(connection.name.removeprefix("w")) - 1

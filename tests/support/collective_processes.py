@@ -50,7 +50,6 @@ class Process:
         os.kill(self.pid, number)
 
     def wait_until_gone(self):
-        """Wait for the end of a process that was killed."""
         self.answers()
 
     def close(self):

@@ -26,7 +26,6 @@ class Leaf:
     is_contiguous: bool = True
 
     def make(self, rng):
-        """Return a leaf of random values, exact in its dtype."""
         if self.kind == "number":
             return float(rng.normal()) if self.dtype == "float64" else int(rng.integers(-99, 99))
         shape = self.shape if self.is_contiguous else (*self.shape, 2)

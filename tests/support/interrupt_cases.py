@@ -65,7 +65,6 @@ class Gossip:
         eventually(publishes, 1.0)
 
     def _settle(self):
-        """Let both come to the end of what they have agreed on."""
         for adapter in (self.one, self.two):
             transactions = adapter.connection.node._context.transactions
             while transactions.is_engaged:

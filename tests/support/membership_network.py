@@ -90,7 +90,6 @@ class Life:
         self._do(lambda: self._note(self.members.lost(name, self.now)))
 
     def say(self, endpoint, to=None, most=32, wants_answer=False):
-        """Send what is to be told to an endpoint."""
         news = self.members.news(self.network.rng, most, to)
         own = self.members.own
         message = (own, self.members.digest(), news, wants_answer)
@@ -133,7 +132,6 @@ class Life:
                 self.say(endpoint, wants_answer=True)
 
     def _call(self, claim):
-        """Ask who is where a claim says that somebody is."""
         if claim.endpoint in self._calls:
             self.members.unchecked(claim)
             return
@@ -242,7 +240,6 @@ class Cluster:
         return life
 
     def start_all(self, names):
-        """Start nodes that know each other from the beginning."""
         entries = [self.start(name).members.own for name in names]
         for life in self.lives.values():
             life.members.hear(entries, 0.0)

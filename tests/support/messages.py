@@ -164,7 +164,6 @@ def catalogue() -> dict[str, str]:
 
 
 def with_codes() -> str:
-    """Return the page with codes for all rows, and a row for each message."""
     taken = set(catalogue()) | {row.code for row in rows()}
     wanted = {message.row: message.letter for message in messages() if message.row}
 
@@ -208,7 +207,6 @@ def _shortened(text: str) -> str:
 
 
 def _error_names(trees) -> set[str]:
-    """Return the names of all errors that users can get: those of peers never reach them."""
     bases = {
         node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
         for tree in trees
@@ -226,7 +224,6 @@ def _below(name: str, bases: dict[str, list[str]]) -> set[str]:
 
 
 def _messages_of(path: Path, tree: ast.Module, errors: set[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield line, letter and text of each message of a file."""
     file = path.relative_to(PACKAGE).as_posix()
     for node, texts in _with_texts(tree):
         for letter, argument in _shown(node, errors):

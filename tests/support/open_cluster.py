@@ -11,8 +11,6 @@ __all__ = ["Cluster", "cluster", "eventually"]
 
 
 class Cluster:
-    """Nodes that have joined each other; all of them are closed in the end."""
-
     def __init__(self, stack, **settings):
         self._stack = stack
         self._settings = {"timeout_ms": 2000, "seed": 7, "join_timeout_s": 60.0, **settings}
@@ -34,7 +32,6 @@ class Cluster:
         self.nodes.pop(name).close()
 
     def agree(self, timeout_s=10.0):
-        """Wait until every node sees all others, and nobody else."""
         names = set(self.nodes)
         eventually(
             lambda: all({*node.peers, name} == names for name, node in self.nodes.items()),

@@ -70,7 +70,6 @@ class Partner:
         )
 
     def serve(self, fetch, value=0.0, version=None, **fields):
-        """Send a snapshot, all values the same."""
         data = np.full(self.member.x.numel(), float(value)).tobytes()
         said = {"version": version or self.version, "clock": 1.0, "loss": None, "is_finite": None}
         said.update(nbytes=len(data), codec="none", token=0, news=(), **fields)
@@ -113,7 +112,6 @@ class Partner:
         return Propose(**{**said, **fields})
 
     def fetched(self, version):
-        """Fetch a snapshot of the real node; return its header and its values."""
         fingerprint = self.member.adapter._state.layout.fingerprint
         algorithm = self.member.node.config.algorithm
         header = self.ask(fetch_of(fingerprint, version=version, algorithm=algorithm))
@@ -122,11 +120,9 @@ class Partner:
         return header, np.frombuffer(data)
 
     def prepare(self, transaction):
-        """Say that the real node's snapshot is there."""
         self.say(Prepared(request=0, transaction=transaction, name=self.name, is_there=True))
 
     def decide(self, transaction, *, commit):
-        """Tell a decision; return whether it was noted."""
         answer = self.ask(TransactionDecision(request=7, transaction=transaction, commit=commit))
         return isinstance(answer, DecisionAck) and answer.transaction == transaction
 

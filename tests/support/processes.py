@@ -62,21 +62,18 @@ class Program:
 
     @property
     def returncode(self):
-        """Its exit code, or minus the signal that has killed it; `None` while it runs."""
         return self._forks.code_of(self.pid)
 
     def poll(self):
         return self.returncode
 
     def wait(self, timeout=None):
-        """Wait until it has ended, at most so many seconds; return its exit code."""
         code = self._forks.code_of(self.pid, threading.TIMEOUT_MAX if timeout is None else timeout)
         if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
         return code
 
     def communicate(self, said=None, timeout=None):
-        """Wait until it has ended, at most so many seconds; return what it still had to say."""
         with suppress(BrokenPipeError):
             if said is not None:
                 self.stdin.write(said)
@@ -175,7 +172,6 @@ class _Forks:
             self._process = subprocess.Popen(command, pass_fds=[number], env=environment)
 
     def close(self):
-        """End the server, if it is that of this process."""
         self._channel.close()
         if self._process is not None:
             self._process.wait()

@@ -26,7 +26,6 @@ class Obedient:
         return json.loads(line)
 
     def end(self):
-        """Let it come to its end; return its exit code and what it has logged."""
         _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 

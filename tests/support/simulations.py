@@ -15,7 +15,6 @@ from dpwa.sim.tasks import TASKS, make_task
 
 
 def run_spec(nodes, settings=None, options=None, groups=None, **scenario):
-    """Return a run: settings of the configuration, options of the task, keys of the scenario."""
     read = Scenario.model_validate({"nodes": nodes, **scenario})
     listed = [
         {"name": node_name(n), "host": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", "port": 7000}
@@ -38,7 +37,6 @@ def engine_of(kind, spec, dimension=None):
 
 
 def played(kind, spec, watch=lambda _: True):
-    """Return an engine that has run to the end, and its samples."""
     made = engine_of(kind, spec)
     x = getattr(made, "x", None)
     recorder = RunRecorder(spec, make_task(spec), made.fleet.x if x is None else x, watch)

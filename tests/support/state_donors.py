@@ -67,7 +67,6 @@ def training(*adapters):
 
 @contextlib.contextmanager
 def nodes(*made):
-    """Close nodes in the end, whatever happens."""
     with contextlib.ExitStack() as stack:
         for node in made:
             stack.callback(node.close)
@@ -85,7 +84,6 @@ class ForkedProcess(FaultyProcess):
         self.popen = Program([*map(str, argv)], **{VARIABLE: str(plan)})
 
     def close(self):
-        """Kill the process if it still runs, and close its pipes."""
         self.kill()
         self.popen.close()
 

@@ -13,7 +13,6 @@ def question(endpoint, message, payload, *more, timeout_s=HANGS_AFTER_S):
 
 
 def question_and_payload(endpoint, message, payload, *more, timeout_s=HANGS_AFTER_S):
-    """Ask a node something, and then more; the first answer with its payload."""
     with zmq.Context() as context:
         link = PeerLink(context, "", endpoint)
         try:

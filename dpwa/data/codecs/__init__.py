@@ -52,10 +52,7 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
 
 
 def codec(name: str, **options: Any) -> Codec:
-    """Make the codec of this name, or raise `UnknownNameError`; see `Codec` about threads.
-
-    Of the codecs of dpwa only `topk` has options: `keep`.
-    """
+    """Make the codec of this name, or raise `UnknownNameError`; `topk` takes the option `keep`."""
     made = _REGISTRY.get(name)(**options)
     made.name = name
     return made

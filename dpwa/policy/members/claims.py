@@ -61,9 +61,8 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
 
     def put(self, entry: MemberEntry, now: float) -> None:
-        """Look into a claim, unless another one of this name is in the way.
-
-        Of too many that wait the first is dropped.
+        """Look into a claim, unless one of this name is in the way; of too many the first is
+        dropped.
         """
         other = self._claims.get(entry.name)
         if other is not None and now < other.until:
@@ -87,13 +86,11 @@ class Claims:
         return [claim.entry for claim in fresh]
 
     def settle(self, name: str, now: float) -> None:
-        """Take note that the claim of a name was looked into."""
         claim = self._claims.get(name)
         if claim is not None:
             claim.until, claim.is_asked = now + PAUSE_S, True
 
     def drop(self, name: str) -> None:
-        """Take note that the claim of a name could not be looked into just now."""
         self._claims.pop(name, None)
 
 
@@ -109,9 +106,8 @@ def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
 
 
 def outlived(own: MemberEntry, news: Iterable[MemberEntry]) -> MemberEntry:
-    """Return the node's entry with a higher incarnation than any that is told of its name.
-
-    For a node that has just been let in: its name was free, so these are earlier lives of it.
+    """Return the entry of a node just let in, newer than what is told of
+    earlier lives of its name.
     """
     told = [e.incarnation for e in news if e.name == own.name and e.incarnation < HIGHEST]
     if max(told, default=-1) <= own.incarnation:

@@ -24,10 +24,7 @@ MOST_PATIENCE = 8
 
 @dataclass(eq=False)
 class LocalHealth:
-    """How far this node trusts its own questions: `factor` times more time for all, 1 to `most`.
-
-    Mutable, without a lock.
-    """
+    """How far this node trusts its own questions: `factor` times more time for all, 1 to `most`."""
 
     factor: int = 1
     most: int = 2  # of more, a node that is cut off would hold on to the others for too long
@@ -37,16 +34,12 @@ class LocalHealth:
         self.factor = min(self.most, self.factor + 1)
 
     def better(self) -> None:
-        """Note an answer to a question."""
         self.factor = max(1, self.factor - 1)
 
 
 @dataclass(eq=False)
 class Probe:
-    """What one member was asked, and whether it was heard from; mutable, without a lock.
-
-    Times are in seconds, on any clock that never goes back.
-    """
+    """What one member was asked, and whether it was heard from; seconds of any monotonic clock."""
 
     heard_at: float = -math.inf  # last; -inf: never
     asked_at: float | None = None  # first since then; `None`: it was not
@@ -67,14 +60,10 @@ class Probe:
         return was_awaited
 
     def answered(self) -> None:
-        """Wait for nothing any more."""
         self.asked_at, self.helpers = None, frozenset()
 
     def helped(self, helper: str) -> None:
-        """Note that a helper says that it has heard from it; others could say so at any time.
-
-        Only the way to it is broken, so closing its connection is no evidence either.
-        """
+        """Note that a helper has heard from it, so that a lost connection is no evidence either."""
         if helper in self.helpers:
             self.answered()
             self.patience = max(2, self.patience)
@@ -90,7 +79,6 @@ class Probe:
         return self._is_silent(now, times.ask_others_after_s, health)
 
     def has_failed(self, now: float, times: Times, health: LocalHealth) -> bool:
-        """Tell whether it is to be suspected."""
         return self._is_silent(now, times.suspect_after_s, health)
 
     def _is_silent(self, now: float, limit_s: float, health: LocalHealth) -> bool:

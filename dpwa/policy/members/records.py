@@ -60,10 +60,7 @@ class MemberRecord:
 
 
 def digest_of(entries: Iterable[MemberEntry]) -> bytes:
-    """Return a digest of those who are members, `DIGEST_BYTES` long.
-
-    Whoever is gone does not count: it is not forgotten everywhere at once.
-    """
+    """Return a digest of the members; the gone do not count: not all forget them at once."""
     packed = msgpack.packb(sorted(entry for entry in entries if entry.status.is_member))
     return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 

@@ -271,10 +271,7 @@ class Membership:
         return to_pass_on(self._records.values(), first, most, rng)
 
     def to_ask(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Choose whom to ask for news now, and note that they were asked.
-
-        To be called about twice a second; to ask is `news` with a digest.
-        """
+        """Choose whom to ask for news now, about twice a second, and note that they were asked."""
         return to_ask(self._records.values(), now, rng, self.near)
 
     def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:

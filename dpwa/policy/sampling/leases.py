@@ -40,11 +40,7 @@ def holder_id(name: str, incarnation: bytes) -> float:
 
 
 def change_rows(rows: np.ndarray, wanted: np.ndarray) -> None:
-    """Change float64 rows (n, 4) in place, as `wanted` says, where the former holder is who holds
-    them.
-
-    A row of zeros changes nothing.
-    """
+    """Change float64 rows (n, 4) in place as `wanted`, where the former holder still holds them."""
     is_later = wanted[:, EPOCH] > rows[:, EPOCH]
     holder = np.where(is_later, NOBODY, rows[:, HOLDER])
     may_change = is_later | ((wanted[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
@@ -124,16 +120,13 @@ class Leases:
         return int(self._turn[places[0]]) if len(places) else None
 
     def claim(self, number: int) -> np.ndarray:
-        """Return the row that is wanted for a range to be handed out by this process."""
         holder = self._rows[number, HOLDER] if self._is_now[number] else NOBODY
         return self._wanted(holder, self._own)
 
     def acknowledgement(self) -> np.ndarray:
-        """Return the row that is wanted for a range that this process is done with."""
         return self._wanted(self._own, self._own, is_done=True)
 
     def release(self) -> np.ndarray:
-        """Return the row that is wanted for a range that others are to have."""
         return self._wanted(self._own, NOBODY)
 
     def remembered(self) -> np.ndarray:

@@ -43,10 +43,7 @@ def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Ad
 
 
 def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
-    """Return W = (1-f) I + f A/d: a node moves by f toward a neighbour drawn from its d ones.
-
-    A node with no neighbour stays where it is.
-    """
+    """Return W = (1-f) I + f A/d: by f toward a drawn neighbour; who has none stays where it is."""
     degrees = pulls.sum(axis=1)
     matrix: Matrix = pulls * (factor / np.maximum(degrees, 1))[:, None]
     np.fill_diagonal(matrix, np.where(degrees > 0, 1.0 - factor, 1.0))
@@ -244,10 +241,7 @@ class Figures:
 
 
 def figures_of(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Figures:
-    """Work out all figures: about a second for 1000 nodes, a minute for 4096.
-
-    It takes several if edges are directed and follow no pattern.
-    """
+    """Work out all figures: about a second for 1000 nodes, a minute or several for 4096."""
     period = topology.period(options, nodes)
     pulls = period_adjacency(topology, options, nodes)
     matrix = period_matrix(topology, options, nodes, factor)

@@ -56,7 +56,6 @@ class FileOptions(StrictModel):
 
 
 def log2_ceiling(nodes: int) -> int:
-    """Return the smallest k with 2^k >= nodes."""
     return (nodes - 1).bit_length()
 
 
@@ -213,7 +212,6 @@ def columns_of(columns: int | None, nodes: int) -> int:
 
 
 def grid_neighbours(columns: int | None, index: int, nodes: int) -> list[int]:
-    """Return the nodes above, left, right and below, where there are any."""
     width = columns_of(columns, nodes)
     column = index % width
     found = [index - width, index + width]

@@ -163,7 +163,6 @@ def refused(net, name, rank, config, folder):
 
 
 def late(net, name, rank, config, folder):
-    """A group that comes late takes over parameters, clock, optimizer, schedule on both ranks."""
     is_late, ready = name == "w2", folder / "ready"
     inner = torch.optim.Adam(net.parameters(), lr=0.01)
     config = {**config, "initial_state": "peers", "fetch_probability": 0.0}
@@ -217,7 +216,6 @@ def schedule_free(net, name, rank, config, folder):
 
 
 def finish(net, name, rank, config, folder):
-    """One group ends long before the other: its ranks wait for longer than theirs may be silent."""
     replicas.STILL_AT_WORK_S = 0.5
     with DpwaPyTorchAdapter(net, name, config) as adapter:
         gossip_until_alike(net, adapter, rank, folder)

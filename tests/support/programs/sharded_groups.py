@@ -95,7 +95,6 @@ def until(condition, wait):
 
 
 def merge(name, rank, config, folder, dtype="float32"):
-    """The first merge of w1, while w2 stays as it is."""
     dtype = getattr(torch, dtype)
     net, config = sharded(name, dtype), {**config, "initial_state": "own"}
     if name == "w2":
@@ -187,7 +186,6 @@ def clip(name, rank, config, folder):
 
 
 def late(name, rank, config, folder):
-    """A group that comes late takes over parameters, clock and optimizer."""
     net = sharded(name)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     config = {**config, "fetch_probability": 0.0}
@@ -221,7 +219,6 @@ def told(net, optimizer, gossip):
 
 
 def checkpoints(name, rank, config, folder):
-    """A group goes on from the newest checkpoint that both ranks have."""
     options = {"dir": str(folder), "every_steps": 10, "keep": 5}
     config = {**config, "fetch_probability": 0.0, "initial_state": "own", "checkpoint": options}
     digests = {}

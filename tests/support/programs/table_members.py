@@ -66,7 +66,6 @@ class Member:
         self._answer(opened=True, members=list(self._tables.members))
 
     def work(self, rounds, seed):
-        """Add and read; tell before each addition, and of those that were acknowledged."""
         rng, added = random.Random(seed), dict.fromkeys(SIZES, 0)
         for _ in range(rounds):
             name = rng.choices(["small", "large"], [4, 1])[0]
@@ -95,7 +94,6 @@ class Member:
         self._answer(added=True)
 
     def meet(self, *names):
-        """Wait until these take part, and all rows are there."""
         end = time.monotonic() + 20.0
         while time.monotonic() < end:
             with suppress(TableLostError):

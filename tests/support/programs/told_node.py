@@ -29,12 +29,10 @@ def wait():
 
 
 def fail():
-    """End by an exception that nobody catches."""
     raise RuntimeError("this program fails")
 
 
 def interrupt():
-    """End by Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
