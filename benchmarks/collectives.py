@@ -44,7 +44,6 @@ RATIOS: tuple[Ratio, ...] = tuple(
 
 
 def main() -> None:
-    """Start the processes, or be one."""
     run(_compare, take_part, _options())
 
 
@@ -69,17 +68,11 @@ def collectives_plan(
     repetitions: int,
     processes: int | tuple[str, ...] = 2,
 ) -> Plan:
-    """Return what the processes are told.
-
-    Raises:
-        UserError: too few ports are free.
-    """
     told = {"measures": measures, "repetitions": repetitions}
     return plan_of(nbytes_of(size_mb), LINKS, processes, **told)
 
 
 def take_part(_: object = None) -> None:
-    """Be a process."""
     import measures as m
 
     with Session() as session, ExitStack() as stack:

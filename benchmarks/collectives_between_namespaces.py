@@ -21,7 +21,6 @@ COMPARED = tuple(name for name in TITLES if name.startswith(("tcp", GLOO)))
 
 
 def main() -> None:
-    """Join two namespaces and measure, or be a process in one of them."""
     run(_compare, take_part, _options())
 
 

@@ -16,7 +16,6 @@ WORDS = ("pss", "peak_pss", "rss", "peak_rss")
 
 
 def main() -> None:
-    """Start the processes, or be one."""
     run(_compare, _all_reduce, _options())
 
 

@@ -63,19 +63,10 @@ class BenchmarkError(DpwaError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all processes of a benchmark are told.
-
-    Attributes:
-        nbytes: size of what is exchanged.
-        hosts: where each process listens, by rank.
-        ports: TCP ports by rank, of each link and of whatever else listens.
-        options: what else the script tells them.
-    """
-
-    nbytes: int
-    hosts: tuple[str, ...]
-    ports: dict[str, tuple[int, ...]]
-    options: dict[str, Any] = field(default_factory=dict)
+    nbytes: int  # size of what is exchanged
+    hosts: tuple[str, ...]  # where each process listens, by rank
+    ports: dict[str, tuple[int, ...]]  # by rank, of each link and of whatever else listens
+    options: dict[str, Any] = field(default_factory=dict)  # what else the script tells them
 
     def config(self, link: str, **settings: Any) -> Config:
         """Return the configuration of the nodes of a link; no variable can change it."""
@@ -98,18 +89,13 @@ class Plan:
         )
 
     def addresses(self, name: str) -> list[tuple[str, int]]:
-        """Return where each process listens."""
         return list(zip(self.hosts, self.ports[name], strict=True))
 
 
 def plan_of(
     nbytes: int, links: Iterable[str], processes: int | Sequence[str] = 2, **options: Any
 ) -> Plan:
-    """Make a plan for so many processes of this machine, or one at each of these hosts.
-
-    Raises:
-        UserError: too few ports are free.
-    """
+    """Make a plan for so many processes of this machine, or one at each of these hosts."""
     hosts = (LOCAL_HOST,) * processes if isinstance(processes, int) else tuple(processes)
     names = list(links)
     ports = iter(free_ports(len(hosts) * len(names)))
@@ -117,17 +103,14 @@ def plan_of(
 
 
 def nbytes_of(size_mb: float) -> int:
-    """Return a size in 10^6 bytes as bytes of whole values."""
     return round(size_mb * 1_000_000 / BYTES_PER_VALUE) * BYTES_PER_VALUE
 
 
 def node_name(rank: int) -> str:
-    """Return the name of the nodes of a process."""
     return f"w{rank + 1}"
 
 
 def is_node() -> bool:
-    """Tell whether this process is one of those that a script has started."""
     return "DPWA_RANK" in os.environ
 
 
@@ -152,18 +135,10 @@ def fail(error: Exception) -> NoReturn:
 
 
 def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
-    """Run this script, with the same arguments, once for each host of the plan.
+    """Run this script (or `command`) once for each host of the plan; return what each told, by
+    rank.
 
-    Args:
-        plan: what the processes are told; each finds it in its environment, see `Session`.
-        command: to run in place of this script.
-
-    Returns:
-        What each process has told, by rank.
-
-    Raises:
-        BenchmarkError: a process failed; the others have been stopped.
-        KeyboardInterrupt: the user interrupted; all have been stopped.
+    `BenchmarkError`: a process failed; the others have been stopped, as after an interrupt.
     """
     from rich.console import Console
 
@@ -213,15 +188,11 @@ def run_again(plan: Plan, command: Sequence[str] = ()) -> list[Any]:
 
 @dataclass
 class Measure:
-    """One thing to measure; all processes take part in it at the same time.
+    """One thing to measure; all processes take part in it at the same time."""
 
-    Attributes:
-        run: takes part; returns the seconds of each figure timed here, `None` when a round failed.
-        prepare: does what must be done before, and is not timed.
-    """
-
+    # returns the seconds of each figure timed here, `None` when a round failed
     run: Callable[[], Sample]
-    prepare: Work = _nothing
+    prepare: Work = _nothing  # does what must be done before, and is not timed
 
 
 def timed(
@@ -233,16 +204,10 @@ def timed(
     prepare: Work = _nothing,
     settle: Work = _nothing,
 ) -> Measure:
-    """Make a measure of something that is timed as it is.
+    """Make a measure of `work`; `prepare` before it and `settle` after it are not timed.
 
-    Args:
-        figure: what its time is called.
-        work: what to time.
-        takes_part: whether this process does; the others wait.
-        calls: how many in a row make one sample, for what is too short to be timed alone; its time
-            is that of one call.
-        prepare: is done before, and not timed.
-        settle: waits until nothing is left to do; its time is not counted.
+    A process that does not take part waits. `calls` in a row make one sample, for what is too short
+    to be timed alone; its time is that of one call.
     """
 
     def run() -> Sample:
@@ -262,11 +227,7 @@ def timed(
 class Session(Closeable):
     """A process of a benchmark: reads the plan, and is in a process group of Gloo with the others.
 
-    Attributes:
-        index: 0 for the one that times what is timed in one process only.
-        count: number of processes.
-        name: of this process's nodes.
-        plan: what all are told.
+    The one with `index` 0 times what is timed in one process only.
     """
 
     def __init__(self) -> None:
@@ -297,7 +258,6 @@ class Session(Closeable):
         self._dist.barrier()
 
     def close(self) -> None:
-        """Leave the group."""
         self._dist.destroy_process_group()
 
     def repeat(self, measures: Mapping[str, Measure], repetitions: int) -> None:
@@ -332,7 +292,6 @@ def told() -> tuple[Plan, int, Path]:
 
 
 def tell(record: object) -> None:
-    """Tell the parent."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 
@@ -347,14 +306,9 @@ def _leave(number: int, _frame: object) -> None:
 def figures_of(reports: Sequence[Mapping[str, Sequence[Sample]]]) -> dict[str, dict[str, float]]:
     """Return the median, least and most of every figure in milliseconds, by name.
 
-    Where several processes time a figure, a repetition takes as long as its slowest process: that
-    is when the round is over. A repetition counts only when no process has failed in it.
-
-    Args:
-        reports: of each process, samples by measure.
-
-    Raises:
-        BenchmarkError: more than a tenth of the rounds of a measure merged nothing.
+    Where several processes time a figure, a repetition takes as long as its slowest process. It
+    counts only when no process has failed in it. `BenchmarkError`: more than a tenth of the rounds
+    of a measure merged nothing.
     """
     figures: dict[str, dict[str, float]] = {}
     for measure in reports[0]:
@@ -393,11 +347,6 @@ def ratios_of(figures: Mapping[str, Any], ratios: Iterable[Ratio]) -> dict[str, 
 
 
 def result_of(plan: Plan, ratios: Iterable[Ratio], command: Sequence[str] = ()) -> dict[str, Any]:
-    """Run the processes of a plan; return their figures, their ratios, and where that was.
-
-    Raises:
-        BenchmarkError: a process failed, or more than a tenth of the rounds merged nothing.
-    """
     reports = run_again(plan, command)
     figures = figures_of(reports)
     return {
@@ -467,8 +416,6 @@ def add_options(parser: argparse.ArgumentParser, measures: Sequence[str], proces
 
 
 def at_least(least: float) -> Callable[[str], Any]:
-    """Return what reads a number that may not be smaller, for argparse."""
-
     def number(text: str) -> Any:
         value = type(least)(text)
         if value < least:
@@ -479,14 +426,12 @@ def at_least(least: float) -> Callable[[str], Any]:
 
 
 def one_of(name: str, known: Sequence[str]) -> str:
-    """Require that a name is known, for argparse."""
     if name not in known:
         raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)} (got {name})")
     return name
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Read numbers that are separated by commas, for argparse."""
     return tuple(float(number) for number in text.split(","))
 
 
@@ -498,14 +443,9 @@ def show(
     as_json: bool,
     more: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Print the figures and what was worked out of them; as JSON, too, if that is wanted.
+    """Print what `result_of` returned, and `more` numbers beside the ratios.
 
-    Args:
-        result: of `result_of`.
-        heading: what was measured.
-        titles: what each figure is.
-        as_json: whether JSON goes to standard output, and the tables to standard error.
-        more: numbers beside the ratios, by what they are.
+    With `as_json` JSON goes to standard output, and the tables to standard error.
     """
     out = sys.stderr if as_json else sys.stdout
     machine = result["machine"]

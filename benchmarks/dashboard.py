@@ -53,7 +53,6 @@ requestAnimationFrame(function frame(now) {
 
 
 def main() -> None:
-    """Start nodes, a dashboard and a browser, and measure; or be some of the nodes."""
     options = _options()
     if options.names:
         _gossip(json.loads(sys.stdin.readline()), options.names)
@@ -123,7 +122,6 @@ def _measure(options: argparse.Namespace) -> None:
 
 @contextmanager
 def _nodes(count: int) -> Iterator[str]:
-    """Run the nodes; yield the place of the first."""
     names = [f"w{number}" for number in range(1, count + 1)]
     ports = free_ports(count)
     nodes = [
@@ -187,7 +185,6 @@ def _browsers() -> Iterator[Callable[[str], Any]]:
 
 
 def _memory(page: Any) -> dict[str, float]:
-    """Return the memory of the page after a collection of garbage."""
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.collectGarbage")
     session.send("Performance.enable")

@@ -11,7 +11,6 @@ BATCH = 32
 
 
 def main() -> None:
-    """Print the accuracy of the mean model for each way, with its standard error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=8, help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=300, help="of each node (%(default)s)")
@@ -26,7 +25,6 @@ def main() -> None:
 
 
 def show(name: str, runs: list[tuple[float, float]]) -> None:
-    """Print one line."""
     import numpy as np
 
     accuracies, weights = np.array(runs).T
@@ -56,7 +54,6 @@ class Nodes:
         self.stepped = 0.0  # sum of the weights with which steps were taken
 
     def step(self, rank: int) -> float:
-        """Take a step of plain gradient descent; return its loss."""
         import torch
         from torch.nn import functional
 
@@ -72,7 +69,6 @@ class Nodes:
         return float(loss.detach())
 
     def vector(self, rank: int) -> Any:
-        """Return a copy of all parameters of a node."""
         from torch.nn.utils import parameters_to_vector
 
         return parameters_to_vector(self.models[rank].parameters()).detach().clone()
@@ -91,7 +87,6 @@ class Nodes:
         shares.clear()
 
     def accuracy(self) -> float:
-        """Return that of the mean of all models."""
         import torch
         from torch.nn.utils import vector_to_parameters
 
@@ -128,7 +123,6 @@ def in_a_loop(nodes: Nodes, probability: float, *, in_turns: bool) -> tuple[floa
 def between_nodes(
     nodes: Nodes, probability: float, *, in_step: bool, step_first: bool
 ) -> tuple[float, float]:
-    """Train by `push_sum`, each node on a thread of its own."""
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.launch.ports import free_ports
 

@@ -22,7 +22,6 @@ KINDS = ("overlapped", "round")
 
 
 def main() -> None:
-    """Start the nodes, or be one."""
     run(_compare, _gossip, _options())
 
 

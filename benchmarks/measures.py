@@ -49,9 +49,7 @@ SLOTS = 3  # the neighbour may still read the one before, and ZeroMQ hold pieces
 class FlatModel:
     """Random float32 parameters that lie side by side in memory, as Gloo likes it best.
 
-    Attributes:
-        flat: all values, shape `(nbytes // 4,)`.
-        module: the same memory as trainable parameters.
+    `module` has the memory of `flat`, shape `(nbytes // 4,)`, as trainable parameters.
     """
 
     def __init__(self, nbytes: int, tensors: int, seed: int) -> None:
@@ -71,12 +69,9 @@ class FlatModel:
 
 
 def meet(adapter: DpwaPyTorchAdapter) -> None:
-    """Gossip until something was merged.
+    """Gossip until something was merged; `BenchmarkError` after a minute.
 
     All processes do so at the same time, and a barrier must follow.
-
-    Raises:
-        BenchmarkError: nothing was merged in a minute.
     """
     # No beginner, however long others take: whoever has met waits, and would be refused.
     adapter.connection.node.rounds.resume(BEGINNING, 0)
@@ -93,10 +88,7 @@ def meet(adapter: DpwaPyTorchAdapter) -> None:
 def gossip_round(figure: str, adapter: DpwaPyTorchAdapter, pause_s: float = 0.0) -> Measure:
     """Make a measure of a round that all do at once: `update_send` until merged.
 
-    Args:
-        figure: what its time is called.
-        adapter: gossips the model of this process.
-        pause_s: how long to pause in between, as training does; that time is not counted.
+    The pause in between, as training does, is not timed.
     """
 
     def run() -> Sample:
@@ -143,21 +135,15 @@ def one_way(link: str, adapter: DpwaPyTorchAdapter, model: FlatModel, *, is_firs
 
 
 def reduces_mean(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Return: every process gets the mean of all values of shape `(n,)`.
-
-    Raises:
-        BenchmarkError: when it runs, if any process has not contributed.
-    """
+    """Return: every process gets the mean of all values of shape `(n,)`."""
     return lambda: _require_all(connection, connection.all_reduce(flat, "mean")[1])
 
 
 def broadcasts(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of the first, of shape `(n,)`."""
     return lambda: connection.broadcast(flat, node_name(0))
 
 
 def gathers(connection: DpwaConnection, flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of all, each of shape `(n,)`; raises as above."""
     return lambda: _require_all(connection, len(connection.all_gather(flat)))
 
 
@@ -171,13 +157,10 @@ def _require_all(connection: DpwaConnection, contributors: int) -> None:
 
 
 def gloo_reduces(flat: torch.Tensor) -> Work:
-    """Return: every process gets the sum of all values of shape `(n,)`."""
     return lambda: dist.all_reduce(flat)
 
 
 def gloo_reduces_mean(flat: torch.Tensor) -> Work:
-    """Return: every process gets the mean of all values of shape `(n,)`."""
-
     def work() -> None:
         dist.all_reduce(flat)
         flat.div_(dist.get_world_size())
@@ -186,20 +169,17 @@ def gloo_reduces_mean(flat: torch.Tensor) -> Work:
 
 
 def gloo_broadcasts(flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of the first, of shape `(n,)`."""
     return lambda: dist.broadcast(flat, 0)
 
 
 def gloo_gathers(flat: torch.Tensor) -> Work:
-    """Return: every process gets the values of all, in memory that is there already."""
     gathered = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     return lambda: dist.all_gather(gathered, flat)
 
 
 def gloo_pair(flat: torch.Tensor, scratch: torch.Tensor, session: Session) -> Measure:
-    """Make a measure: each process sends its model to the next and merges that of the one before.
-
-    Two processes are each other's partner; of more, each sends one model and gets one, too.
+    """Make a measure: each process sends its model to the next and merges that
+    of the one before.
     """
     to, source = (session.index + 1) % session.count, (session.index - 1) % session.count
 
@@ -221,12 +201,6 @@ class RawTcp(Closeable):
     """Serves the model of this process to one neighbour, and fetches that of the other.
 
     No protocol and no snapshots: the model is sent as it is at the moment.
-
-    Args:
-        flat: the model of this process, shape `(n,)`.
-        scratch: what arrives, shape `(n,)`.
-        index: which process this is.
-        addresses: where each process listens.
     """
 
     def __init__(
@@ -244,12 +218,10 @@ class RawTcp(Closeable):
         self._client: socket.socket | None = None
 
     def connect(self) -> None:
-        """Connect to the next process, once all listen."""
         self._client = socket.create_connection(self._address, timeout=PATIENCE_S)
         self._client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fetch_and_merge(self) -> None:
-        """Fetch the whole model of the next process, then merge it."""
         if self._client is None:
             raise AssertionError("not connected")
         self._client.sendall(REQUEST)
@@ -263,7 +235,6 @@ class RawTcp(Closeable):
         self._flat.lerp_(self._scratch, MERGE_FACTOR)
 
     def close(self) -> None:
-        """Stop fetching and serving."""
         if self._client is not None:
             self._client.close()
         self._listener.close()
@@ -288,11 +259,6 @@ class BareZeroMQ(Closeable):
     As in dpwa, the model is copied and checked for finite values when it is published; a piece is
     sent without a copy, with its checksum; the other side checks both, copies it to a buffer, and
     merges when all of them are there.
-
-    Args:
-        flat: the model of this process, shape `(n,)`.
-        index: which process this is.
-        addresses: where each process listens.
     """
 
     def __init__(
@@ -314,11 +280,9 @@ class BareZeroMQ(Closeable):
         self._server.start()
 
     def connect(self) -> None:
-        """Connect to the next process, once all listen."""
         self._client.connect(self._next)
 
     def publish(self) -> None:
-        """Make a snapshot of the model."""
         slot = self._slots[(self._version + 1) % SLOTS]
         for place, values in zip(_pieces(slot), _pieces(self._flat), strict=True):
             np.copyto(place.numpy(), values.numpy())
@@ -327,7 +291,6 @@ class BareZeroMQ(Closeable):
         self._version += 1
 
     def fetch_and_merge(self) -> None:
-        """Fetch the whole snapshot of the next process, then merge it."""
         places = _pieces(self._received)
         for index in range(min(CREDIT_CHUNKS, len(places))):
             self._client.send(NUMBER.pack(index))
@@ -343,12 +306,10 @@ class BareZeroMQ(Closeable):
         self._flat.lerp_(self._received, MERGE_FACTOR)
 
     def round(self) -> None:
-        """Publish, fetch and merge."""
         self.publish()
         self.fetch_and_merge()
 
     def close(self) -> None:
-        """Stop fetching and serving."""
         self._client.close(0)
         self._context.term()  # ends the wait of the thread that serves
         self._server.join()

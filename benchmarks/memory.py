@@ -16,7 +16,6 @@ LINK = "memory"
 
 
 def main() -> None:
-    """Start the nodes, or be one."""
     run(_compare, _gossip, _options())
 
 

@@ -35,7 +35,6 @@ BEGUN_S = 3.0  # for the dashboard to find all nodes
 
 
 def main() -> None:
-    """Start the nodes, or be one."""
     run(_compare, _train, _options())
 
 

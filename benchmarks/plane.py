@@ -90,7 +90,6 @@ RATIOS: tuple[Ratio, ...] = (
 
 
 def main() -> None:
-    """Start the processes, or be one."""
     run(_compare, take_part, _options())
 
 
@@ -126,11 +125,7 @@ def plane_plan(
     processes: int | tuple[str, ...] = 2,
     tensors: int = 1,
 ) -> Plan:
-    """Return what the processes are told.
-
-    Raises:
-        UserError: the model has fewer values than tensors, or too few ports are free.
-    """
+    """Return what the processes are told; `UserError`: there are fewer values than tensors."""
     nbytes = nbytes_of(size_mb)
     if nbytes < tensors * BYTES_PER_VALUE:
         raise UserError(f"{tensors} tensors do not fit into {nbytes // BYTES_PER_VALUE} values")
@@ -139,7 +134,6 @@ def plane_plan(
 
 
 def take_part(_: object = None) -> None:
-    """Be a process."""
     with Session() as session, ExitStack() as stack:
         options = session.plan.options
         made = _Measures(session, stack)

@@ -11,12 +11,10 @@ SAMPLE_PAUSE_S = 0.002
 
 
 def reset_peak() -> None:
-    """Let the peak of Rss begin anew."""
     Path("/proc/self/clear_refs").write_text(RESET_PEAK)
 
 
 def memory_of_process() -> dict[str, int]:
-    """Return Pss, Rss and the peak of Rss of this process in bytes."""
     rollup = _kilobytes(Path("/proc/self/smaps_rollup"))
     status = _kilobytes(Path("/proc/self/status"))
     found = {"pss": rollup["Pss"], "rss": rollup["Rss"], "peak_rss": status["VmHWM"]}
@@ -24,11 +22,7 @@ def memory_of_process() -> dict[str, int]:
 
 
 class PeakOfPss:
-    """Samples Pss every few milliseconds until it is left; Linux itself keeps no peak of it.
-
-    Attributes:
-        nbytes: the largest that was seen.
-    """
+    """Samples Pss every few milliseconds until it is left; Linux itself keeps no peak of it."""
 
     def __init__(self) -> None:
         self.nbytes = 0

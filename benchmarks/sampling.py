@@ -17,7 +17,6 @@ PATIENCE_S = 120.0
 
 
 def main() -> None:
-    """Print a line for each number of processes, transport and size of a range."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 4], help="(%(default)s)")
     parser.add_argument("--range-size", type=int, nargs="+", default=[64, 256, 1024])
@@ -73,7 +72,6 @@ def take_part(
     begin: Barrier,
     told: Any,
 ) -> None:
-    """Draw and acknowledge indices as one node."""
     from dpwa import DpwaConnection
     from dpwa.dataset import SharedSampler
 

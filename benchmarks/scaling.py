@@ -28,19 +28,11 @@ LIVES_S = 600.0  # of a member that comes to its end, where they do one by one
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of nodes.
-
-    Attributes:
-        training, whole, alone: of each part.
-        recovery: where half are lost in training.
-        seen: whole nodes in all, at least: few of them are simulated several times.
-    """
-
     training: Sequence[int] = (8, 32, 128, 512, 2048, 10_000)
     whole: Sequence[int] = (8, 16, 32, 64, 128)
     alone: Sequence[int] = (64, 128, 256, 512, 1024)
-    recovery: Sequence[int] = (32, 256, 2048)
-    seen: int = 64
+    recovery: Sequence[int] = (32, 256, 2048)  # where half are lost in training
+    seen: int = 64  # whole nodes in all, at least: few of them are simulated several times
 
 
 QUICK = Sizes(training=(8,), whole=(8,), alone=(16,), recovery=(8,), seen=8)
@@ -48,7 +40,6 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Run the study; print tables, and JSON or Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
@@ -70,7 +61,6 @@ def main() -> None:
 
 
 def study(sizes: Sizes, seed: int) -> dict[str, list[Row]]:
-    """Run all parts, as many at once as there are cores; return their rows by part."""
     jobs: list[tuple[str, Callable[..., Row], tuple[Any, ...]]] = []
     for nodes in sorted(sizes.alone, reverse=True):  # the longest first
         jobs.append(("alone", alone, (nodes, seed, 0.0)))
@@ -98,28 +88,24 @@ def _begin() -> None:
 
 
 def training(nodes: int, topology: str, seed: int) -> Row:
-    """Simulate a training."""
     from training import study as study_training
 
     return study_training(nodes, topology, seed)
 
 
 def consensus(nodes: int, seed: int) -> Row:
-    """Average in lockstep."""
     from training import consensus as study_consensus
 
     return study_consensus(nodes, seed)
 
 
 def recovery(nodes: int, seed: int) -> Row:
-    """Lose half of the nodes of a training."""
     from training import recovery as study_recovery
 
     return study_recovery(nodes, seed)
 
 
 def whole(nodes: int, seed: int, seen: int) -> Row:
-    """Simulate whole nodes."""
     from whole_nodes import study as study_whole
 
     return dict(study_whole(nodes, seed, max(1, seen // nodes)))
@@ -136,7 +122,6 @@ def alone(nodes: int, seed: int, lives_s: float) -> Row:
 
 
 def tables(found: Mapping[str, Sequence[Row]]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Return the tables: title, headings, rows."""
     rounds = {row["nodes"]: row["rounds"] for row in found["consensus"]}
     by_size: dict[int, dict[str, Row]] = {}
     for row in found["training"]:
@@ -191,7 +176,6 @@ def _text(value: float | None, digits: int) -> str:
 
 
 def write(found: Mapping[str, Sequence[Row]], folder: Path) -> None:
-    """Write the figures, and pictures of them."""
     sys.path.insert(0, str(PARTS))
     from pictures import draw_membership, draw_training
 

@@ -24,7 +24,6 @@ MEMBERS, RANKS = 2, 2
 
 
 def main() -> None:
-    """Start the processes, or be one."""
     run(_compare, _gossip, _options())
 
 

@@ -25,7 +25,6 @@ MB_OF_KB = 1024.0  # ru_maxrss is in KB
 
 
 def main() -> None:
-    """Print a table, and JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--updates", type=int, default=100_000, help="of all nodes (%(default)s)")
@@ -54,7 +53,6 @@ def main() -> None:
 
 
 def events(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return what an event costs, in microseconds of a core, for each number of nodes."""
     costs: dict[int, list[float]] = {nodes: [] for nodes in options.nodes}
     counts: dict[int, int] = {}
     for seed in range(options.repetitions):
@@ -77,7 +75,6 @@ def events(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return the least and the most."""
     return {"least": min(values), "most": max(values)}
 
 

@@ -24,12 +24,10 @@ CURVES = {
 
 
 def main() -> None:
-    """Start the processes, or be one."""
     run(_compare, take_part, _options())
 
 
 def _compare(options: argparse.Namespace) -> None:
-    """Measure every size, then draw."""
     results = [_measured(size_mb, options.repetitions) for size_mb in options.sizes_mb]
     figures = options.chart.with_suffix(".json")
     figures.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -18,7 +18,6 @@ PATIENCE_S = 60.0
 
 
 def main() -> None:
-    """Print medians over the seeds, a line for each setting."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=4, help="one of them is slow (%(default)s)")
     parser.add_argument("--steps", type=int, default=300, help="of a quick node (%(default)s)")
@@ -37,7 +36,6 @@ def main() -> None:
 
 
 def show(name: str, outcomes: list[dict[str, float]]) -> None:
-    """Print the medians of all figures."""
     medians = {key: statistics.median(found[key] for found in outcomes) for key in outcomes[0]}
     print(name, "  ".join(f"{key} {value:.3f}" for key, value in medians.items()), flush=True)
 
@@ -45,7 +43,6 @@ def show(name: str, outcomes: list[dict[str, float]]) -> None:
 def run(
     options: argparse.Namespace, shards: str, seed: int, settings: dict[str, str]
 ) -> dict[str, float]:
-    """Train once; return the figures."""
     import torch
 
     from dpwa.launch.ports import free_ports

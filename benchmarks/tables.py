@@ -51,7 +51,6 @@ RATIOS: tuple[Ratio, ...] = (
 
 
 def main() -> None:
-    """Start the processes, or be one."""
     run(_compare, _take_part, _options())
 
 
@@ -143,11 +142,8 @@ class _Measures:
 class TableWork:
     """What a process does with a table of shape (rows, columns).
 
-    Args:
-        table: the table.
-        delta: what is added to all rows, of the shape of the table; its first rows are added to
-            some.
-        rng: draws those.
+    `delta`, of the shape of the table, is added to all rows; its first rows to some, drawn by
+    `rng`.
     """
 
     def __init__(self, table: Any, delta: Any, rng: Any) -> None:
@@ -155,28 +151,22 @@ class TableWork:
         self.draw()
 
     def draw(self) -> None:
-        """Draw other rows than before."""
         rows = len(self._delta)
         self._ids = self._rng.choice(rows, round(rows * ROWS_SHARE), replace=False)
 
     def get_rows(self) -> None:
-        """Read some rows."""
         self._table.get(self._ids)
 
     def get_all(self) -> None:
-        """Read all rows."""
         self._table.get()
 
     def add_rows(self) -> None:
-        """Add to some rows, until that is in place."""
         self._table.add(self._delta[: len(self._ids)], self._ids, sync=True)
 
     def add_rows_async(self) -> None:
-        """Add to some rows without waiting."""
         self._table.add(self._delta[: len(self._ids)], self._ids)
 
     def add_all(self) -> None:
-        """Add to all rows, until that is in place."""
         self._table.add(self._delta, sync=True)
 
 

@@ -18,7 +18,6 @@ LINKS = ("tcp", *(codec for codec in CODECS if codec != "fp16"))  # bf16 has its
 
 
 def main() -> None:
-    """Join two namespaces and measure, or be a process in one of them."""
     run(_compare, take_part, _options())
 
 

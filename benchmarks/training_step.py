@@ -32,7 +32,6 @@ MOST_BYTES = 50_000_000  # of a model: ResNet-18 has 45 MB
 
 
 def main() -> None:
-    """Start the nodes, or be one."""
     run(_compare, _train, _options())
 
 
@@ -104,7 +103,6 @@ class Step:
         self._loss = torch.nn.CrossEntropyLoss()
 
     def __call__(self, gossip) -> bool:
-        """Take it, with gossip unless that is `None`."""
         if gossip is not None:
             gossip.update_send()
         loss = self._loss(self.model(self._images), self._labels)

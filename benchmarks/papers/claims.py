@@ -14,35 +14,18 @@ HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the table.
-
-    Attributes:
-        paper: what it says.
-        ours: what was measured here.
-        verdict: `HOLDS`, `IN_PART` or `FAILS`.
-        reason: why, where it does not hold, or what is to be known about the figures.
-    """
-
-    paper: str
-    ours: str
-    verdict: str
-    reason: str = ""
+    paper: str  # what it says
+    ours: str  # what was measured here
+    verdict: str  # `HOLDS`, `IN_PART` or `FAILS`
+    reason: str = ""  # why it does not hold, or what is to be known about the figures
 
 
 @dataclass(frozen=True)
 class Paper:
-    """One reproduction.
-
-    Attributes:
-        title: of the paper, with its year.
-        source: where it is found, such as arXiv:1611.09726.
-        setting: what was run.
-        reproduce: runs it, shorter with `quick`; returns the claims.
-    """
-
-    title: str
-    source: str
-    setting: str
+    title: str  # with its year
+    source: str  # where it is found, such as arXiv:1611.09726
+    setting: str  # what was run
+    # runs it, shorter with `quick`; returns the claims
     reproduce: Callable[[int, bool], list[Claim]]
 
 
@@ -59,7 +42,6 @@ def listed(values: Iterable[object]) -> str:
 
 
 def main(papers: Sequence[Paper], description: str | None) -> None:
-    """Run reproductions as a script: a table, or JSON."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
@@ -98,7 +80,6 @@ def _show(paper: Paper, claims: Sequence[Claim], cpu_s: float, out: object) -> N
 
 
 def markdown(paper: Paper, claims: Sequence[Claim]) -> str:
-    """Return the section of docs/papers.md."""
     rows = [f"## {paper.title}", "", f"{paper.source}. {paper.setting}", ""]
     rows += ["| paper | ours | verdict |", "|---|---|---|"]
     for claim in claims:

@@ -17,7 +17,6 @@ LONG_S = 1e9
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Count the rounds, over several crowds for each number of nodes."""
     trials = QUICK_TRIALS if quick else TRIALS
     rounds = {
         nodes: [rounds_until_known(nodes, f"{seed}/{trial}") for trial in range(count)]

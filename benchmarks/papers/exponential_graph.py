@@ -17,7 +17,6 @@ EXACT = 1e-12  # of the distance at the beginning: rounding
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Average over powers of two and other numbers, and compute spectral gaps."""
     most = 6 if quick else 8
     powers = [2**k for k in range(1, most + 1)]
     others = [n for n in range(3, 40 if quick else 130) if n & (n - 1)]
@@ -74,7 +73,6 @@ def drawn(seed: int, nodes: int, is_permuted: bool) -> Topology:
 
 
 def gaps(even: list[int], others: list[int]) -> Claim:
-    """Compare the spectral gap of the static graph with the formula."""
     static = topology("exponential")
     equal, above = [], []
     for nodes in sorted({*even, *others}):

@@ -20,21 +20,12 @@ NEAR = 0.05  # of a loss
 
 @dataclass(frozen=True)
 class Result:
-    """Of one way to train, the mean over seeds.
-
-    Attributes:
-        loss: of the mean model on examples that nobody trains on.
-        accuracy: of it, on the same.
-        distance: of the nodes to their mean, over the second half of the steps.
-    """
-
-    loss: float
+    loss: float  # of the mean model on examples that nobody trains on
     accuracy: float
-    distance: float
+    distance: float  # of the nodes to their mean, over the second half of the steps
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Train with several probabilities, on shared and on private digits."""
     steps, runs = (200, 1) if quick else (600, 5)
     chances = PROBABILITIES[::4] if quick else PROBABILITIES
     seeds = range(seed, seed + runs)
@@ -55,7 +46,6 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 def train(name: str, seeds: range, steps: int, is_private: bool, **options: float) -> Result:
-    """Train by an algorithm; return the mean over the seeds."""
     results = []
     for seed in seeds:
         digits = make("digits", NODES, seed, model="mlp", batch=32, lr=LR, private=is_private)
@@ -71,7 +61,6 @@ def train(name: str, seeds: range, steps: int, is_private: bool, **options: floa
 
 
 def rarely_is_enough(alike: dict[float, Result], apart: dict[float, Result]) -> Claim:
-    """Compare losses over probabilities."""
     most = max(alike)
     rare = min(p for p in alike if p)
     costs = {at: found[rare].loss / found[most].loss for at, found in enumerate((alike, apart))}
@@ -89,7 +78,6 @@ def rarely_is_enough(alike: dict[float, Result], apart: dict[float, Result]) -> 
 
 
 def consensus(alike: dict[float, Result]) -> Claim:
-    """Compare distances over probabilities."""
     chances = [p for p in alike if p]
     distances = [alike[p].distance for p in chances]
     falls = all(one > other for one, other in pairwise(distances))
@@ -102,7 +90,6 @@ def consensus(alike: dict[float, Result]) -> Claim:
 
 
 def beside_elastic(alike: dict[float, Result], elastic: dict[float, Result]) -> Claim:
-    """Compare with elastic averaging that exchanges as often."""
     losses = [elastic[p].loss for p in elastic]
     distances = [elastic[p].distance for p in elastic]
     return Claim(

@@ -37,7 +37,6 @@ FIRST_RATE = 2.0**-6
 
 
 def run_of(nodes: int, seed: int, rate: float, straggles: bool = False) -> RunSpec:
-    """Return what is simulated."""
     slow = [{"nodes": 1, "slower": SLOWER}] if straggles else []
     scenario = Scenario.model_validate(
         {
@@ -56,11 +55,7 @@ def run_of(nodes: int, seed: int, rate: float, straggles: bool = False) -> RunSp
 
 
 class Target:
-    """Ends a run when the loss is at the target; the recorder of a simulated run.
-
-    Attributes:
-        reached_s: when it was; infinity if it was not.
-    """
+    """Ends a run when the loss is at the target; `reached_s` is infinite if it was not."""
 
     def __init__(self, limit_s: float, of_mean: bool) -> None:
         self.reached_s = math.inf
@@ -68,7 +63,6 @@ class Target:
         self._limit_s, self._of_mean = limit_s, of_mean
 
     def observe(self, moment: Moment) -> bool:
-        """Return whether to go on."""
         models = moment.x.mean(axis=0) if self._of_mean else moment.x
         if np.mean(0.5 * models**2 @ self._curvatures) <= TARGET:
             self.reached_s = moment.time_s
@@ -142,7 +136,6 @@ def fastest(name: str, nodes: int, seeds: Sequence[int], rate: float) -> tuple[f
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Find the seconds to the target over numbers of nodes, and with one slow node."""
     sizes = QUICK_SIZES if quick else SIZES
     found: dict[str, list[tuple[float, float]]] = {}
     for name in WAYS:
@@ -160,7 +153,6 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
 
 
 def stragglers(nodes: int, times: dict[str, tuple[float, float]]) -> Claim:
-    """Compare the times with and without one slow node."""
     ratios = {name: slowed / normal for name, (normal, slowed) in times.items()}
     rows = [
         f"{name} {normal:.1f} s, {slowed:.1f} s with it ({ratios[name]:.1f} times as long)"
@@ -175,7 +167,6 @@ def stragglers(nodes: int, times: dict[str, tuple[float, float]]) -> Claim:
 
 
 def scale(sizes: Sequence[int], found: dict[str, list[tuple[float, float]]]) -> list[Claim]:
-    """Compare the times by the number of nodes."""
     seconds = {name: [best for best, _ in pairs] for name, pairs in found.items()}
     rows = [f"{name} {', '.join(f'{s:.0f}' for s in found)} s" for name, found in seconds.items()]
     setting = f"N = {', '.join(map(str, sizes))}, learning rates tuned for each: {'; '.join(rows)}"

@@ -21,14 +21,12 @@ ALONE = {"fetch_probability": 0.0}
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Count the steps of all ways."""
     ranks = (16,) if quick else (1, 4, 16, 32)
     seeds = range(seed, seed + (1 if quick else 5))
     return [factorisation(ranks, seeds), *network(seed, *((60, 2) if quick else (400, 10)))]
 
 
 def factorisation(ranks: tuple[int, ...], seeds: range) -> Claim:
-    """Count steps until the best worker is at the target."""
     ways = {
         "lsgd": ("lsgd", {}, {"local_period": 8, "global_period": 32}),
         "elastic": ("elastic", {}, {"period": 4}),
@@ -80,7 +78,6 @@ def steps_to_factorise(
 
 
 def network(seed: int, steps: int, runs: int) -> list[Claim]:
-    """Train the network; compare losses and accuracies of the mean model."""
     ways = {
         "lsgd": ("lsgd", {"loss_window": 8}, {}),
         "elastic": ("elastic", {}, {"period": 4}),

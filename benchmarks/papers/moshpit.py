@@ -21,7 +21,6 @@ FAILURES = (0.0, 0.001, 0.005, 0.01)  # share of the nodes that a round goes wit
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Average by Moshpit's groups, random groups and dpwa's algorithms."""
     grids = [(8, 2), (4, 3), (2, 6)] if quick else [(32, 2), (10, 3), (4, 5), (2, 10)]
     size = 8 if quick else 32
     return [
@@ -49,7 +48,6 @@ class Groups:
         )
 
     def round(self, failing: float) -> None:
-        """Let all but those who fail average in their groups."""
         up = np.flatnonzero(self._rng.random(len(self.x)) >= failing)
         _, groups = np.unique(self._keys[up], axis=0, return_inverse=True)
         groups = groups.ravel()
@@ -70,7 +68,6 @@ class RandomGroups:
         self._groups = np.arange(nodes) // places
 
     def round(self, failing: float) -> None:
-        """Let all but those who fail average."""
         order = self._rng.permutation(len(self.x))
         up = self._rng.random(len(self.x)) >= failing
         members, groups = order[up], self._groups[up]
@@ -79,8 +76,6 @@ class RandomGroups:
 
 
 class Gossip:
-    """Nodes that run one of dpwa's algorithms."""
-
     def __init__(self, nodes: int, name: str, graph: str, seed: int) -> None:
         rng = np.random.default_rng(seed)
         rule = topology(graph)
@@ -91,7 +86,6 @@ class Gossip:
 
     @property
     def x(self) -> np.ndarray:
-        """The values of all nodes."""
         return self._swarm.x[:, 0]
 
     def round(self, failing: float) -> None:
@@ -113,7 +107,6 @@ Crowd = Groups | RandomGroups | Gossip
 
 
 def disagreement(x: np.ndarray) -> float:
-    """Return V."""
     return float(((x - x.mean()) ** 2).sum())
 
 
@@ -128,7 +121,6 @@ def rounds_to_target(nodes: Crowd, failing: float) -> int:
 
 
 def full_grids(grids: list[tuple[int, int]], seed: int) -> Claim:
-    """Average in grids without an empty place."""
     left = []
     for places, dimensions in grids:
         nodes = Groups(places**dimensions, places, dimensions, seed)
@@ -153,7 +145,6 @@ def full_grids(grids: list[tuple[int, int]], seed: int) -> Claim:
 
 
 def random_groups(places: int, seed: int, runs: int) -> Claim:
-    """Compare one round of random groups with the formula of the paper."""
     nodes, ratios = places**2, []
     for run in range(runs):
         crowd = RandomGroups(nodes, places, seed + run)
@@ -173,7 +164,6 @@ def random_groups(places: int, seed: int, runs: int) -> Claim:
 
 
 def failures(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
-    """Let nodes fail, and places be empty."""
     nodes = places**2
     sizes = (nodes, 3 * nodes // 4)
     counts = {
@@ -192,7 +182,6 @@ def failures(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
 
 
 def beside_dpwa(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
-    """Count rounds and models sent of Moshpit, random groups and dpwa's algorithms."""
     nodes = places**2
     per_round = 2 * (places - 1) / places  # models that a node sends in an all-reduce of M
     ways = {
@@ -226,7 +215,6 @@ def beside_dpwa(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
 
 
 def mean_rounds(make: Callable[[int], Crowd], share: float, seed: int, runs: int = 5) -> float:
-    """Return the mean over some runs."""
     found = [rounds_to_target(make(seed + run), share) for run in range(runs)]
     return float(np.mean(found))
 

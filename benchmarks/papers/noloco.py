@@ -16,7 +16,6 @@ NEAR = 0.1  # of the limit
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Find the gamma from which on the disagreement grows."""
     alphas = (0.5,) if quick else ALPHAS
     found = {
         nodes: [measured_limit(nodes, alpha, seed) for alpha in alphas]

@@ -16,7 +16,6 @@ EXACT = 1e-9
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
-    """Average on directed graphs, and train on them towards optima that differ."""
     nodes = 8 if quick else 16
     edges = directed(nodes, seed)
     starts = np.random.default_rng(seed).normal(size=(nodes, 4))
@@ -40,14 +39,12 @@ def directed(nodes: int, seed: int) -> EdgeList:
 
 
 def swarm_on(edges: EdgeList, name: str, starts: np.ndarray, seed: int, **options: float) -> Swarm:
-    """Return nodes on these edges."""
     graph = edges_topology(edges)
     settings = SwarmSettings(seed, graph, graph.options(path="-"), delta=True)
     return Swarm(name, starts, settings, **options)
 
 
 def averaging(edges: EdgeList, starts: np.ndarray, seed: int, rounds: int) -> Claim:
-    """Let push-sum average."""
     swarm = swarm_on(edges, "push_sum", starts, seed, probability=1.0)
     for _ in range(rounds):
         swarm.round()
@@ -125,7 +122,6 @@ def trained(
 
 
 def one_peer(nodes: int, starts: np.ndarray, spread: float, seed: int) -> Claim:
-    """Let push-sum average on the graph that SGP trains on."""
     graph = topology("one_peer_exponential")
     settings = SwarmSettings(seed, graph, graph.options())
     swarm = Swarm("push_sum", starts, settings, probability=1.0)

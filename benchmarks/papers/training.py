@@ -9,7 +9,6 @@ from dpwa.sim.tasks import TASKS, TrainingTask
 
 
 def make(name: str, nodes: int, seed: int, **options: float | str) -> TrainingTask:
-    """Return a task with these options."""
     return TASKS[name](TASKS[name].options(**options), nodes, seed)
 
 
@@ -26,6 +25,5 @@ def train_round(swarm: Swarm, task: TrainingTask) -> None:
 
 
 def distance(swarm: Swarm) -> float:
-    """Return the root mean square distance of the workers to their mean."""
     x = swarm.x
     return float(np.sqrt(((x - x.mean(axis=0)) ** 2).sum(axis=1).mean()))

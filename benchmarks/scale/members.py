@@ -29,15 +29,12 @@ class Links:
         self._delay_s = delay_s
 
     def delay_s(self, sender: str, to: str) -> float:  # noqa: ARG002
-        """Return what one message takes."""
         return self._delay_s
 
     def may_connect(self, client: str, server: str) -> bool:  # noqa: ARG002
-        """Tell whether there is a way."""
         return True
 
     def upload(self, node: str) -> float:  # noqa: ARG002
-        """Return bytes per second."""
         return 1e9
 
     download = upload
@@ -47,26 +44,15 @@ class Links:
 
 
 class CountingList(MemberList):
-    """Counts how often a dead node was tried."""
-
     trials = 0
 
     def to_retry(self) -> list[MemberEntry]:
-        """Return the dead nodes that are to be tried now."""
         found = super().to_retry()
         self.trials += len(found)
         return found
 
 
 class Member:
-    """One member, and the part of a node's threads that its membership needs.
-
-    Args:
-        cluster: that it belongs to.
-        entry: what it says of itself.
-        seed: of its chance.
-    """
-
     source = "10.0.0.1"  # of all requests, as in `NodeHandle`
 
     def __init__(self, cluster: Cluster, entry: MemberEntry, seed: str) -> None:
@@ -109,7 +95,6 @@ class Member:
         """Do nothing: the service looks after each message, and at each tick."""
 
     def tick_listeners(self) -> None:
-        """Have the asking part look at once."""
         if self._ticks_at != self._network.clock.now():
             self._ticks_at = self._network.clock.now()
             self._network.call_later(0.0, self._look)
@@ -148,14 +133,7 @@ class Member:
 
 
 class Cluster:
-    """Members that know each other.
-
-    Args:
-        nodes: how many.
-        seed: of all chance.
-        latency_s: of a message, one way.
-        connections: how many others hear at once that a process has ended.
-    """
+    """Members that know each other; `connections` others hear at once that a process has ended."""
 
     def __init__(self, nodes: int, seed: int, latency_s: float, connections: int) -> None:
         self.network = VirtualNetwork(seed, Link(delay_s=latency_s))
@@ -183,11 +161,9 @@ class Cluster:
 
     @property
     def living(self) -> list[Member]:
-        """The living, in order."""
         return [member for member in self._members if member.name not in self.dead]
 
     def kill(self, members: Iterable[Member]) -> None:
-        """End processes without a word; who is connected hears of it."""
         gone = list(members)
         self.dead |= {member.name for member in gone}
         for member in gone:

@@ -27,7 +27,6 @@ Curves = Mapping[str, tuple[Rows, str]]  # by name: rows, and which figure
 
 
 def draw_training(rows: Rows, folder: Path) -> Path:
-    """Draw the time to the target and the busiest node, by the number of nodes."""
     names = list(dict.fromkeys(row["topology"] for row in rows))
     of = {name: [row for row in rows if row["topology"] == name] for name in names}
     times: Curves = {name: (of[name], "seconds_to_target") for name in names}
@@ -40,7 +39,6 @@ def draw_training(rows: Rows, folder: Path) -> Path:
 
 
 def draw_membership(whole: Rows, alone: Rows, folder: Path) -> Path:
-    """Draw what membership sends and how long the dead are not known, by the number of nodes."""
     traffic: Curves = {
         "steady": (whole, "bytes_per_s"),
         "steady, alone": (alone, "bytes_per_s"),

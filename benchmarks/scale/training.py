@@ -26,7 +26,6 @@ SCENARIO: dict[str, Any] = {
 
 
 def study(nodes: int, topology: str, seed: int) -> dict[str, Any]:
-    """Simulate a training; return the figures."""
     spec = load_scenario({**SCENARIO, "nodes": nodes, "seed": seed}, {"topology": topology})
     outcome = simulate(spec)
     return {"nodes": nodes, "topology": topology, **_figures(spec, outcome)}

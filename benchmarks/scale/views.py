@@ -28,7 +28,6 @@ CHURN_FROM_S, CHURN_END_S = 10.0, 30.0
 
 
 def lost(nodes: int, seed: int) -> dict[str, float]:
-    """Let half of so many members be killed at one moment; return the figures."""
     from members import Cluster  # after the limit was set
 
     cluster = Cluster(nodes, seed, LATENCY_S, min(CONNECTIONS, nodes - 1))
@@ -53,7 +52,6 @@ def lost(nodes: int, seed: int) -> dict[str, float]:
 
 
 def churning(nodes: int, seed: int, lives_s: float) -> dict[str, float]:
-    """Let members be killed one by one, each after so many seconds in the mean."""
     from members import Cluster  # after the limit was set
 
     cluster = Cluster(nodes, seed, LATENCY_S, min(CONNECTIONS, nodes - 1))
@@ -69,7 +67,6 @@ def churning(nodes: int, seed: int, lives_s: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)

@@ -32,18 +32,11 @@ _MARKS = tuple(pack("type") + pack(kind.model_fields["type"].default) for kind i
 
 @dataclass
 class MemberTraffic:
-    """Bytes and messages of membership, by second and by node.
-
-    Attributes:
-        nbytes: sent, by (second, node).
-        messages: how many, by second.
-    """
-
+    # sent, by (second, node)
     nbytes: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
-    messages: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    messages: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by second
 
     def tap(self, time_s: float, sender: str, to: str, frames: Sequence[bytes]) -> None:  # noqa: ARG002
-        """Count a message, if it is one of membership."""
         if not is_of_membership(frames):
             return
         self.nbytes[int(time_s), sender] += wire_bytes([len(frame) for frame in frames])
@@ -70,11 +63,7 @@ def is_of_membership(frames: Sequence[bytes]) -> bool:
 
 
 class Watched:
-    """What is seen of a run, each second.
-
-    Args:
-        run: of whole nodes, before it begins.
-    """
+    """What is seen of a run, each second; made before it begins."""
 
     def __init__(self, run: NodesRun) -> None:
         self._run = run
@@ -128,7 +117,6 @@ def study(nodes: int, seed: int, runs: int = 1) -> dict[str, float | int]:
 
 
 def simulated(nodes: int, seed: int) -> tuple[MemberTraffic, Watched]:
-    """Simulate so many nodes once."""
     scenario = {
         "nodes": nodes,
         "seed": seed,

@@ -209,13 +209,10 @@ class EASGD(AllReduceEA):
 
 
 class FlatFloats:
-    """Nested floating-point values, as flat arrays: one for each dtype, in float32 or float64.
+    """Nested floating-point values, which must not change meanwhile, as one flat array a dtype.
 
-    Args:
-        values: tensors, arrays, or containers of them; they must not change meanwhile.
-
-    Raises:
-        ParametersError: something else is among them, or a number that cannot change in place.
+    Arrays are float32 or float64. `ParametersError`: something else is among the values, or a
+    number that cannot change in place.
     """
 
     def __init__(self, values: Any) -> None:
@@ -239,9 +236,8 @@ class FlatFloats:
         return arrays
 
     def write(self, arrays: Sequence[Floats], *, keeps_mean: bool = False) -> None:
-        """Set the values; where they are narrower, rounded to nearest, or so that a step is kept.
-
-        See `dpwa.data.kernels.Rounding`.
+        """Set the values; where they are narrower, rounded as
+        `dpwa.data.kernels.Rounding` tells.
         """
         for run, array in zip(self._runs, arrays, strict=True):
             data = _narrowed(array, run.dtype, keeps_mean=keeps_mean)
@@ -257,11 +253,7 @@ class Center:
         self.values = flat.read()
 
     def check(self, layout: Layout) -> None:
-        """Check that parameters have the form of the center.
-
-        Raises:
-            ParametersError: they have another one.
-        """
+        """Raise `ParametersError` if parameters have another form than the center."""
         descriptions = self._layout.descriptions
         difference = layout.difference(descriptions, len(descriptions))
         if difference is not None:

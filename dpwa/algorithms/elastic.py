@@ -46,16 +46,14 @@ class Elastic(Algorithm):
         x -= alpha*(x - c);    c += beta*(x - c) = sum alpha*(x_i - c)
 
     and where the second keeps the mean of the copies (exactly if everybody is asked by as many as
-    he asks, else in expectation), that is synchronous EASGD, whose center takes the sum of all
-    pulls. So without gradients sum x_i + c is conserved, and the gap x - c becomes 1 - alpha - beta
-    = 1 - (N+1)*alpha times what it was: stable for alpha + beta < 2, which is alpha < 2/(N+1).
-    Since N may fall to 1 as nodes leave, beta must be below 1. Then all that is computed is means
-    of some x_i and c_j with no weight below 0, so whatever the topology, the pace and the age of
-    what is read, nothing but gradients leads out of the range of where all of it began.
+    he asks, else in expectation), that is synchronous EASGD. So without gradients sum x_i + c is
+    conserved, and the gap x - c becomes 1 - alpha - beta = 1 - (N+1)*alpha times what it was:
+    stable for alpha + beta < 2. Since N may fall to 1 as nodes leave, beta must be below 1. Then
+    all that is computed is means of some x_i and c_j with no weight below 0, so nothing but
+    gradients leads out of the range of where all of it began.
 
     Only centers are published. If nobody answers, it is tried again after the next step. A peer's
-    center may come when the next elastic step has been taken (always with a period of 1); it is
-    then merged as if it had come before.
+    center that comes when the next elastic step has been taken is merged as if it had come before.
 
     Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015),
     with the gossip of Boyd et al., Randomized Gossip Algorithms (2006), in place of its server.

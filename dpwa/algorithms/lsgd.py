@@ -55,8 +55,8 @@ class LSGDOptions(StrictModel):
         """Return the local and the global period among so many nodes.
 
         Those that are not set are 4k and 16k with k = ceil(N/4), so that whatever N is, each node
-        jumps about as often per update of its own as one of four does. If one of them is set, the
-        other is 4 or 16.
+        jumps about as often per update of its own as one of four does. If one is set, the other is
+        4 or 16.
         """
         if self.global_period is None:
             scale = max(1, math.ceil(nodes / NODES))

@@ -17,10 +17,8 @@ class OuterStepOptions(StrictModel):
 
 
 class OuterSteps(Algorithm):
-    """Publish and ask every `period` local steps only; if nobody answers, again after the next one.
-
-    Attributes:
-        phi: the outer parameters, those after the last outer step; `None` before the first update.
+    """Publish and ask every `period` local steps only; if nobody answers, again
+    after the next one.
     """
 
     options_model = OuterStepOptions

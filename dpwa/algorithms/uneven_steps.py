@@ -1,9 +1,8 @@
 """Nodes that take steps together, not all of them equally many, and go on when some of them die.
 
-Why the survivors stay in step: a collective ends alike for all who live through it, either with its
-result or with `PeerLost`. So all of them learn at the same place of the sequence that somebody is
-lost, also if that was between two collectives, as it is noticed in the next one. What each does
-then depends on nothing but the call that has failed:
+A collective ends alike for all who live through it, either with its result or with `PeerLost`. So
+all of them learn at the same place of the sequence that somebody is lost. What each does then
+depends on nothing but the call that has failed:
 
 - `all_reduce` and `join` are called again. Those who have joined join again, the others reduce
   again: nobody has passed a collective that failed for another.
@@ -12,11 +11,9 @@ then depends on nothing but the call that has failed:
   copy before all have joined (or, at the very first step, only those who have not joined copy, and
   the others join again).
 
-A node that comes in later, as one that was restarted, does not know where the others are. So it
-must first synchronize: that begins with `join`, which is in step with whatever the others do.
-It waits, contributes nothing, and gets their values when they synchronize next. If it called
-anything else, there would be a `MismatchError` for all, or it would contribute what is out of date.
-A node that was left behind is such a node, too; it is refused until it synchronizes.
+A node that comes in later, or was left behind, does not know where the others are. So it must first
+synchronize: that begins with `join`, which is in step with whatever the others do. It waits,
+contributes nothing, and gets their values when they synchronize next.
 """
 
 from __future__ import annotations
@@ -37,15 +34,8 @@ class UnevenSteps:
     """The steps of one node among its peers.
 
     Nodes that have synchronized as often are of one generation, and only among these do numbers of
-    steps compare: a node that has just been restarted, or was left behind, is of an earlier one.
-
-    Attributes:
-        taken: by this node, since the nodes were synchronized last.
-        nodes: how many there are, counted when they were synchronized last.
-
-    Args:
-        node: this one.
-        tag: of its collectives. All of them have the same, as who has joined serves one tag only.
+    steps compare. `taken` counts the steps since then, `nodes` how many nodes there were. All
+    collectives have one `tag`, as who has joined serves one tag only.
     """
 
     def __init__(self, node: Collective, tag: str) -> None:
@@ -68,14 +58,8 @@ class UnevenSteps:
     def reduce(self, value: Any, op: ReduceOp, *, is_waiting: bool = False) -> int:
         """Reduce a value in place over all who take this step; return how many they are.
 
-        Args:
-            value: to reduce.
-            op: how.
-            is_waiting: whether this node only waits for others with it. Who waits may see more
-                peers die and come back than there are nodes.
-
-        Raises:
-            UserError: this node was left behind, and has not synchronized since.
+        With `is_waiting` this node only waits for others, and may see more peers die and come back
+        than there are nodes. `UserError`: it was left behind, and has not synchronized since.
         """
         self._refuse_if_left_behind()
         result, contributors = self._repeated(
@@ -88,8 +72,7 @@ class UnevenSteps:
     def synchronize(self, value: Any) -> None:
         """Wait until nobody has a step left; then copy the value of who has taken the most.
 
-        The lowest rank of several, so the first node if no step was taken anywhere. Copies are
-        equal bit by bit, and steps count from 0 again.
+        The lowest rank of several. Copies are equal bit by bit, and steps count from 0 again.
         """
         # Who waits may see more peers die and come back than there are nodes.
         self._repeated(lambda: self._node.join(tag=self._tag), math.inf)

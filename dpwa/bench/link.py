@@ -48,19 +48,11 @@ NO_ANSWER = "is `dpwa bench link --serve` running there, and is the port open?"
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """What was measured.
-
-    Attributes:
-        address: of the machine that served.
-        latencies_ms: from a request to the header that answers it.
-        bandwidths_mbps: payload of each stream over its seconds after the header, in 10^6 bits.
-        stream_bytes: how much each stream brought.
-    """
-
-    address: str
-    latencies_ms: tuple[float, ...]
+    address: str  # of the machine that served
+    latencies_ms: tuple[float, ...]  # from a request to the header that answers it
+    # payload of each stream over its seconds after the header, in 10^6 bits
     bandwidths_mbps: tuple[float, ...]
-    stream_bytes: int
+    stream_bytes: int  # how much each stream brought
 
     @property
     def latency_ms(self) -> float:
@@ -75,16 +67,7 @@ class LinkMeasurement:
 
 @contextmanager
 def serving(port: int, bind: str = "*") -> Iterator[None]:
-    """Serve whoever measures the way from this machine.
-
-    Args:
-        port: where to listen.
-        bind: at which address of this machine; `*` for all.
-
-    Raises:
-        ConfigError: the address is none.
-        AddressError: the port is in use, or the address is not of this machine.
-    """
+    """Serve whoever measures the way from this machine; `bind` `*`: at all its addresses."""
     node = {"name": SERVER, "host": "localhost", "bind": bind, "port": port}
     config = {"nodes": [node], "transport": "tcp", "guard": "off", "log_level": "error"}
     with DpwaConnection(SERVER, config) as connection:
@@ -93,16 +76,9 @@ def serving(port: int, bind: str = "*") -> Iterator[None]:
 
 
 def measure_link(endpoint: str, seconds: float) -> LinkMeasurement:
-    """Measure the way from a machine that serves to this one.
+    """Measure the way from a machine that serves to this one, in about so many seconds.
 
-    Args:
-        endpoint: where it serves, `tcp://host:port`.
-        seconds: about how long it may take, after the connection is made.
-
-    Raises:
-        AddressError: the host has no address.
-        UserError: a node that trains answers there.
-        PeerError: nobody does, or not in time.
+    `UserError`: a node that trains answers there; `PeerError`: nobody does, or not in time.
     """
     address = all_resolved(endpoint)[0]
     _require_server(endpoint, address)
@@ -156,14 +132,6 @@ def _shard(nbytes: int) -> Shard:
 
 
 class _Client:
-    """Fetches from one machine that serves.
-
-    Args:
-        zmq_context: of the sockets.
-        endpoint: where it serves.
-        clock: time source.
-    """
-
     def __init__(self, zmq_context: zmq.Context[zmq.Socket[bytes]], endpoint: str, clock: Clock):
         self._link = PeerLink(zmq_context, SERVER, endpoint)
         self._clock = clock
@@ -175,7 +143,6 @@ class _Client:
         self._poller.register(self._link.monitor, zmq.POLLIN)
 
     def connect(self, deadline: Deadline) -> None:
-        """Wait until the connection is made."""
         while self._link.state is not LinkState.UP:
             self._wait(deadline)
 
@@ -205,14 +172,11 @@ class _Client:
                 raise PeerError(f"{self._link.endpoint}: refused to serve ({event})")
 
     def close(self) -> None:
-        """End the connection."""
         self._link.close()
 
     def _wait(self, deadline: Deadline) -> None:
-        """Wait for something to happen.
-
-        Raises:
-            PeerError: the connection is lost, or the time is over.
+        """Wait for something to happen; `PeerError`: the connection is lost, or
+        the time is over.
         """
         self._poller.poll(min(POLL_MS, int(deadline.remaining_s() * 1000) + 1))
         self._link.update()

@@ -76,22 +76,14 @@ AtOption = Annotated[
 
 
 def run_of(config: Path | None) -> Path:
-    """Return the configuration that was named, or that of `run_here`.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the configuration that was named, or that of `run_here`."""
     return config or run_here().config
 
 
 def run_here(otherwise: str = "") -> LaunchedRun:
     """Return a run of this machine, and say which it is, and which others there are.
 
-    Args:
-        otherwise: how else than by -c a run can be named, for the error.
-
-    Raises:
-        UserError: there is none.
+    `otherwise` tells the error how else than by -c a run can be named.
     """
     from dpwa.launch.configs import runs_here
 
@@ -119,13 +111,7 @@ def _described(run: LaunchedRun) -> str:
 
 
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:
-    """Follow the run that the options of a command name; to be closed.
-
-    Without any, it is that of `run_here`.
-
-    Raises:
-        UserError: they name none, or no address.
-    """
+    """Follow the run that the options of a command name, else `run_here`; to be closed."""
     from dpwa.config import load_config
     from dpwa.node.query import asking_keyring, places_to_ask
     from dpwa.observe.watch import Watch

@@ -91,7 +91,6 @@ def _serve(port: int, bind: str, seconds: float) -> None:
 
 
 def _endpoint_of(text: str) -> str:
-    """Return the endpoint of `HOST`, `HOST:PORT` or an IPv6 address."""
     from dpwa.config.endpoints import split_tcp, tcp_endpoint
 
     for endpoint in (f"tcp://{text}", tcp_endpoint(text, PORT), f"tcp://{text}:{PORT}"):
@@ -114,7 +113,6 @@ def _object(found: LinkMeasurement) -> dict[str, object]:
 
 
 def _show(found: LinkMeasurement) -> None:
-    """Print the medians, and between what the samples were."""
     for name, unit, median, samples in (
         ("latency", "ms", found.latency_ms, found.latencies_ms),
         ("bandwidth", "Mbit/s", found.bandwidth_mbps, found.bandwidths_mbps),

@@ -11,11 +11,7 @@ MAX_FILE_BYTES = 1024 * 1024  # of a larger one nothing is offered: people wait 
 
 
 def node_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of nodes in the file of `-c`, as far as they can be read.
-
-    Loading the configuration would take longer than a person should wait, and mistakes in it are
-    not told here.
-    """
+    """Return the names of nodes in the file of `-c`; to load all of it would take too long."""
     path = context.params.get("config")
     found = _names_in(str(path)) if path else []
     return [name for name in found if name.startswith(incomplete)]

@@ -18,15 +18,12 @@ _Formatter: Any = typer.Context.formatter_class
 
 
 class HelpFormatter(_Formatter):  # type: ignore[misc]
-    """Lays out one help page."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "width": _columns()})
 
     def write_dl(
         self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
-        """Write names and descriptions, side by side where there is room."""
         if self.width >= NARROW:
             super().write_dl(rows, col_max, col_spacing)
             return
@@ -61,7 +58,6 @@ class HelpFormatter(_Formatter):  # type: ignore[misc]
         )
 
     def _command_line(self, line: str) -> str:
-        """Continue a command that is too long on the next line, as a shell takes it."""
         indent = " " * (self.current_indent + 2)
         wrapped = textwrap.wrap(
             line,
@@ -75,8 +71,6 @@ class HelpFormatter(_Formatter):  # type: ignore[misc]
 
 
 class HelpContext(typer.Context):
-    """The context of every command of dpwa."""
-
     formatter_class = HelpFormatter
 
     @property
@@ -99,8 +93,6 @@ class HelpContext(typer.Context):
 
 
 class HelpGroup(TyperGroup):
-    """A group of commands whose summaries are not cut."""
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each command with the whole first sentence of its help."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -124,7 +116,6 @@ def with_help(command: Any) -> Any:
 
 
 def _expectation(error: dict[str, Any]) -> str:
-    """Return what was expected of an option, and what was given."""
     from dpwa.config.problems import shown  # which imports numpy: help needs none
 
     bounds = error.get("ctx", {})

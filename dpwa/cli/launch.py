@@ -27,15 +27,11 @@ DEFAULT_RESTARTS = 3
 
 
 class Cpus(str, enum.Enum):
-    """Values of `--cpus`."""
-
     pin = "pin"
     none = "none"
 
 
 class EngineName(str, enum.Enum):
-    """Values of `--engine`."""
-
     local = "local"
     ray = "ray"
 
@@ -299,7 +295,6 @@ def _folder() -> Iterator[Path]:
 
 
 def _with_nodes_of(config: Path, spec: LaunchSpec, count: int | None) -> LaunchSpec:
-    """Return a spec with the nodes of a file, or the first of them."""
     from dpwa.config import load_config
     from dpwa.launch import require_free_addresses
 

@@ -40,7 +40,6 @@ class NodeConsole:
         self._stopping = False
 
     def show_line(self, node: str, stream: str, line: str) -> None:
-        """Show one line that a node has printed to `stdout` or `stderr`."""
         self._write(stream, f"{self._prefix(node, stream)} {line}")
 
     def show_exit(self, node: str, code: int) -> None:
@@ -49,11 +48,9 @@ class NodeConsole:
             self.note(f"node {node} failed: {exit_reason(code)}")
 
     def show_restart(self, restart: Restart) -> None:
-        """Report a node that failed, and is to be started again."""
         self.note(restart_notice(restart))
 
     def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:
-        """Report that the nodes are asked to stop, and how hard, or what is passed on to them."""
         from dpwa.launch.stopping import PASSED_ON
 
         if number in PASSED_ON:
@@ -64,7 +61,6 @@ class NodeConsole:
         self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")
 
     def note(self, text: str) -> None:
-        """Say something that is not a node's output."""
         self._write("stderr", f"dpwa launch: {text}")
 
     def give_up_unread_streams(self) -> None:
@@ -108,7 +104,6 @@ def _discard(stream: TextIO) -> None:
 
 
 def exit_reason(code: int) -> str:
-    """Return a process's exit code in words; negative is a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -118,7 +113,6 @@ def exit_reason(code: int) -> str:
 
 
 def restart_notice(restart: Restart) -> str:
-    """Say which node is started again, why, and how often."""
     return (
         f"node {restart.node} failed: {exit_reason(restart.code)}; starting it again in "
         f"{restart.pause_s:g} s (restart {restart.number} of {restart.most})"
@@ -128,8 +122,8 @@ def restart_notice(restart: Restart) -> str:
 class NodeLogs(Closeable):
     """Appends lines to DIR/NAME.log; a line is in the file when `write` returns.
 
-    A file that cannot be written any more, as on a full disk, stops no node: it is told of once,
-    and left alone. Without a folder nothing is written.
+    A file that cannot be written any more, as on a full disk, stops no node: it is told of once.
+    Without a folder nothing is written.
     """
 
     def __init__(
@@ -152,7 +146,6 @@ class NodeLogs(Closeable):
             raise UserError(f"cannot write {path}: {error.strerror} (--log-dir)") from None
 
     def write(self, node: str, line: str) -> None:
-        """Append a line to the file of a node."""
         file = self._files.get(node)
         if file is None:
             return
@@ -164,7 +157,6 @@ class NodeLogs(Closeable):
             self._note(f"{file.name} is not written any more: {error.strerror}")
 
     def close(self) -> None:
-        """Close all files."""
         for file in self._files.values():
             _close(file)
         self._files.clear()

@@ -177,7 +177,6 @@ def require_torch(command: str) -> None:
 
 
 def _config_of(path: Path | None) -> Config:
-    """Return the configuration of a file, or the defaults."""
     from dpwa.config import load_config
     from dpwa.config.schema import local_nodes
 
@@ -261,7 +260,6 @@ def _require_transport(config: Config, *, is_one_host: bool) -> None:
 
 
 def _share_of(text: str | None) -> float | None:
-    """Return a share from 0 to 1, of a text such as `5%` or `0.05`."""
     if text is None:
         return None
     match = _SHARE.fullmatch(text.strip())
@@ -277,7 +275,6 @@ def _require_positive(name: str, value: float | None) -> None:
 
 
 def _show(choices: Choices, layout: Layout, fits: Sequence[Choice], *, with_table: bool) -> None:
-    """Print what fits the budget, then what it was worked out of."""
     console = screen.console()
     present, alone = choices.present(), choices.alone()  # which finds out what is refused
     for line in _answer(choices, present, fits):
@@ -294,7 +291,6 @@ def _show(choices: Choices, layout: Layout, fits: Sequence[Choice], *, with_tabl
 
 
 def _as_object(choices: Choices, layout: Layout, fits: Sequence[Choice]) -> JsonObject:
-    """Return all of a plan as plain values."""
     link, budget = choices.setting.link, choices.budget
     return {
         "model": {"bytes": layout.nbytes, "tensors": len(layout.tensors)},
@@ -370,7 +366,6 @@ def _row(name: str, choice: Choice) -> list[str]:
 
 
 def _answer(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterator[str]:
-    """Say what fits the budget, if there is one; then what the present settings cost."""
     if fits and fits[0].changes:
         for number, choice in enumerate(fits):
             first = "Also fits" if number else "Best fit"

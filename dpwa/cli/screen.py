@@ -68,7 +68,7 @@ def table(
     """Return a table, or each row as lines of its own where it needs more `columns` than there are.
 
     `right` are indices of what stands to the right, such as numbers; `text` of what may be wrapped
-    between words. The first column names the rows. Cells are shown as they are, without markup.
+    between words. Cells are shown as they are, without markup.
     """
     from rich.cells import cell_len
     from rich.table import Table

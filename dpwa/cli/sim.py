@@ -165,7 +165,6 @@ def sim(
 
 
 def _make(folder: Path) -> None:
-    """Make the folder of the results, before anything is simulated for it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".writable").touch()
@@ -179,7 +178,6 @@ def _unwritable(folder: Path, error: OSError) -> UserError:
 
 
 def _fixed(settings: Sequence[str], seed: int | None) -> dict[str, object]:
-    """Return what is set for all runs, by key."""
     fixed: dict[str, object] = dict(_pair("--set", text, "VALUE") for text in settings)
     if seed is not None:
         fixed["seed"] = seed
@@ -187,7 +185,6 @@ def _fixed(settings: Sequence[str], seed: int | None) -> dict[str, object]:
 
 
 def _varied(sweep: Sequence[str], fixed: Mapping[str, object]) -> dict[str, list[str]]:
-    """Return the values of a sweep, by key."""
     varied: dict[str, list[str]] = {}
     for text in sweep:
         key, value = _pair("--sweep", text, "A,B,C")
@@ -210,7 +207,6 @@ def _pair(option: str, text: str, value_name: str) -> tuple[str, str]:
 
 @contextmanager
 def _progress(count: int) -> Iterator[Progress]:
-    """Show a bar on standard error, if that is a terminal."""
     console = screen.console(is_result=False)
     if not console.is_terminal:
         yield lambda shares: None  # noqa: ARG005
@@ -241,7 +237,6 @@ def _progress(count: int) -> Iterator[Progress]:
 
 
 def _write(found: Comparison, folder: Path, *, with_plots: bool) -> None:
-    """Write files and pictures, and say which."""
     from dpwa.sim.sweep import write_results
 
     try:

@@ -85,7 +85,6 @@ def calibrate(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
-    """Say on standard error that the run is being simulated, if that is a terminal."""
     console = screen.console(is_result=False)
     if not console.is_terminal:
         yield lambda count: None  # noqa: ARG005
@@ -149,7 +148,6 @@ def _setting_rows(found: Calibration) -> Iterator[Row]:
 
 
 def _check_rows(found: Calibration) -> Iterator[Row]:
-    """Yield how the simulation compares with the run."""
     from dpwa.report.wording import share
 
     run, simulated = found.run, found.simulated

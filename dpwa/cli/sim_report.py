@@ -27,24 +27,19 @@ OF_SEVERAL = (
 
 @dataclass(frozen=True)
 class Case:
-    """The runs of the same settings, with different seeds."""
-
     settings: Mapping[str, object]
     runs: Sequence[SimulatedRun]
 
     @property
     def name(self) -> str:
-        """The values of its settings."""
         return ", ".join(map(str, self.settings.values()))
 
     @property
     def figures(self) -> list[SimulationFigures]:
-        """Of the runs that could be simulated."""
         return [run.figures for run in self.runs if run.figures]
 
     @property
     def reached(self) -> int:
-        """How many of the runs have reached the target."""
         return sum(figures.reached for figures in self.figures)
 
     def middle(self, figure: str) -> float | None:
@@ -57,15 +52,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of one scenario, in order."""
-
     scenario: str  # as it was called
     runs: Sequence[SimulatedRun]
     is_sweep: bool  # there were to be several
 
     @cached_property
     def cases(self) -> list[Case]:
-        """The runs by their settings, in order."""
         grouped: dict[tuple[object, ...], list[SimulatedRun]] = {}
         for run in self.runs:
             grouped.setdefault(tuple(run.planned.settings.values()), []).append(run)
@@ -73,7 +65,6 @@ class Comparison:
 
     @property
     def has_target(self) -> bool:
-        """Whether something was to be reached."""
         return any(has_target(run.planned.scenario.target) for run in self.runs)
 
     @cached_property
@@ -87,7 +78,7 @@ class Comparison:
     def best(self) -> Case | None:
         """The case that reaches the target first; without one, that with the best model.
 
-        None, if runs were stopped: they are not of the same length.
+        `None`, if runs were stopped: they are not of the same length.
         """
         cases = [case for case in self.cases if case.figures]
         were_stopped = any(figures.was_stopped for case in cases for figures in case.figures)
@@ -104,7 +95,6 @@ class Comparison:
         )
 
     def to_json(self) -> JsonObject:
-        """Return all figures: of one run at the top, of several as a list."""
         found = [run_as_object(run) for run in self.runs]
         if not self.is_sweep and found:
             return {"scenario": self.scenario, **found[0]}
@@ -129,7 +119,6 @@ class Comparison:
 
 
 def show(found: Comparison) -> None:
-    """Print the figures of one run, or a table of several."""
     console = screen.console()
     if not found.is_sweep:
         for run in found.runs:

@@ -207,7 +207,6 @@ def _table(reports: Mapping[str, JsonObject], columns: int) -> RenderableType:
 
 
 def _cells(report: JsonObject) -> list[str]:
-    """Turn a report into cells; it is foreign, so nothing in it is sure to be there."""
     loss = "diverged" if report.get("diverged") else _number(report.get("loss"), "-")
     peers = report.get("peers")
     return [
@@ -223,7 +222,6 @@ def _cells(report: JsonObject) -> list[str]:
 
 
 def _memory(parts: object) -> int | None:
-    """Add up what a node keeps in memory, beside its model; `None` when it does not say."""
     from dpwa.observe.figures import MEMORY_PARTS
 
     if not isinstance(parts, dict):

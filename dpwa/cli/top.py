@@ -113,7 +113,6 @@ def _show_plainly(watch: Watch, look: ViewChoices, interval_s: float, *, as_json
 def _print(
     view: RunView, look: ViewChoices, *, as_json: bool, known: Collection[RunEvent] = frozenset()
 ) -> None:
-    """Print what is known, but for events that are known already."""
     from dpwa.cli.top_page import Screen, Shown, lines_of
     from dpwa.observe.rows import rows_of
 
@@ -192,7 +191,6 @@ def _shows_blocks(console: Console) -> bool:
 
 
 def press(look: ViewChoices, key: str) -> None:
-    """Do what a key means, but for those that end it all."""
     from dpwa.cli.top_page import SORTS
 
     pages = {"?": "keys", "h": "keys", "v": "matters", "e": "events"}

@@ -41,8 +41,6 @@ SIGNS = {"bad": "X", "odd": "!"}
 
 @dataclass
 class ViewChoices:
-    """What the one who looks has chosen."""
-
     sort: str = "name"  # one of `SORTS`
     command: str = ""  # of the run, if that was found by itself
     is_reversed: bool = False  # the largest first
@@ -51,14 +49,11 @@ class ViewChoices:
     visible: int = 1  # how many lines of it were shown last
 
     def clamp(self, length: int) -> None:
-        """Have the first line within a list of this length."""
         self.first = max(min(self.first, length - self.visible), 0)
 
 
 @dataclass(frozen=True)
 class Screen:
-    """Where it is shown."""
-
     width: int
     height: int | None  # `None`: as many lines as there are
     is_unicode: bool = True  # whether block characters can be shown
@@ -66,8 +61,6 @@ class Screen:
 
 @dataclass(frozen=True)
 class Shown:
-    """What is known."""
-
     view: RunView
     rows: Sequence[NodeRow]
     events: Sequence[RunEvent] = ()  # oldest first
@@ -102,7 +95,6 @@ def _head(shown: Shown, command: str, screen: Screen) -> Text:
 
 
 def _joined(parts: Sequence[str], width: int) -> str:
-    """Join as many parts as fit; the first is cut where not even that does."""
     joined = parts[0]
     for part in parts[1:]:
         if cell_len(f"{joined}  {part}") <= width:
@@ -111,7 +103,6 @@ def _joined(parts: Sequence[str], width: int) -> str:
 
 
 def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
-    """Return the last line: what is shown, and which keys there are."""
     if look.page != "nodes":
         parts = ["Esc: back", "q: quit", "arrows: scroll"]
     else:
@@ -202,7 +193,6 @@ def _rule(title: str, screen: Screen) -> Text:
 
 
 def _table(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
-    """Yield the headings and a line for each node, of as many columns as there is room for."""
     widths = _widths(rows, screen.width)
     names = [name for name in ORDER if name in widths]
     titles = [_fitted(_heading(n), widths[n], left=n in (NAME, STATE)) for n in names]
@@ -231,7 +221,6 @@ def _cell(row: NodeRow, name: str, width: int, screen: Screen) -> str:
 
 
 def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
-    """Return how wide each column is; those for which there is no room are left out."""
     longest = max([LEAST_NAME, *(cell_len(printable(row.name)) for row in rows)])
     state = max([len("state"), *(len(word_of(row)) for row in rows)])
     needed = {NAME: min(longest, max(width // 3, LEAST_NAME)), STATE: state}
@@ -268,7 +257,6 @@ def _cut(line: str, screen: Screen) -> str:
 
 
 def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
-    """Yield the reasons in words, the bad ones first."""
     found = [
         (SIGNS[verdict.severity], f"{row.name} {verdict.text}")
         for row in rows
@@ -302,7 +290,6 @@ def _event_text(event: RunEvent, shown: Shown) -> str:
 
 
 def _event(event: RunEvent, shown: Shown, screen: Screen) -> Text:
-    """Return an event on one line; of a longer one, the words that fit."""
     lines = _wrapped(_event_text(event, shown), screen, indent=0)
     if len(lines) == 1:
         return lines[0]
@@ -340,8 +327,6 @@ def printable_line(text: str, screen: Screen) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of numbers."""
-
     name: str  # by which `--sort` knows it
     key: str  # that sorts by it
     heading: str
@@ -413,7 +398,6 @@ def sign_of(row: NodeRow) -> str:
 
 
 def cell_of(row: NodeRow, name: str) -> str:
-    """Return what stands in a column of numbers."""
     column = COLUMNS[name]
     value = column.value(row)
     if value is None or math.isnan(value):

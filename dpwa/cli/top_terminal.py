@@ -67,7 +67,6 @@ class Terminal:
         self.ended_by: signal.Signals | None = None
 
     def begin(self) -> None:
-        """Take over the terminal."""
         if self._input is not None:
             self._before = termios.tcgetattr(self._input)
             tty.setcbreak(self._input, termios.TCSADRAIN)
@@ -77,7 +76,6 @@ class Terminal:
         self._live.start()
 
     def end(self) -> None:
-        """Give back the terminal as it was."""
         live, self._live = self._live, None
         before, self._before = self._before, None
         try:
@@ -89,7 +87,6 @@ class Terminal:
                     termios.tcsetattr(self._input, termios.TCSADRAIN, before)
 
     def show(self, screen: RenderableType) -> None:
-        """Show something in the place of what was there."""
         if self._live is not None:
             self._live.update(screen, refresh=True)
 

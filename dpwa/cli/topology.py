@@ -107,7 +107,6 @@ def _refuse_beside_config(
 
 
 def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
-    """Return the topology of a configuration, its options and the names of the nodes."""
     from dpwa.config import load_config
     from dpwa.config.graphs import topology_of
 
@@ -137,7 +136,6 @@ def _known(name: str) -> Topology:
 
 
 def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
-    """Read `KEY=VALUE` as the configuration reads options."""
     from dpwa.config.problems import Place, Problems, shown
     from dpwa.config.reading import read_model
     from dpwa.config.tree import ConfigValue, MapNode, ScalarNode

@@ -56,7 +56,6 @@ def require_drawable(path: Path, nodes: int) -> None:
 
 
 def draw_topology(description: Description, path: Path) -> None:
-    """Write the drawing, as the suffix of the path says."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -78,15 +77,12 @@ def draw_topology(description: Description, path: Path) -> None:
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """Where the nodes stand, in inches from the middle of a square."""
-
     points: Points  # y points upwards
     spacing: float  # distance of the closest two
     columns: int = 0  # nodes in a row; 0 if they do not stand in rows
 
     @property
     def node_inches(self) -> float:
-        """Diameter of a node."""
         return min(LARGEST_NODE, 0.62 * self.spacing)
 
     def wraps(self, one: int, two: int) -> bool:
@@ -301,7 +297,6 @@ def _notes(description: Description, layout: GraphLayout) -> Iterator[str]:
 
 
 def _mutual(neighbours: Neighbours) -> Iterator[tuple[int, int]]:
-    """Yield each pair that pulls from each other, once."""
     for index, others in enumerate(neighbours):
         yield from (
             (index, other) for other in others if index < other and index in neighbours[other]
@@ -309,13 +304,11 @@ def _mutual(neighbours: Neighbours) -> Iterator[tuple[int, int]]:
 
 
 def _one_way(neighbours: Neighbours) -> Iterator[tuple[int, int]]:
-    """Yield who pulls from whom where it is not mutual."""
     for index, others in enumerate(neighbours):
         yield from ((index, other) for other in others if index not in neighbours[other])
 
 
 def _fills(description: Description) -> list[object]:
-    """Return the colour of each node: by its weight, where weights differ."""
     from matplotlib import colormaps
 
     weights = description.figures.weights

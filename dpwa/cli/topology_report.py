@@ -30,8 +30,6 @@ Neighbours = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Description:
-    """One topology of so many nodes."""
-
     topology: Topology
     options: StrictModel
     names: tuple[str, ...]
@@ -42,7 +40,6 @@ class Description:
 
     @property
     def shows_matrix(self) -> bool:
-        """Whether the matrix is small enough to be read."""
         return len(self.names) <= MOST_MATRIX_NODES
 
     def extremes(self) -> tuple[int, int] | None:
@@ -54,7 +51,6 @@ class Description:
         return int(np.argmin(rounded)), int(np.argmax(rounded))
 
     def to_json(self) -> JsonObject:
-        """Return everything as plain values, for programs."""
         figures = self.figures
         return {
             "topology": self.topology.name,
@@ -95,7 +91,6 @@ def describe(
     factor: float,
     round_number: int | None,
 ) -> Description:
-    """Work out all there is to know."""
     nodes = len(names)
     figures = figures_of(topology, options, nodes, factor)
     numbers = range(figures.period) if round_number is None else [round_number]
@@ -113,7 +108,6 @@ def describe(
 
 
 def listing_of() -> list[JsonObject]:
-    """Return name, options with their defaults, and summary of every topology."""
     return [
         {"name": name, "options": _defaults(topology(name)), "summary": topology(name).summary}
         for name in topology_names()
@@ -129,14 +123,12 @@ def _neighbours(
 
 
 def _defaults(topology: Topology) -> JsonObject:
-    """Return the default of each option, `None` for one that has none."""
     fields = topology.options.model_fields
     defaults = {key: field.get_default(call_default_factory=False) for key, field in fields.items()}
     return {key: None if value is PydanticUndefined else value for key, value in defaults.items()}
 
 
 def show_listing() -> None:
-    """Print all topologies, one line each."""
     rows = listing_of()
     console = screen.console()
     summaries = [(row["name"], row["summary"]) for row in rows]
@@ -149,7 +141,6 @@ def show_listing() -> None:
 
 
 def show(description: Description) -> None:
-    """Print who pulls from whom, the mixing matrix and all figures."""
     console = screen.console()
     title = f"{title_of(description)}, factor {description.figures.factor:g}"
     console.print(screen.plain(title), style="bold")
@@ -167,7 +158,6 @@ def show(description: Description) -> None:
 
 
 def title_of(description: Description) -> str:
-    """Return what is shown in a few words, such as `ring, 16 nodes`."""
     count = len(description.names)
     options, number = description.options, description.round_number
     name = description.topology.name
@@ -269,7 +259,6 @@ def _rounds_formula(figures: Figures) -> str:
 
 
 def _weight_rows(description: Description) -> Iterator[tuple[str, str, str]]:
-    """Yield who counts how much in what the nodes agree on."""
     weights, names = description.figures.weights, description.names
     extremes = description.extremes()
     if weights is None:

@@ -16,10 +16,8 @@ NumericArray = npt.NDArray[Any]
 
 
 def array_layout(array: NumericArray) -> Layout:
-    """Return the layout of an array of numbers, of any shape.
-
-    Raises:
-        ParametersError: it is empty, or of something else.
+    """Return the layout of an array of any shape; `ParametersError` if it is
+    empty or no numbers.
     """
     return _layout_of(array.dtype, array.shape)
 
@@ -35,10 +33,8 @@ def _layout_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Layout:
 
 
 def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
-    """Return bytes as an array; a copy only if they are not in one piece.
-
-    Raises:
-        ParametersError: they are empty, or something else.
+    """Return bytes as an array, copied only if not in one piece; `ParametersError` if empty or
+    none.
     """
     try:
         view = memoryview(parameters)
@@ -52,7 +48,6 @@ def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
 
 
 def is_finite(data: ByteArray, dtype: str, start: int = 0) -> bool:  # noqa: ARG001
-    """Tell whether all values are finite numbers; plain bytes have no meaning here."""
     if dtype == BYTES or np.dtype(dtype).kind not in "fc":
         return True
     values = data.view(np.dtype(dtype))

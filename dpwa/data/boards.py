@@ -7,8 +7,8 @@ it belongs to:
     8    number, view, checksum and length of the record
     64   the record
 
-Other cores may see the bytes of a slot out of order, and the writer may be interrupted at any byte;
-so the checksum is of everything, and the sequence number alone would not do.
+Other cores may see the bytes of a slot out of order, so the checksum is of everything, and the
+sequence number alone would not do.
 """
 
 from __future__ import annotations
@@ -32,25 +32,13 @@ MAX_RECORD_BYTES = SLOT_BYTES - _RECORD_AT
 
 @dataclass(frozen=True)
 class Posted:
-    """One record on a board.
-
-    Attributes:
-        number: of the collective that it belongs to.
-        view: identity of the view.
-        record: its bytes.
-    """
-
-    number: int
+    number: int  # of the collective that it belongs to
     view: bytes
     record: bytes
 
 
 class BoardWriter:
-    """The board of this process.
-
-    Args:
-        memory: of it, `BOARD_BYTES` long; others may have mapped it.
-    """
+    """The board of this process, in memory of `BOARD_BYTES` that others may have mapped."""
 
     def __init__(self, memory: ByteArray) -> None:
         self._memory = memory.data

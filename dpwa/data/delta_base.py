@@ -1,9 +1,8 @@
 """What a reader holds of a peer's snapshot, as both ends know it; for codecs of differences.
 
-The two ends keep equal copies, which every fetch brings up to date. A token names the state of the
-copy: the serving end announces it with the fetch that leads to it, and the reader names it when it
-asks again. When the tokens differ, because a fetch was cut off or a node started anew, the whole
-snapshot is sent.
+Every fetch brings both copies up to date. A token names the state of the copy: the serving end
+announces it with the fetch that leads to it, and the reader names it when it asks again. When the
+tokens differ, because a fetch was cut off or a node started anew, the whole snapshot is sent.
 """
 
 from __future__ import annotations
@@ -33,13 +32,7 @@ class DeltaBase:
 
 
 class ReaderBases:
-    """The serving side's copies, a bounded number of them; the least recently used one goes first.
-
-    Args:
-        limit: how many readers are remembered.
-        resync_every: every so many fetches of a shard, a reader gets all of it.
-        token_bytes: draws random bytes.
-    """
+    """The serving side's copies, at most `limit`; the least recently used one goes first."""
 
     def __init__(
         self,
@@ -56,7 +49,6 @@ class ReaderBases:
 
     @property
     def nbytes(self) -> int:
-        """Memory of all copies."""
         return sum(held.data.nbytes for held in tuple(self._copies.values()))
 
     def take(
@@ -79,7 +71,6 @@ class ReaderBases:
         return held, agrees
 
     def give_back(self, reader: bytes, held: DeltaBase) -> None:
-        """Keep a copy that was brought up to date."""
         self._copies[reader] = held
         while len(self._copies) > self._limit:
             self._copies.popitem(last=False)

@@ -30,9 +30,6 @@ class Rounding:
     has stays. Between `keep` and `forget` it goes to the nearest instead, and what that takes away
     is added the next time. Source: stochastic rounding of Gupta et al., "Deep Learning with Limited
     Numerical Precision" (2015).
-
-    Args:
-        rng: where chance comes from; `None`: always the same.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -114,18 +111,11 @@ def move_toward_(
     rounding: Rounding = BY_CHANCE,
     rest: torch.Tensor | None = None,
 ) -> None:
-    """Set own = (1 - f) * own + f * peer.
+    """Set own = (1 - f) * own + f * peer, elementwise; between both, for f from 0 to 1.
 
-    Elementwise, for f from 0 to 1, the result stays between both, as long as their difference does
-    not overflow the dtype. f = 0 changes nothing, f = 1 copies, even over values that are not
-    finite.
-
-    Args:
-        own: tensors, changed in place.
-        peer: those that go with them.
-        factor: f.
-        rounding: how results get into a narrow dtype.
-        rest: what it has kept of `own`, which is one tensor then.
+    That holds as long as their difference does not overflow the dtype. f = 0 changes nothing, f = 1
+    copies, even over values that are not finite. `rest` is what `rounding` has kept of `own`, which
+    is one tensor then.
     """
     if factor == 1.0:
         torch._foreach_copy_(own, peer)
@@ -182,9 +172,8 @@ def _in_float32(
 
 
 def difference(minuend: torch.Tensor, subtrahend: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return minuend - subtrahend, in `room` unless their dtype is narrow: then it is in float32.
-
-    `room` has their shape and dtype, and may be the subtrahend itself.
+    """Return minuend - subtrahend, in `room` (it may be the subtrahend) or, if
+    narrow, in float32.
     """
     if is_narrow(minuend):
         return _wide(minuend).sub_(_wide(subtrahend))
@@ -200,10 +189,9 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def squared_distance(one: torch.Tensor, two: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return the sum of |one - two|^2 over all elements, shape `()`, in float32 or wider.
+    """Return the sum of |one - two|^2, shape `()`, in float32 or wider; not finite on overflow.
 
-    It is NaN or infinite if an element is, or if its square overflows. `room` is scratch memory of
-    their shape and dtype, and may be the second of them itself.
+    `room` is scratch memory of their shape and dtype, and may be the second of them itself.
     """
     if one.element_size() > 2:
         return _squared_norm(torch.sub(one, two, out=room))
@@ -224,39 +212,24 @@ def _in_blocks(tensor: torch.Tensor) -> Tensors:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether all elements are finite numbers.
-
-    Where their `total` is not finite, they are looked at one by one: it may have overflowed.
-    """
+    """Tell whether all elements are finite, one by one if their `total` is not: it may overflow."""
     if math.isfinite(total(tensor).item()):
         return True
     return bool(finite(tensor).all())
 
 
 def finite(tensor: torch.Tensor) -> torch.Tensor:
-    """Tell of each element whether it is a finite number."""
     return torch.isfinite(_wide(tensor) if tensor.element_size() == 1 else tensor)
 
 
 def is_bit(tensor: torch.Tensor) -> torch.Tensor:
-    """Tell of each element whether it is zero or one."""
     return (tensor == 0.0) | (tensor == 1.0)
 
 
 def are_finite(
     data: ByteArray, dtype: str, start: int = 0, spared: Sequence[tuple[int, int]] = ()
 ) -> bool:
-    """Tell whether all values are finite numbers, in the bytes of a snapshot of one dtype.
-
-    Args:
-        data: the bytes.
-        dtype: of the values.
-        start: where they begin in the snapshot.
-        spared: from where to where in it values may be that are not finite.
-
-    Raises:
-        AttributeError: torch has no such dtype.
-    """
+    """Tell whether all values of a snapshot's bytes are finite, but for the ranges `spared`."""
     values = torch.from_numpy(data).view(getattr(torch, dtype))
     if is_finite(values):
         return True
@@ -289,10 +262,7 @@ def convert(
 
 
 def total(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all elements, shape `()`, in float32 or wider; a single fast pass.
-
-    It is finite only if all elements are. Real and imaginary parts are added up alike.
-    """
+    """Return the sum of all elements, shape `()`, in float32 or wider; finite only if all are."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     elif tensor.element_size() == 1:
@@ -301,7 +271,6 @@ def total(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_narrow(tensor: torch.Tensor) -> bool:
-    """Tell whether a dtype is narrower than float32, in which is computed then."""
     return tensor.element_size() <= 2
 
 

@@ -34,7 +34,6 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Size of the tensor in bytes."""
         return math.prod(self.shape) * self.item_bytes
 
     def __str__(self) -> str:
@@ -51,7 +50,6 @@ class Piece:
 
     @property
     def nbytes(self) -> int:
-        """Size of the piece in bytes."""
         return self.stop - self.start
 
 
@@ -61,16 +59,12 @@ class Layout:
 
     Neighbours of one dtype thus form one contiguous array, and tensors in the order of falling
     element size leave no gap at all.
-
-    Attributes:
-        tensors: of which the snapshot is made.
-        frozen: what the snapshot only fits to: the frozen parameters that nodes must have in
-            common, by their number, size and digest; empty if they need not.
-        order: names as the module has them, for `difference`; they need not be the same.
     """
 
     tensors: tuple[TensorSpec, ...]
+    # number, size and digest of the frozen parameters that nodes must have in common, if any
     frozen: str = ""
+    # names as the module has them, for `difference`; they need not be the same
     order: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
@@ -123,7 +117,6 @@ class Layout:
 
     @cached_property
     def _runs(self) -> list[Piece]:
-        """Neighbouring tensors of one dtype, as one piece each."""
         runs: list[Piece] = []
         for tensor, offset in zip(self.tensors, self.offsets, strict=True):
             stop = offset + tensor.nbytes
@@ -135,7 +128,6 @@ class Layout:
 
     @property
     def is_bytes(self) -> bool:
-        """Tell whether this is the layout of an unstructured payload."""
         return len(self.tensors) == 1 and self.tensors[0].dtype == BYTES
 
     @cached_property
@@ -155,9 +147,7 @@ class Layout:
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
         """Describe the first thing in which another layout differs, or return `None`.
 
-        Args:
-            descriptions: those of the other layout, or the first of them.
-            count: how many descriptions the other layout has.
+        `descriptions` are those of the other layout, or the first of its `count`.
         """
         pairs = list(zip_longest(self.descriptions, descriptions, fillvalue=_NONE))
         parted = next(((mine, theirs) for mine, theirs in pairs if mine != theirs), None)

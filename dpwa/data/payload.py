@@ -29,29 +29,21 @@ _NUMERIC_KINDS = "biufc"
 class Payload:
     """A nested value of tensors, arrays and numbers, as one flat image of bytes.
 
-    Containers are dicts (walked in the sorted order of their keys, which are all str or all int),
-    lists and tuples; namedtuples are tuples. The image has each leaf's elements row by row, in
-    native byte order; larger elements stand before smaller ones, so that there are no gaps. A leaf
-    is named by its path, such as `['weights'][0]`. Two layouts are equal if and only if the paths,
-    dtypes and shapes of the leaves are: kinds of containers, strides and devices do not matter, nor
-    whether a leaf is a tensor, an array or a number.
+    Containers are dicts (walked in the sorted order of their keys, all str or all int), lists and
+    tuples. The image has each leaf's elements row by row, in native byte order; larger elements
+    stand before smaller ones, so that there are no gaps. A leaf is named by its path, such as
+    `['weights'][0]`. Two layouts are equal if and only if the paths, dtypes and shapes of the
+    leaves are: kinds of containers, strides and devices do not matter, nor whether a leaf is a
+    tensor, an array or a number.
 
-    Nothing is written to the user's memory before `assign`, and containers are never changed. What
-    is not contiguous native memory of the CPU is copied once, when it is first needed, and only
-    `result` writes it back. Leaves may share memory: read all of it before the first `assign`.
+    The value is read in place. Nothing is written to the user's memory before `assign`, and
+    containers are never changed. What is not contiguous native memory of the CPU is copied once,
+    when it is first needed, and only `result` writes it back. Leaves may share memory: read all of
+    it before the first `assign`.
 
     Threads: one at a time, and tensors of a device are copied in that one's current stream.
 
-    Args:
-        value: read in place, so it must not change while the payload is in use.
-
-    Raises:
-        ParametersError: a leaf is none of these, an int does not fit int64, or a dict has other
-            keys; the message says where.
-
-    Attributes:
-        layout: a `TensorSpec` for each leaf, in the order of the image.
-        nbytes: size of the image; 0 when there are no elements at all.
+    `ParametersError`: a leaf is none of these, an int does not fit int64, or a dict has other keys.
     """
 
     def __init__(self, value: object) -> None:
@@ -70,22 +62,17 @@ class Payload:
         ]
 
     def copy_into(self, start: int, stop: int, target: ByteArray) -> None:
-        """Copy the bytes from `start` to `stop` of the image to `target`, shape `(stop - start,)`.
-
-        Raises:
-            ValueError: the range is not one of the image, or the target has another size.
+        """Copy the bytes from `start` to `stop` of the image to `target`, shape
+        `(stop - start,)`.
         """
         for leaf, begin, end, at in self._parts(start, stop, target.nbytes):
             target[at : at + end - begin] = leaf.read()[begin:end]
 
     def view(self, start: int, stop: int) -> ByteArray | None:
-        """Return the bytes from `start` to `stop`, read-only and without a copy, or `None`.
+        """Return the bytes from `start` to `stop`, read-only, without a copy, if they are in one
+        leaf.
 
-        They are a view if they lie in one leaf. It stays valid for as long as the leaf's memory
-        is, and shows what is assigned later.
-
-        Raises:
-            ValueError: the range is not one of the image.
+        The view stays valid for as long as the leaf's memory is, and shows what is assigned later.
         """
         for leaf, begin, end, _ in self._parts(start, stop, stop - start):
             if end - begin < stop - start:
@@ -96,10 +83,8 @@ class Payload:
         return np.empty(0, np.uint8)
 
     def place(self, start: int, stop: int) -> ByteArray | None:
-        """Return the bytes from `start` to `stop`, to be changed in place, or `None`.
-
-        As with `view`, they must lie in one leaf; and no leaf may share memory with another, as
-        what is read of one would have been changed with the other.
+        """Return the bytes of one leaf, to be changed in place; `None` where
+        leaves share memory.
         """
         if self._are_tied:
             return None
@@ -113,13 +98,7 @@ class Payload:
         return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
 
     def assign(self, start: int, stop: int, source: ByteArray) -> None:
-        """Set the bytes from `start` to `stop` of the image to `source`, shape `(stop - start,)`.
-
-        Leaves change in place; those that were copied, in `result`.
-
-        Raises:
-            ValueError: the range is not one of the image, or the source has another size.
-        """
+        """Set these bytes of the image, in place; in leaves that were copied, by `result`."""
         for leaf, begin, end, at in self._parts(start, stop, source.nbytes):
             leaf.write()[begin:end] = source[at : at + end - begin]
 
@@ -144,13 +123,6 @@ class Payload:
 
 
 class _Leaf:
-    """A leaf as contiguous bytes: those of its own memory.
-
-    Attributes:
-        value: the user's object.
-        spec: name, dtype and shape.
-    """
-
     def __init__(self, value: Any, spec: TensorSpec, data: ByteArray) -> None:
         self.value, self.spec = value, spec
         self._data = data
@@ -163,11 +135,9 @@ class _Leaf:
         return start, start + data.nbytes
 
     def read(self) -> ByteArray:
-        """Return its bytes."""
         return self._data
 
     def write(self) -> ByteArray:
-        """Return its bytes, to be changed."""
         return self._data
 
     def finish(self) -> object:
@@ -183,7 +153,6 @@ class _Replaced(_Leaf):
         self._fresh = fresh
 
     def finish(self) -> object:
-        """Return an object like the user's."""
         if isinstance(self.value, np.ndarray):
             return self._fresh
         return self._fresh[()] if isinstance(self.value, np.generic) else self._fresh.item()
@@ -198,13 +167,11 @@ class _StagedArray(_Leaf):
         self._is_changed = False
 
     def read(self) -> ByteArray:
-        """Return the bytes of the copy."""
         if self._copy is None:
             self._stage()
         return self._data
 
     def write(self) -> ByteArray:
-        """Return the bytes of the copy, to be changed."""
         self._is_changed = True
         return self.read()
 
@@ -236,7 +203,6 @@ class _StagedTensor(_StagedArray):
 
 
 def _walk(value: object, path: str, leaves: list[_Leaf]) -> None:
-    """Append the leaves of a value, in order."""
     if isinstance(value, dict):
         for key in _sorted_keys(value, path):
             _walk(value[key], f"{path}[{key!r}]", leaves)

@@ -43,17 +43,10 @@ class NotMappedError(PeerError):
 
 
 class PeerMemory(Closeable):
-    """The folder of a peer, proved to be the one that it speaks of.
+    """The folder of a peer, proved to be the one that it speaks of, or `NotMappedError`.
 
-    One thread pins while another may close: what is pinned stays until it is released.
-
-    Args:
-        name: of the folder, as the peer calls it.
-        nonce: what must stand on the board.
-        root: where shared memory lives.
-
-    Raises:
-        NotMappedError: it cannot be mapped, or it is another one.
+    One thread pins while another may close: what is pinned stays until it is released. `nonce` is
+    what must stand on the board.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
@@ -84,13 +77,9 @@ class PeerMemory(Closeable):
         """Lease the newest snapshot; `None` when there is none of this layout to be had.
 
         The lease keeps the publisher from writing to it, until it is released or this process ends.
-
-        Args:
-            layout: what it must be like.
-            version: which one is wanted rather than the newest; if it is gone, a later one is
-                leased, an earlier one is not. 0: the newest.
-            reader: whose the lease is. Each has one at a time: the one before ends, of which an
-                interrupt may have left nothing but this. `None`: nobody else's.
+        With a `version` that is gone a later one is leased, an earlier one is not. Each `reader`
+        has one lease at a time: the one before ends, as an interrupt may have left nothing else of
+        it.
         """
         reader = object() if reader is None else reader
         with self._lock:
@@ -139,7 +128,6 @@ class PeerMemory(Closeable):
         return snapshot
 
     def close(self) -> None:
-        """Unmap everything, except what is being read."""
         with self._lock:
             self._drop(keep=())
             if self._folder >= 0:
@@ -148,7 +136,6 @@ class PeerMemory(Closeable):
 
     @property
     def nbytes(self) -> int:
-        """How much of the peer's memory is mapped."""
         with self._lock:
             return sum(segment.nbytes for segment in self._segments.values())
 
@@ -191,9 +178,6 @@ class PeerFiles(Closeable):
     """Named segments in the folder of a peer, proved to be the one that it speaks of.
 
     What is mapped stays readable as long as somebody holds it, whatever becomes of the peer.
-
-    Raises:
-        NotMappedError: it cannot be mapped, or it is another one.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
@@ -243,7 +227,6 @@ class _MappedSegment:
         return True
 
     def unlock(self) -> None:
-        """Let the publisher write again."""
         if self.is_closing:
             self.close()
         elif self._fd >= 0:
@@ -269,7 +252,6 @@ class _MappedSegment:
 
 
 def _open_folder(name: str, nonce: bytes, root: Path) -> tuple[int, mmap.mmap]:
-    """Open the folder of a peer and map its board, which must have the nonce."""
     if not _NAME.fullmatch(name):
         raise NotMappedError("that is no name of a folder")
     try:
@@ -294,7 +276,6 @@ def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
 
 
 def _mapped(name: str, folder: int, nbytes: int) -> mmap.mmap:
-    """Map a file to be read; 0: all of it."""
     fd = _open(name, folder)
     try:
         return mmap.mmap(fd, nbytes, access=mmap.ACCESS_READ)

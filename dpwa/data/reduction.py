@@ -42,10 +42,9 @@ _WITHOUT = {  # which kinds of numpy have no such operation, and what there is i
 def check_reducible(layout: Layout, op: str) -> None:
     """Check that all tensors of a layout can be reduced by an operation.
 
-    Raises:
-        UserError: there is no such operation.
-        ParametersError: a tensor's dtype has none: there is no mean of integers, no sum or mean of
-            bool, no maximum or minimum of complex numbers, and nothing of plain bytes.
+    `UserError`: there is no such operation. `ParametersError`: a dtype has none: there is no mean
+    of integers, no sum or mean of bool, no maximum or minimum of complex numbers, and nothing of
+    bytes.
     """
     if op not in OPS:
         raise UserError(f"op must be one of {', '.join(OPS)}, not {op!r}")
@@ -68,20 +67,9 @@ def reduce_into(
 
     "mean" adds up like "sum": `by` makes the difference. Floats narrower than float32 are computed
     in float32 and rounded once, at the end; integers wrap around; the maximum or minimum of NaN and
-    another number is NaN.
-
-    Args:
-        target: the elements, shape `(nbytes,)`, contiguous and writable.
-        others: of the same shape, contiguous; only read, and none of them overlaps the target.
-        dtype: as a `Layout` has it, one that `check_reducible` has passed. Arrays that are not
-            aligned to it are right, but slow.
-        op: one of `OPS`.
-        by: what the result is divided by, from 1 on; above 1 for floats and complex numbers only.
-        is_last: whether the target comes after the others, of which there is one. It matters for
-            the bits of NaN and of zero.
-
-    Raises:
-        ValueError: the sizes differ, or are not whole elements.
+    another number is NaN. The arrays are bytes, contiguous, and do not overlap; those that are not
+    aligned to the dtype are slow. `is_last`: the target comes after the one other, which matters
+    for the bits of NaN and of zero.
     """
     if any(other.nbytes != target.nbytes for other in others):
         raise ValueError(f"{[other.nbytes for other in others]} bytes onto {target.nbytes}")
@@ -94,17 +82,8 @@ def reduce_into(
 def combine(
     target: ByteArray, values: Sequence[ByteArray], dtype: str, op: str, *, by: int = 1
 ) -> None:
-    """Set target = op(*values) / by; as `reduce_into` does, but what the target was is no matter.
-
-    Args:
-        target: shape `(nbytes,)`, contiguous and writable.
-        values: of the same shape, contiguous, at least one; none of them overlaps the target.
-        dtype: as for `reduce_into`.
-        op: one of `OPS`.
-        by: what the result is divided by; as for `reduce_into`.
-
-    Raises:
-        ValueError: the sizes differ, or are not whole elements.
+    """Set target = op(*values) / by; as `reduce_into` does, but what the target
+    was is no matter.
     """
     if len(values) == 1 or dtype in _NARROW_ITEM_BYTES:
         target[:] = values[0]

@@ -39,26 +39,14 @@ _UNCHECKED = 2
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """What a segment's first page says of the snapshot in it.
-
-    Attributes:
-        nonce: of the node that owns the segment, `NONCE_BYTES` long.
-        fingerprint: of the layout.
-        version: of the snapshot; 0 when there is none.
-        standing: clock, loss and trace of the node at that moment.
-        is_finite: whether all values are finite numbers; `None` when the publisher has not checked.
-        nbytes: size of the snapshot.
-    """
-
-    nonce: bytes
-    fingerprint: bytes
-    version: int
-    standing: TrainingProgress
-    is_finite: bool | None
+    nonce: bytes  # of the node that owns the segment, `NONCE_BYTES` long
+    fingerprint: bytes  # of the layout
+    version: int  # 0 when there is no snapshot
+    standing: TrainingProgress  # of the node at that moment
+    is_finite: bool | None  # `None` when the publisher has not checked
     nbytes: int
 
     def pack(self) -> bytes:
-        """Return the header as it stands in the file."""
         loss = math.nan if self.standing.loss is None else self.standing.loss
         finite = _UNCHECKED if self.is_finite is None else int(self.is_finite)
         return _HEADER.pack(
@@ -89,13 +77,6 @@ class SegmentHeader:
 
 
 class Segment:
-    """Memory for one snapshot, private to this process.
-
-    Attributes:
-        data: the bytes, shape `(nbytes,)`.
-        is_shared: whether other processes can map it.
-    """
-
     is_shared = False
 
     def __init__(self, nbytes: int) -> None:
@@ -116,11 +97,7 @@ class Segment:
 
 
 class SharedSegment(Segment):
-    """Memory for one snapshot in a file that other processes of this user can map.
-
-    Raises:
-        OSError: the file cannot be made, or there is no room for it.
-    """
+    """Memory for one snapshot in a file that other processes of this user can map, or `OSError`."""
 
     is_shared = True
 

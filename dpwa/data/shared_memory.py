@@ -43,14 +43,8 @@ UNFINISHED_FOR_S = 60.0
 
 
 class SharedMemory(Closeable):
-    """The folder of one node.
-
-    Raises:
-        OSError: there is no shared memory, or no room in it.
-
-    Attributes:
-        name: of the folder.
-        nonce: random bytes that prove to a peer that it has mapped this very folder.
+    """The folder of one node, or `OSError`; the `nonce` proves to peers that
+    they have mapped it.
     """
 
     def __init__(self, root: Path = SHARED_MEMORY_ROOT) -> None:
@@ -65,24 +59,17 @@ class SharedMemory(Closeable):
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
 
     def allocate(self, nbytes: int) -> SharedSegment:
-        """Return a new segment.
-
-        Raises:
-            OSError: there is no room for it.
-        """
+        """Return a new segment, or raise `OSError` if there is no room."""
         number = next(self._numbers)
         return SharedSegment(str(self._path / f"slot-{number}"), number, nbytes, self._remove)
 
     def create(self, name: str, nbytes: int) -> SharedSegment:
-        """Return a new segment that peers find by its name; see `PeerFiles`.
-
-        Raises:
-            OSError: there is no room for it, or there is one of this name.
+        """Return a new segment that peers find by its name (see `PeerFiles`);
+        `OSError` as above.
         """
         return SharedSegment(str(self._path / name), 0, nbytes, self._remove)
 
     def announce(self, segment: SharedSegment) -> None:
-        """Say that this segment is the newest."""
         self._newest[0] = segment.number
 
     def beat(self, now: float) -> None:
@@ -90,10 +77,7 @@ class SharedMemory(Closeable):
         self._alive[0] = now
 
     def tell(self, news: bytes) -> None:
-        """Put news on the board, at most `NEWS_BYTES`; called by one thread.
-
-        Copying may be seen out of order by other cores, so the number alone would not do.
-        """
+        """Put news on the board, at most `NEWS_BYTES`; called by one thread."""
         sequence, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         sequence += sequence % 2  # odd: the last time was cut short by an interrupt
         start, total = NEWS_AT + NEWS_HEADER.size, checksum(news)

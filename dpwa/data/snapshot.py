@@ -1,10 +1,10 @@
 """Leased snapshots: publishing never waits for a reader, and no reader ever sees a torn snapshot.
 
-A pool owns a few slots. Publishing writes into a slot that nobody reads and makes it the newest;
-reading leases the newest slot, which keeps it from being written until the lease is released. A
-reader that keeps a slot for longer than `lease_s` after a newer one came loses it: the slot gets
-other memory, and the old memory stays as it is until that reader is done. When readers hold every
-slot, the round is skipped and counted: the trainer goes on.
+Publishing writes into a slot that nobody reads and makes it the newest; reading leases the newest
+slot, which keeps it from being written until the lease is released. A reader that keeps a slot for
+longer than `lease_s` after a newer one came loses it: the slot gets other memory, and the old
+memory stays as it is until that reader is done. When readers hold every slot, the round is skipped
+and counted: the trainer goes on.
 """
 
 from __future__ import annotations
@@ -30,21 +30,11 @@ Condition = Callable[[], bool]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The parameters of a node at one moment.
-
-    Attributes:
-        version: 1 for the first snapshot a node publishes, then rising by 1; never interpolated.
-        standing: clock and loss at that moment.
-        layout: what the bytes mean.
-        data: the bytes, shape `(nbytes,)`; read-only by agreement.
-        is_finite: whether all values are finite numbers; `None` when the publisher has not checked.
-    """
-
-    version: int
-    standing: TrainingProgress
+    version: int  # 1 for the first that a node publishes, then rising by 1; never interpolated
+    standing: TrainingProgress  # clock and loss at that moment
     layout: Layout
-    data: ByteArray
-    is_finite: bool | None = None
+    data: ByteArray  # the bytes, shape `(nbytes,)`; read-only by agreement
+    is_finite: bool | None = None  # `None` when the publisher has not checked
 
 
 class SnapshotCopy(Protocol):
@@ -66,11 +56,9 @@ class FinishedCopy:
     is_finite: bool | None
 
     def ready(self) -> bool:
-        """Tell that all of them are there."""
         return True
 
     def wait(self) -> bool | None:
-        """Tell whether all are finite, or `None` when that is not checked."""
         return self.is_finite
 
 
@@ -132,7 +120,6 @@ class _Slot:
         return lease
 
     def try_claim(self) -> bool:
-        """Get the right to write, if nobody reads it here or in another process."""
         if self.leases or not self.segment.try_claim():
             return False
         self.snapshot = None
@@ -143,17 +130,10 @@ class SnapshotPool(Closeable):
     """A bounded set of slots, shared by one publisher and any number of readers.
 
     Nothing says that a slot is being written to but that it has no snapshot. So a publisher that an
-    interrupt has stopped leaves nothing behind: the next time, it takes the same slot again.
-
-    Args:
-        clock: what leases are measured by.
-        lease_s: how long a reader may keep a snapshot that is not the newest any more.
-        slots: how many snapshots there are at once, at least 2 (3: the newest, one still being
-            read, and one to write into); memory is taken as it is needed.
-        shared: where the slots are, for other processes to map; `None` for private memory.
-
-    Attributes:
-        is_finite: whether all values of the newest snapshot are; `None`: not checked, or none yet.
+    interrupt has stopped leaves nothing behind: the next time, it takes the same slot again. There
+    are at least 2 slots (3: the newest, one still being read, and one to write into); memory is
+    taken as it is needed. `shared`: where the slots are, for other processes to map; `None` for
+    private memory.
     """
 
     def __init__(
@@ -231,7 +211,6 @@ class SnapshotPool(Closeable):
             self._version = max(self._version, version)
 
     def settle(self) -> None:
-        """Wait until what was published is complete."""
         with self._lock:
             self._commit()
 
@@ -355,10 +334,8 @@ class SnapshotPool(Closeable):
             self._commit()
 
     def _commit(self) -> None:
-        """Make the pending snapshot the newest; if its copy failed, there is none.
-
-        It is pending until all is done, and each step may be done again: an interrupt in the middle
-        leaves it to the next one who looks.
+        """Make the pending snapshot the newest; an interrupt in the middle leaves it to the next
+        call.
         """
         if self._pending is None:
             return

@@ -1,7 +1,6 @@
 """Settings that can work and are known to work badly: what to tell whoever starts a node.
 
-Every warning names the number that is set, what it leads to and what is recommended. What cannot
-work at all is no matter of advice: the configuration refuses it.
+What cannot work at all is refused by the configuration.
 """
 
 from __future__ import annotations
@@ -36,40 +35,23 @@ FEW_NODES = 4  # whose periods of LSGD may be as short as anybody likes
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is going to do.
-
-    Attributes:
-        algorithm: its name.
-        algorithm_options: those of the algorithm.
-        interpolation: the name of the rule for the factor.
-        interpolation_options: those of the rule.
-        topology: who pulls from whom; with the edges, if they are from a file.
-        topology_options: those of the topology.
-        names: of all nodes, in the order of their positions.
-        group_of: the group of each of them, empty for none; or nothing, if there are no groups.
-        fetch_probability: the setting.
-        loss_window: the setting.
-    """
-
     algorithm: str
     algorithm_options: Any
     interpolation: str
     interpolation_options: Any
-    topology: Topology
+    topology: Topology  # with its edges, if they are from a file
     topology_options: StrictModel
-    names: Sequence[str]
-    group_of: Sequence[str] = ()
+    names: Sequence[str]  # of all nodes, in the order of their positions
+    group_of: Sequence[str] = ()  # of each node, empty for none; or nothing, if there are no groups
     fetch_probability: float = 1.0
     loss_window: int = GOOD_WINDOW
 
     @property
     def groups(self) -> int:
-        """How many different groups there are; the nodes without any are one."""
         return max(1, len(set(self.group_of)))
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are, N."""
         return len(self.names)
 
     @property
@@ -79,11 +61,7 @@ class Plan:
 
 
 def advice(plan: Plan) -> list[str]:
-    """Return one warning for everything that is known to work badly.
-
-    Raises:
-        UserError: the topology does not fit the number of nodes.
-    """
+    """Return one warning for everything that is known to work badly."""
     if plan.nodes < 2:
         return []
     return [
@@ -108,11 +86,6 @@ def lsgd_kept(options: Any, nodes: int, groups: int) -> float:
 
     where the local part is there only if there are several groups and L < G. Both leaders are taken
     to be at one place.
-
-    Args:
-        options: of `lsgd`.
-        nodes: how many workers, N.
-        groups: how many groups they are in.
     """
     o = options
     local_period, global_period = o.periods(nodes)

@@ -4,11 +4,9 @@ After the k-th failure in a row, k >= 3, it rests for a time drawn uniformly fro
 
     [0, min(LONGEST_S, FIRST_S * 2**(k - 3))]
 
-and after a success it counts as before. The whole time is drawn ("full jitter"), so that the nodes
-that have found out together do not come back together.  Sources: M. Brooker, Exponential Backoff
-And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
-
-Two failures are no reason to wait: the network loses a connection now and then.
+The whole time is drawn ("full jitter"), so that nodes that failed together do not come back
+together. Two failures are no reason to wait: the network loses a connection now and then. Sources:
+M. Brooker, Exponential Backoff And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
 
 >>> rests = BackOff()
 >>> for _ in range(4):
@@ -31,15 +29,10 @@ MOST_DOUBLINGS = 40
 
 @dataclass(frozen=True)
 class BackOff:
-    """What a peer has failed at lately. Every change returns a new value; a success, a new one.
-
-    Attributes:
-        failures: in a row.
-        until: when it may be asked again, in seconds on any clock.
-    """
+    """Failures in a row of one peer. Every change returns a new value; a success, a new one."""
 
     failures: int = 0
-    until: float = -math.inf
+    until: float = -math.inf  # when it may be asked again, in seconds on any clock
 
     def failed(self, now: float, rng: random.Random) -> BackOff:
         """Count a failure, and draw how long to rest."""
@@ -48,7 +41,6 @@ class BackOff:
         return BackOff(failures, now + rng.uniform(0.0, longest_s) if longest_s else self.until)
 
     def rests(self, now: float) -> bool:
-        """Tell whether it is to be left alone for now."""
         return now < self.until
 
 

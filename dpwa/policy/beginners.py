@@ -1,9 +1,8 @@
 """Beginners: whose parameters are so little trained that to average them would undo training.
 
-An average with factor f keeps 1-f of what a node has learnt. That pays if the peer has learnt
-something, too. Whoever starts late has not: in the demonstration (four nodes with private classes),
-one such merge at a lead of 98 updates brought a node from an accuracy of .73 to .19, and it took
-15 updates to make up for it. So there is one rule, for both ends of a merge:
+An average with factor f keeps 1-f of what a node has learnt; that pays only if the peer has learnt
+something, too. In the demonstration (four nodes with private classes) one merge with a late
+starter, 98 updates behind, took a node from an accuracy of .73 to .19. So, at both ends of a merge:
 
     a training with clock b is far behind one with clock a  if
         b < 1000   and   b < a/2   and   a - b >= 10
@@ -11,31 +10,29 @@ one such merge at a lead of 98 updates brought a node from an accuracy of .73 to
 Whoever is far behind a peer takes its parameters in full (factor 1), and the clock with them; and a
 peer that is far behind is not merged.
 
-Why the clock, and not how fast a node is: the clock is interpolated at each merge like the
-parameters, so it says how much training is in them, whoever did it. One that is ten times slower
-and merges with factor f lags by about 10(1-f)/f updates, however long the run: soon that is less
-than half. One that has never merged lags by all that it missed.
+The clock is interpolated at each merge like the parameters, so it says how much training is in
+them, whoever did it. A node that is ten times slower and merges with factor f lags by about
+10(1-f)/f updates, however long the run; one that has never merged lags by all that it missed.
 
-Why nobody is left out for ever: of two nodes at most one is far behind, so the other always may
-merge; nodes that all are at the beginning are within ten updates of each other, or the ones behind
-catch up by their next merge; and even a node that never merges anybody is no beginner any more
-after 1000 updates of its own, or when it has made half as many as the others.
+Nobody is left out for ever: of two nodes at most one is far behind; nodes that all are at the
+beginning are within ten updates of each other, or catch up by their next merge; and nobody is a
+beginner after 1000 updates, or half as many as the others.
 
-What a peer says of its own clock may be a lie, and one lie would take over everybody. So the clock
-of a peer that is ten updates ahead or more counts as the others bear it out, by what each has said
-of itself within the last minute (`doubt_of`):
+A peer may lie about its clock, and one lie would take over everybody. So a clock that is ten
+updates ahead or more counts as the others bear it out, by what each has said of itself within the
+last minute (`doubt_of`):
 
 - some other peer is near it: it is true;
 - it has grown faster than updates can be made, or past what any training comes to: it cannot be;
 - all others are far behind it, and one of them has ten updates of training to lose: it is
-  contradicted. It is merged as ever, but its clock counts as no more than ten updates above theirs,
-  so that liars raise clocks no faster than updates do; and nobody takes it over;
+  contradicted. It is merged, but its clock counts as ten updates above theirs at the most, so that
+  liars raise clocks no faster than updates do; and nobody takes it over;
 - no other has said anything: nobody knows. Who would take it over asks others first.
 
-With one peer only there is nobody to contradict it, and it is believed if it can be.
+With one peer only, it is believed if it can be.
 
 Source: late joiners take over the state of those who train in Hivemind (Ryabinin et al., 2020) and
-torchft's live recovery, likewise as soon as their step is behind; the bounds are dpwa's own.
+torchft's live recovery; the bounds are dpwa's own.
 """
 
 from __future__ import annotations
@@ -60,12 +57,7 @@ _UNRELATED = 0.5  # distance relative to length: of independent draws it is abou
 
 
 def is_far_behind(clock: float, ahead: float) -> bool:
-    """Tell whether a training at `clock` is to take over one at `ahead`, and not to be averaged.
-
-    Args:
-        clock: the training clock of who might be at the beginning.
-        ahead: that of who might have come further.
-    """
+    """Tell whether a training at `clock` is to take over one at `ahead`, and not to be averaged."""
     return clock < BEGINNING and clock < SHARE * ahead and ahead - clock >= LEAD
 
 
@@ -91,14 +83,10 @@ def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
 def doubt_of(
     clock: float, own: float, best: float | None, before: float, elapsed_s: float
 ) -> Doubt:
-    """Judge the clock that a peer tells.
+    """Judge the clock that a peer tells to a node whose own is `own`.
 
-    Args:
-        clock: that it tells.
-        own: of the node that judges.
-        best: the highest of the other peers', as each has told its own lately; `None`: of none.
-        before: what this peer has told before, and could be.
-        elapsed_s: seconds since then; infinite if it has not.
+    `best` is the highest that other peers told lately of their own, `before` what this one told
+    `elapsed_s` ago (infinite: never).
     """
     if clock - own < LEAD:
         return Doubt.NONE
@@ -119,10 +107,7 @@ def most_borne_out(own: float, best: float) -> float:
 
 
 def trace_of(values: Sequence[float]) -> bytes:
-    """Return `TRACE_VALUES` of the parameters that a training began with, to be compared by others.
-
-    Empty if they tell nothing: all are zero, or one is not finite.
-    """
+    """Return `TRACE_VALUES` of the parameters a training began with; empty if they tell nothing."""
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:
@@ -134,8 +119,7 @@ def trace_of(values: Sequence[float]) -> bytes:
 def began_apart(one: bytes, two: bytes) -> bool:
     """Tell whether two trainings began with unrelated parameters, by their traces.
 
-    What differs in rounding, by device or dtype, or by a few training steps, is related. An empty
-    trace, as of who has taken over the parameters of others, tells nothing.
+    What differs in rounding or by a few training steps is related. An empty trace tells nothing.
     """
     if one == two or len(one) != TRACE_BYTES or len(two) != TRACE_BYTES:
         return False

@@ -3,15 +3,14 @@
     x += f * scale * d,    d = peer - x,    scale = min(1, tau / |d|)
 
 The radius tau is a running quantile of the distances |d|, so an honest swarm sets it by itself, and
-it shrinks with the disagreement. A peer that is much farther away than the others pulls as much as
-one at tau, and no more.  Source: L. He, S. P. Karimireddy and M. Jaggi, Byzantine-Robust
+it shrinks with the disagreement. Source: L. He, S. P. Karimireddy and M. Jaggi, Byzantine-Robust
 Decentralized Learning via ClippedGossip (2022); they show that a good tau exists, and the quantile
 is an estimate of it.
 
-Breakdown point. The radius is an order statistic: of n distances the one with floor(quantile*(n-1))
-below it. With the median, as long as fewer than half of the distances in the window come from
-adversaries, tau lies between the smallest and the largest honest distance, whatever they send.
-About half of the honest pulls are shortened too: that is the price, paid in rounds to consensus.
+Breakdown point: of n distances the radius is the one with floor(quantile*(n-1)) below it. With the
+median, as long as fewer than half of the distances in the window come from adversaries, tau lies
+between the smallest and the largest honest distance, whatever they send. The price, paid in rounds
+to consensus: about half of the honest pulls are shortened too.
 
 >>> radius = ClipRadius(warm_up=3)
 >>> [radius.scale(distance) for distance in (1.0, 1.0, 1.0, 100.0)]
@@ -25,20 +24,11 @@ from collections import deque
 
 
 class ClipRadius:
-    """The running radius of one node. Not thread-safe.
-
-    Attributes:
-        radius: tau, in the units of the distances; `None` before the end of the warm-up.
-        clipped: how many distances were beyond the radius, those that were not finite included.
-    """
+    """The running radius tau of one node; `None` before the end of the warm-up. Not thread-safe."""
 
     def __init__(self, quantile: float = 0.5, window: int = 50, warm_up: int = 5) -> None:
-        """Start without any distance.
-
-        Args:
-            quantile: which of the distances is the radius, from 0 to 1; lower is stricter.
-            window: how many of the latest distances are remembered.
-            warm_up: how many distances it takes to trust the radius; at most `window`.
+        """Take as radius this quantile of the latest `window` distances, once
+        `warm_up` are there.
         """
         self.radius: float | None = None
         self.clipped = 0
@@ -49,13 +39,9 @@ class ClipRadius:
     def scale(self, distance: float) -> float:
         """Return min(1, tau / distance), tau from the latest distances with this one, and learn it.
 
-        It is 0 during the warm-up: the first peer to come may be an adversary, and a few rounds
-        without a merge harm nobody.
-
-        A distance that is not finite gets 0 and is not learnt. It says nothing about how far honest
-        peers are, and there is no number to remember that would do no harm: as 0 it would shrink
-        the radius, as infinity enough of them would lift it to infinity and so switch clipping off.
-        If it is this node that has diverged, every distance is such a one, and tau stays as it was.
+        It is 0 during the warm-up: the first peer to come may be an adversary. A distance that is
+        not finite gets 0 and is not learnt: as 0 it would shrink the radius, as infinity enough of
+        them would switch clipping off. If this node itself has diverged, tau so stays as it was.
         """
         if not math.isfinite(distance):
             self.clipped += self.radius is not None

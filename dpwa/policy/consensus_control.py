@@ -22,12 +22,9 @@ class ConsensusControl:
     """The rule of one node. Not thread-safe."""
 
     def __init__(self, q: float, smoothing: float = 0.9, most: int = 1) -> None:
-        """Start without any step.
+        """Keep the nodes within `q` mean step norms of each other, by `most` extra rounds a step.
 
-        Args:
-            q: how many mean step norms apart the nodes may be; above 0.
-            smoothing: share of the old mean that each step keeps, from 0 to below 1.
-            most: extra rounds for one step, at most.
+        `smoothing` is the share of the old mean that each step keeps.
         """
         self._q = q
         self._smoothing = smoothing
@@ -49,13 +46,7 @@ class ConsensusControl:
         self._weight = self._smoothing * self._weight + (1.0 - self._smoothing)
 
     def wants_more(self, distance: float | None, extra_rounds: int) -> bool:
-        """Tell whether to mix once more.
-
-        Args:
-            distance: consensus distance, |x - peer| at the latest merge, in the units of the norms;
-                one that is unknown or not finite never asks for more.
-            extra_rounds: how many extra rounds this step has had.
-        """
+        """Tell whether to mix once more; never for a distance that is unknown or not finite."""
         if distance is None or not math.isfinite(distance) or self.step_norm is None:
             return False
         return extra_rounds < self._most and distance > self._q * self.step_norm

@@ -4,16 +4,15 @@ TCP's retransmission timeout, for fetches: a smoothed mean and a smoothed mean d
 
     deadline = mean + 4 * deviation
 
-doubled with every timeout in a row until a fetch succeeds.  Sources: V. Jacobson and M. Karels,
+doubled with every timeout in a row until a fetch succeeds. Sources: V. Jacobson and M. Karels,
 Congestion Avoidance and Control (1988); RFC 6298.
 
 The deviation grows with the gain of the RFC, 1/4, but shrinks with 1/32. TCP would cut 4 % of times
-that are log-normal with sigma 0.5 (it has a floor of 1 s that hides it), this rule 0.3 %.  Source:
+that are log-normal with sigma 0.5 (it has a floor of 1 s that hides it), this rule 0.3 %. Source:
 P. Sarolahti and A. Kuznetsov, Congestion Control in Linux TCP (2002), where it falls slowly too.
 
 A peer that has become slow for good is not locked out: the deadline doubles up to the ceiling, the
-fetch succeeds, and what it took is learnt. The deadline stays doubled until a success, so no fetch
-is measured that was asked for twice (Karn's rule holds by itself).
+fetch succeeds, and what it took is learnt.
 
 >>> times = FetchTimes()
 >>> for _ in range(300):
@@ -38,19 +37,12 @@ MOST_DOUBLINGS = 40
 
 @dataclass(frozen=True)
 class FetchTimes:
-    """What is known about one peer's fetches. Every change returns a new value.
+    """What is known about one peer's fetches. Every change returns a new value."""
 
-    Attributes:
-        mean_s: smoothed mean of the times of fetches that succeeded; `None` before the first.
-        deviation_s: smoothed mean of how far they were from that mean.
-        timeouts: fetches that timed out since the last success.
-        floor_s: shortest deadline, as a loaded machine may not run a process for so long.
-    """
-
-    mean_s: float | None = None
+    mean_s: float | None = None  # smoothed, of fetches that succeeded
     deviation_s: float = 0.0
-    timeouts: int = 0
-    floor_s: float = FLOOR_S
+    timeouts: int = 0  # since the last success
+    floor_s: float = FLOOR_S  # as a loaded machine may not run a process for so long
 
     def succeeded(self, elapsed_s: float) -> FetchTimes:
         """Learn from a fetch that brought a snapshot after `elapsed_s` seconds."""
@@ -71,13 +63,7 @@ class FetchTimes:
         return replace(self, timeouts=min(self.timeouts + 1, MOST_DOUBLINGS))
 
     def deadline_s(self, ceiling_s: float) -> float:
-        """Return for how many seconds to wait: from the floor to the ceiling, whatever was learnt.
-
-        Before the first success it is the ceiling. A ceiling below the floor wins.
-
-        Args:
-            ceiling_s: the longest time that the user is ready to wait.
-        """
+        """Return how many seconds to wait: at most, and before the first success, the ceiling."""
         if self.mean_s is None:
             return ceiling_s
         learnt_s = max(self.floor_s, self.mean_s + DEVIATIONS * self.deviation_s)

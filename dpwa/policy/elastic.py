@@ -26,9 +26,7 @@ from numpy.typing import NDArray
 def elastic_limit(nodes: int, curvature: float = 0.0) -> float:
     """Return the alpha from which on elastic averaging is unstable; 0 if the gradient alone is.
 
-    Args:
-        nodes: N, how many nodes there are beside the centre.
-        curvature: e, learning rate times the largest curvature of the loss.
+    `curvature` is e: the learning rate times the largest curvature of the loss.
 
     >>> elastic_limit(nodes=3), elastic_limit(nodes=3, curvature=1.0)
     (0.5, 0.4)

@@ -1,10 +1,10 @@
 """Periods that are too long: nodes that learn different things, and forget them when they merge.
 
-Where nodes train on private shards, each goes its own way between two outer steps. If the way is
-long, the mean of two nodes does worse on the data of either than the node did before. On digits
-whose classes are dealt to four nodes, with a period of 50 steps, the loss of the batch after an
-outer step was more than twice that of the batches before it in 8 of 10 cases (shared data: in less
-than 1 of 10), and nodes ended at accuracies of .52 to .55; with a period of 5 at .95.
+With private shards, the mean of two nodes that went far apart does worse on the data of either than
+the node did before. On digits whose classes are dealt to four nodes, with a period of 50 steps, the
+loss of the batch after an outer step was more than twice that of the batches before it in 8 of 10
+cases (shared data: in less than 1 of 10), and nodes ended at accuracies of .52 to .55; with a
+period of 5 at .95.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ SHORTER = 10  # times shorter a period is recommended, so that shorter ones are 
 
 
 class FarApart:
-    """Watches the loss around merges, and warns once if most of them make it rise by far.
-
-    Args:
-        setting: the name of the period.
-        period: steps from one merge to the next.
-    """
+    """Watches the loss around merges, and warns once if most of them make it rise by far."""
 
     def __init__(self, setting: str, period: int) -> None:
         self._setting = setting

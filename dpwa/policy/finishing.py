@@ -1,10 +1,10 @@
 """How a training ends: what nodes tell each other of it, whom one waits for, when all agree.
 
 A node that has taken its last training step tells its peers so, and goes on in rounds: it publishes
-its parameters, reads those of every peer that has ended its training too, each with the weight that
-makes the result their plain mean, and publishes that when all others have read what was published
-before. So if all come at the same time, each has the exact mean after one round; if some come
-later, die, or stand still, the rounds go on until all agree.
+its parameters, reads those of every peer that has ended too, each with the weight that makes the
+result their plain mean, and publishes that when all others have read what was published before. If
+all come at the same time, each has the exact mean after one round; if some come later, die, or
+stand still, the rounds go on until all agree.
 """
 
 from __future__ import annotations
@@ -27,27 +27,17 @@ FLAT_ROUNDS = 3  # after so many that do not fall, they will not
 
 @dataclass(frozen=True)
 class Ending:
-    """What a node tells of how its training ends.
+    """What a node tells of how its training ends."""
 
-    Attributes:
-        updates: how many training steps it has taken.
-        round_number: 0 while it trains; then the round that its newest snapshot belongs to.
-        among: the nodes of that round, as a number; 0 if it is no matter who they are.
-        has_read: the last round in which it has read the snapshots of all others.
-        agrees: whether it found itself in agreement with them, or as near to it as it gets.
-        is_over: whether it averages no more, and only serves what it has.
-    """
-
-    updates: int = 0
-    round_number: int = 0
-    among: int = 0
-    has_read: int = 0
-    agrees: bool = False
-    is_over: bool = False
+    updates: int = 0  # training steps that it has taken
+    round_number: int = 0  # 0 while it trains; then the round that its newest snapshot belongs to
+    among: int = 0  # the nodes of that round, as a number; 0 if it is no matter who they are
+    has_read: int = 0  # the last round in which it has read the snapshots of all others
+    agrees: bool = False  # or is as near to the others as it gets
+    is_over: bool = False  # it averages no more, and only serves what it has
 
     @property
     def is_finishing(self) -> bool:
-        """Whether it has taken its last training step."""
         return self.round_number > 0
 
 
@@ -93,7 +83,6 @@ class FinishReport:
         return f"; without {told}" if told else ""
 
     def __str__(self) -> str:
-        """Say it in one line."""
         with_whom = ", ".join(self.took_part) or "nobody"
         text = f"finished together with {with_whom}"
         if self.diverged:
@@ -126,12 +115,10 @@ class Heard:
 
     @classmethod
     def after(cls, before: Heard | None, ending: Ending, now: float) -> Heard:
-        """Return what is known after one more word."""
         stood = before is not None and before.ending.updates == ending.updates
         return cls(ending, now, before.progressed_at if before and stood else now)
 
     def is_silent(self, now: float) -> bool:
-        """Tell whether it has said nothing for too long."""
         return now - self.at >= SILENT_AFTER_S
 
     def is_idle(self, now: float) -> bool:
@@ -158,7 +145,6 @@ class Agreement:
 
     @property
     def is_reached(self) -> bool:
-        """Whether to average no more."""
         return self.is_equal or self.flat_rounds >= FLAT_ROUNDS
 
     def measured(self, distance: float, length: float) -> Agreement:
@@ -172,7 +158,6 @@ class Agreement:
 
 
 def digest_of(names: Sequence[str]) -> int:
-    """Return a number for these nodes; 0 for so many that a node reads only some of them."""
     if len(names) > MOST_READ + 1:
         return 0
     return zlib.crc32("\n".join(sorted(names)).encode()) | 1

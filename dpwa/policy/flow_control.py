@@ -2,19 +2,16 @@
 
 Each peer has one score in [10, 1000], starting at 1000: +10 for a fetch that succeeded, -100 for
 one that failed. The target of a fetch is argmax(score + u), u a uniform integer in [10, 1000], so
-good peers share the load.  Source: dpwa (2017).
+good peers share the load. Source: dpwa (2017).
 
 That rule alone would never ask a peer at 10 again while another stands at 1000. So a fetch now and
 then goes to one of the peers below `STARVED_BELOW`, drawn at random; if it succeeds, that peer
 starts anew at 1000, and another one may be tried at once; if not, none is for `RETRY_EVERY_S`. All
-bad peers together thus cost at most one timeout in that time, and a peer that has recovered is
-found.
+bad peers together thus cost at most one timeout in that time.
 
-A peer that fails several times in a row rests, whether there are better ones or not: see
-`dpwa.policy.backoff`. A new connection ends the rest. While all that could be asked rest, the one
-whose rest ends first is asked before that, a time drawn uniformly from [0.5, 1] * `TRIED_EVERY_S`
-after the last failure: that bounds what they cost if they are gone, and how late it is seen that
-they are back.
+A peer that fails several times in a row rests: see `dpwa.policy.backoff`. A new connection ends the
+rest. While all that could be asked rest, the one whose rest ends first is asked before that, a time
+drawn uniformly from [0.5, 1] * `TRIED_EVERY_S` after the last failure.
 
 Peers that are slow take part in fewer draws: see `dpwa.policy.link_estimates`.
 """
@@ -44,28 +41,20 @@ _ALL_ALIKE: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FlowControl:
-    """The state of the rule. Every change returns a new value; an unknown peer is a KeyError.
-
-    Attributes:
-        scores: the score of each peer.
-        retried_at: when the last retry was made that has not succeeded.
-        retrying: the peer that it went to, until the next choice.
-        back_offs: of the peers whose last fetch has failed.
-        pause_until: no peer that rests is asked before this.
-    """
+    """The state of the rule. Every change returns a new value; an unknown peer is a KeyError."""
 
     scores: Mapping[str, int] = field(default_factory=dict)
-    retried_at: float = -math.inf
-    retrying: str | None = None
+    retried_at: float = -math.inf  # when the last retry was made that has not succeeded
+    retrying: str | None = None  # the peer that it went to, until the next choice
+    # of the peers whose last fetch has failed
     back_offs: Mapping[str, BackOff] = field(default_factory=dict)
-    pause_until: float = -math.inf
+    pause_until: float = -math.inf  # no peer that rests is asked before this
 
     def added(self, peer: str) -> FlowControl:
         """Start a peer at the highest score: nothing is held against it yet."""
         return self._with(peer, HIGHEST_SCORE)
 
     def removed(self, peer: str) -> FlowControl:
-        """Forget a peer."""
         left = {name: score for name, score in self.scores.items() if name != peer}
         return replace(self.connected(peer), scores=left)
 
@@ -105,13 +94,8 @@ class FlowControl:
         exclude: Collection[str] = (),
         shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Draw the peer to fetch from, or `None` when all are excluded, or rest for now.
-
-        Args:
-            rng: where the chance comes from.
-            now: seconds on any clock that is the same in every call.
-            exclude: peers not to choose.
-            shares: with which probability peers that are slow take part in a draw.
+        """Draw the peer to fetch from, or `None`; slow peers take part in a
+        draw by their `shares`.
         """
         allowed = _without(self.scores, exclude)
         scores = _without(allowed, {peer for peer in self.back_offs if self.rests(peer, now)})
@@ -154,10 +138,7 @@ def _without(scores: Mapping[str, int], peers: Collection[str]) -> Mapping[str, 
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:
-    """Draw what `rng.randint(LOWEST_SCORE, HIGHEST_SCORE)` draws, in a fifth of its time.
-
-    With many peers it would be most of a choice.
-    """
+    """Draw what `rng.randint(LOWEST_SCORE, HIGHEST_SCORE)` draws, in a fifth of its time."""
     drawn, draw = [], rng.getrandbits
     for _ in range(count):
         number = draw(_BITS)

@@ -1,7 +1,7 @@
 """What a fetch can come to, and what that says about the peer.
 
-A fetch ends in exactly one `Outcome`. A peer's `Health` is the last thing its outcomes have shown;
-it only decides what is logged (each change once) and shown; whom to ask is for flow control.
+A peer's `Health` only decides what is logged (each change once) and shown; whom to ask is for flow
+control.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
     """Return what a peer's health is after this outcome.
 
     A peer that nobody has reached yet is not called unreachable while the run `is_starting`. One
-    that has ended on purpose stays gone, whatever was still under way, until it is connected anew.
+    that has ended on purpose stays gone until it is connected anew.
     """
     if before is Health.GONE:
         return Health.GONE
@@ -110,8 +110,7 @@ def is_failure(outcome: Outcome) -> bool:
     """Tell whether flow control counts this outcome like a timeout.
 
     A peer that is not ready, in another transaction, or still at the beginning has done nothing
-    wrong. One that is not there was not even asked, and costs no time: when it is back, it counts
-    as before.
+    wrong. One that is not there was not asked, and costs no time.
     """
     return outcome not in (
         Outcome.FETCHED,

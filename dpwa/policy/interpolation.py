@@ -75,11 +75,7 @@ def register_interpolation(
 
 
 def interpolation(name: str) -> Interpolation:
-    """Return the rule of this name.
-
-    Raises:
-        UnknownNameError: no such rule is registered.
-    """
+    """Return the rule of this name, or raise `UnknownNameError`."""
     return _REGISTRY.get(name)
 
 
@@ -146,11 +142,7 @@ def merge_factor(
     peer: TrainingProgress,
     divergence_threshold: float,
 ) -> float:
-    """Return the factor to merge with: the rule's, scaled by `divergence_scale`.
-
-    Raises:
-        UserError: a registered rule returned something that is not a number in [0, 1].
-    """
+    """Return the rule's factor, scaled by `divergence_scale`; `UserError`: it is not in [0, 1]."""
     factor = float(method.rule(options, own, peer))
     if not 0.0 <= factor <= 1.0:
         raise UserError(

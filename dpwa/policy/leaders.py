@@ -5,14 +5,14 @@ others with every message to a peer: an epidemic. If in each round every node pu
 drawn at random, all know the leader after log2 N + O(log log N) rounds: on average 6.1, 9.0, 11.5
 and 13.8 at N = 16, 64, 256, 1024. If both ends of a contact tell, 4.2, 6.0, 7.6 and 9.2 are enough.
 The leader of a set is the node with the lowest running mean of its loss, as in LSGD (Teng et al.,
-2019).  Sources: A. Demers et al., Epidemic Algorithms for Replicated Database Maintenance (1987);
-R. Karp et al., Randomized Rumor Spreading (2000).
+2019). Sources: A. Demers et al., Epidemic Algorithms for Replicated Database Maintenance (1987); R.
+Karp et al., Randomized Rumor Spreading (2000).
 
-News of a node is ordered by (incarnation, version). Merging news is taking the maximum, so order,
-duplicates and delays of messages make no difference. The version counts the node's updates and
-starts anew with its process; the incarnation is the time at which the process began, so that
-anything a restarted node says is newer than all that it said before. If its host's clock was set
-back meanwhile, it is not believed until the old news has aged out.
+News of a node is ordered by (incarnation, version), and merging is taking the maximum, so order,
+duplicates and delays of messages make no difference. The version counts the node's updates; the
+incarnation is the time at which its process began, so that news of a restarted node is newer than
+all before. If its host's clock was set back meanwhile, it is not believed until the old news has
+aged out.
 
 Ages are counted by each holder on its own clock, so no two clocks are compared. The time on the
 wire is not counted: with c contacts a second and t seconds on the wire, news may outlast its time,
@@ -33,24 +33,13 @@ from dpwa.policy.beginners import LEAD, bears_out, is_far_behind
 
 # No frozen dataclass: it takes three times as long to make, and each message takes 32.
 class LossReport(NamedTuple):
-    """What a node once said of itself.
-
-    Attributes:
-        node: its name.
-        group: the group that it trains in.
-        loss: running mean of its training loss; `None` when it has none, so that it never leads.
-        incarnation: when its process began, such as Unix time in ms; a later process has a higher
-            one.
-        version: updates that this process has made. It never falls, and one version has one loss.
-        age_s: seconds since the node said it.
-    """
-
     node: str
     group: str
-    loss: float | None
+    loss: float | None  # running mean; `None` when it has none, so that it never leads
+    # when its process began, such as Unix time in ms; a later process has a higher one
     incarnation: int
-    version: int
-    age_s: float
+    version: int  # updates that this process has made; never falls, and one version has one loss
+    age_s: float  # since the node said it
 
 
 class _Heard(NamedTuple):
@@ -80,17 +69,10 @@ _newness = attrgetter("incarnation", "version")
 
 
 class LossReports:
-    """What one node knows of itself and of the others.
+    """What one node knows of itself and of the others; no lock. `now` never goes back.
 
-    It is mutable and has no lock. `now` is in seconds, on any clock that never goes back.
-
-    Args:
-        own: the name of this node.
-        group: the group of this node.
-        incarnation: when this process began (see `LossReport`).
-        forget_after_s: news of that age is not believed any more, so a node that has been silent
-            for so long leads no longer.
-        most: how many other nodes to remember; what is oldest goes first.
+    News older than `forget_after_s` is not believed, so a node silent for so long leads no longer.
+    At most `most` others are remembered; what is oldest goes first.
     """
 
     def __init__(
@@ -107,23 +89,16 @@ class LossReports:
         self._forgotten: dict[str, _DeadLeader] = {}
 
     def tell(self, loss: float | None, version: int, now: float) -> None:
-        """Say how good this node is; to say the same again keeps it from ageing.
-
-        Args:
-            loss: the running mean; one that is not finite counts as `None`.
-            version: the updates that this process has made.
-            now: when this is said.
-        """
+        """Say how good this node is; to say the same again keeps it from ageing."""
         said = LossReport(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
         self._said = _heard(said, now)
 
     def hear(self, reports: Iterable[LossReport], now: float, teller: str = "") -> None:
-        """Take in what a peer passed on, as far as it is news.
+        """Take in what a peer passed on, as far as it is news; `teller` is set if this node has
+        asked it.
 
-        `teller` is the peer, if this node has asked it, so that it is known who speaks.
-
-        What is said of this node is ignored, as it knows best itself. So is what has aged out, what
-        has no sensible age, and what an ended process said (see `forget`).
+        What is said of this node is ignored. So is what has aged out, what has no sensible age, and
+        what an ended process said (see `forget`).
         """
         self._drop_aged(now)
         for report in reports:
@@ -139,8 +114,8 @@ class LossReports:
     def forget(self, node: str, now: float) -> None:
         """Drop a node that has ended or was removed; what others still pass on of it is not heard.
 
-        Until all of that has aged out, only a later process of the node is listened to. If nothing
-        was known of it, no process is: which one has ended cannot be told.
+        Until all of that has aged out, only a later process of the node is listened to; if nothing
+        was known of it, none.
         """
         self._forgotten = {name: kept for name, kept in self._forgotten.items() if now < kept.until}
         earlier = self._forgotten.pop(node, _DeadLeader(math.inf, now))
@@ -157,11 +132,6 @@ class LossReports:
         First this node itself, then the two best of its group, the two best of all and the best of
         every other group, so that contacts between groups spread their leaders as fast as the
         leader of all. What room is left goes to others drawn at random.
-
-        Args:
-            now: the time at which the news is sent.
-            rng: where the chance comes from.
-            most: how many nodes there is room for.
         """
         fresh = self._fresh(now)
         first = {heard.node: heard for heard in self._first(fresh, rng)}
@@ -173,15 +143,8 @@ class LossReports:
     def leader(
         self, now: float, group: str | None = None, among: Collection[str] | None = None
     ) -> LossReport | None:
-        """Return who has the lowest loss, of all or of one group; of equals the first by name.
-
-        Args:
-            now: the time at which it is asked.
-            group: the one group to look at; `None` for all.
-            among: nodes that can lead; `None` for all that are known.
-
-        Returns:
-            `None` when nobody has a loss that is not too old.
+        """Return who has the lowest loss that is not too old, if anybody; of equals the first by
+        name.
         """
         ranked = (heard for heard in self._fresh(now) if heard.loss < math.inf)
         members = (heard for heard in ranked if group is None or heard.group == group)
@@ -193,15 +156,10 @@ class LossReports:
         self._forgotten.pop(node, None)
 
     def total_updates(self, now: float, nodes: int, among: Collection[str] | None = None) -> float:
-        """Estimate how many updates all nodes have made: mean known version * number of nodes.
+        """Estimate how many updates all `nodes` have made: mean known version * number of nodes.
 
         So a node that was not heard of counts as the mean of the others. The estimate may fall, as
-        when a node is forgotten. It is 0 when nothing is known.
-
-        Args:
-            now: the time at which it is asked.
-            nodes: how many there are, this one included; more are counted if more are known.
-            among: the others that count; `None` for all that are known.
+        when a node is forgotten. More nodes are counted if more are known.
         """
         versions = [
             heard.version for heard in self._current(now) if among is None or heard.node in among
@@ -213,8 +171,7 @@ class LossReports:
     def is_beginner(self, clock: float, now: float) -> bool:
         """Tell whether a training at a clock is far behind others that tell a loss.
 
-        What counts is what each has said of itself; not what one says that is far ahead of all
-        others, if there are any.
+        What one alone says that is far ahead of all others does not count, if there are any.
         """
         oldest = now - self._forget_after_s
         said = self._of_itself.values()
@@ -248,8 +205,8 @@ class LossReports:
     def _take(self, news: _Heard, now: float) -> None:
         """Keep it if it is newer than what is known, even of what has aged out.
 
-        What two nodes pass to and fro gets younger each time by what it took on the way, as nobody
-        counts that. So the same said again counts if it is younger by more than a way takes.
+        What two nodes pass to and fro gets younger each time by the time on the way. So the same
+        said again counts only if it is younger by more than that.
         """
         old = self._heard.get(news.node)
         if old is None:

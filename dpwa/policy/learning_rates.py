@@ -1,7 +1,6 @@
 """Learning rates spread over the nodes: some explore, some refine, and the swarm shares the result.
 
-Each node multiplies the base learning rate by its own scale. Whatever the spread, the base is the
-middle: the arithmetic mean of `linear` and the geometric mean of `power` are 1.
+The base rate is the arithmetic mean of `linear` and the geometric mean of `power`.
 
 Source: LSGD, Y. Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep
 Learning Models (2019), whose workers may have different learning rates.
@@ -19,11 +18,6 @@ def lr_scale(spread: Spread, index: int, nodes: int) -> float:
 
     With u evenly from -1 (first node) to 1 (last): 1 for `none`, 1 + u/2 for `linear` (0.5 to 1.5),
     2^u for `power` (0.5 to 2). A single node has u = 0.
-
-    Args:
-        spread: name of the spread.
-        index: which of the nodes, from 0 to `nodes` - 1.
-        nodes: how many nodes there are.
 
     >>> [lr_scale("linear", index, nodes=3) for index in range(3)]
     [0.5, 1.0, 1.5]

@@ -7,8 +7,8 @@ From each fetch that streams, two numbers are learnt about the way to that peer:
     rate       payload bytes after that header, over the seconds they took
 
 Each is smoothed with the gain 1/8 of TCP's round-trip time (RFC 6298, section 2). The rate is the
-quotient of the smoothed bytes and the smoothed seconds, so a long stream counts for more than a
-short one. Streams below `FEWEST_BYTES` say nothing of a rate: they fit into the buffers on the way.
+quotient of the smoothed bytes and the smoothed seconds, so a long stream counts for more. Streams
+below `FEWEST_BYTES` say nothing of a rate: they fit into the buffers on the way.
 
 A fetch is expected to take `latency + bytes / rate`, with the bytes that streams of this peer
 usually have. Of peers of which that is known, one that takes longer than
@@ -47,25 +47,18 @@ LEAST_SHARE = 1 / 16
 
 @dataclass(frozen=True)
 class LinkEstimate:
-    """What is known about the way to one peer. Every change returns a new value.
+    """What is known about the way to one peer, smoothed. Every change returns a new value."""
 
-    Attributes:
-        latency_s: smoothed; `None` before the first answer.
-        stream_bytes, stream_s: of a stream, smoothed; 0 before the first.
-    """
-
-    latency_s: float | None = None
-    stream_bytes: float = 0.0
+    latency_s: float | None = None  # `None` before the first answer
+    stream_bytes: float = 0.0  # of a stream; 0 before the first
     stream_s: float = 0.0
 
     def answered(self, latency_s: float) -> LinkEstimate:
-        """Learn from the time that a peer took to answer."""
         if self.latency_s is None:
             return replace(self, latency_s=latency_s)
         return replace(self, latency_s=_smoothed(self.latency_s, latency_s))
 
     def streamed(self, nbytes: int, elapsed_s: float) -> LinkEstimate:
-        """Learn from so many payload bytes that came in so many seconds."""
         if nbytes < FEWEST_BYTES or elapsed_s <= 0:
             return self
         if not self.stream_bytes:
@@ -88,12 +81,7 @@ class LinkEstimate:
 
 
 def shares(expected_s: Mapping[str, float], budget_s: float) -> dict[str, float]:
-    """Return with which probability each slow peer takes part in a draw; the others always do.
-
-    Args:
-        expected_s: what a fetch from each peer takes, of those of which it is known.
-        budget_s: the longest that a fetch may take.
-    """
+    """Return with which probability each slow peer takes part in a draw; the others always do."""
     if not expected_s:
         return {}
     usual_s = max(FAR_ABOVE * median_low(expected_s.values()), FLOOR_S)

@@ -1,8 +1,8 @@
 """Leader lock-in: one node leads nearly always, perhaps for no merit of its own.
 
-Where nodes train on private shards, a leader's own shard can be easier than the others', which
-makes its loss lower for good: all are pulled toward the node that has seen the easiest data. In one
-run of LSGD a single node led 367 of 375 rounds.
+With private shards, a leader's own shard can be easier than the others', which makes its loss lower
+for good: all are pulled toward the node that has seen the easiest data. In one run of LSGD a single
+node led 367 of 375 rounds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ FEWEST_ROUNDS = 100
 
 
 class LockIn:
-    """Watches who leads, and warns once of each node that leads too often.
-
-    Args:
-        window: how many rounds to look back; fewer than `FEWEST_ROUNDS` say too little to warn.
-        share: a node that leads more than this share of them is warned of.
-    """
+    """Watches who leads, and warns once of each node that leads more than a share of the rounds."""
 
     def __init__(self, window: int = 400, share: float = 0.8) -> None:
         self._window = window
@@ -28,9 +23,8 @@ class LockIn:
         self._warned_of: set[str] = set()
 
     def note(self, leader: str) -> str | None:
-        """Count one more round that `leader` led; return a warning the first time it is too many.
-
-        Only the share of the node that leads can have grown, so no other is looked at.
+        """Count one more round that `leader` led; return a warning the first
+        time it is too many.
         """
         self._count(leader)
         led, rounds = self._rounds_led[leader], len(self._leaders)

@@ -2,7 +2,7 @@
 
 They are asked and told before others: a new connection costs more than a message, at both ends.
 Some of the others are drawn all the same, so that in the end all are asked and told, and parameters
-mix with those of all. Which peers are near changes with every draw of another one.
+mix with those of all.
 """
 
 from __future__ import annotations

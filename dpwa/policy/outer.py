@@ -12,13 +12,12 @@ torch.optim.SGD; mu = 0 and lr = 1 is plain local SGD:
 
     D = phi_i - (x_i + x_j)/2;    v = mu*v + D;    phi_i -= lr*(D + mu*v)
 
-Momentum can drive the nodes apart, and training would be blamed for it. Whether it does is a matter
-of the disagreement alone, so take training away, x = phi. Let e be how far a node's phi is from the
-mean, v its momentum, and the partner an independent draw from the same swarm. Then the moments
-(E ee, E ev, E vv) of the next round are a fixed 3x3 matrix times those of this one, and the swarm
-is stable in mean square if and only if the spectral radius of that matrix is below 1. The matrix
-maps moments to moments, so (Perron and Frobenius) its largest eigenvalue is real and passes 1 where
-det(I - A) = 0:
+Whether momentum drives the nodes apart is a matter of the disagreement alone, so take training
+away, x = phi. Let e be how far a node's phi is from the mean, v its momentum, and the partner an
+independent draw from the same swarm. Then the moments (E ee, E ev, E vv) of the next round are a
+fixed 3x3 matrix times those of this one, and the swarm is stable in mean square if and only if the
+spectral radius of that matrix is below 1. The matrix maps moments to moments, so (Perron and
+Frobenius) its largest eigenvalue is real and passes 1 where det(I - A) = 0:
 
     NoLoCo     gamma < 2*(1 - alpha^2)
     Nesterov   lr^2*mu*(1 + 2*mu)/4 + lr*(1/2 - mu^2) - (1 - mu^2) < 0
@@ -50,11 +49,7 @@ from numpy.typing import NDArray
 
 
 def noloco_limit(alpha: float) -> float:
-    """Return the gamma from which on NoLoCo on random pairs is unstable: 2*(1 - alpha^2).
-
-    Args:
-        alpha: momentum, from 0 to below 1.
-    """
+    """Return the gamma from which on NoLoCo on random pairs is unstable: 2*(1 - alpha^2)."""
     return 2.0 * (1.0 - alpha**2)
 
 
@@ -80,13 +75,7 @@ def noloco_moments(alpha: float, gamma: float) -> NDArray[np.float64]:
 
 
 def nesterov_limit(momentum: float) -> float:
-    """Return the learning rate from which on the outer Nesterov on random pairs is unstable.
-
-    The positive root of the quadratic above, in the form that holds for momentum 0 as well.
-
-    Args:
-        momentum: mu, from 0 to below 1.
-    """
+    """Return the learning rate from which on the outer Nesterov on random pairs is unstable."""
     mu = momentum
     root = math.sqrt((0.5 + mu) ** 2 - mu**3 * (1 + mu))
     return 2.0 * (1.0 - mu**2) / (0.5 - mu**2 + root)

@@ -54,9 +54,6 @@ class Mass:
 
     Not thread-safe. `published`, `factor`, `received` and `returned` are for the thread that
     merges. Others may call `share` and `delivered` at any time between them, under the same lock.
-
-    Attributes:
-        held: units that this node has.
     """
 
     def __init__(self) -> None:
@@ -80,13 +77,12 @@ class Mass:
         self._is_giving = True
 
     def share(self, transaction: bytes) -> int | None:
-        """Give half of what is held, rounded down, to go with the newest snapshot.
+        """Give half of what is held, rounded down, to go with the newest snapshot; return the
+        units.
 
-        A transaction that asks again gets the same share again, until it is over.
-
-        Returns:
-            The units, or `None` if nothing can be given: less than 2 units are held, or the model
-            is merged into since that snapshot, so that the two do not belong together.
+        A transaction that asks again gets the same share again, until it is over. `None`: less than
+        2 units are held, or the model is merged into since that snapshot, so that the two do not
+        belong together.
         """
         if transaction in self._shares:
             return self._shares[transaction].units
@@ -102,11 +98,10 @@ class Mass:
         self._shares.pop(transaction, None)
 
     def returned(self, transaction: bytes) -> float:
-        """Take back a share that was not merged.
+        """Take back a share that was not merged; return the factor to move x with.
 
-        Returns:
-            The factor to move x with toward the snapshot that the share had left with: its part of
-            what is now held; 0.0 if the model was not merged into since, or no such share was out.
+        That is toward the snapshot that the share had left with, by its part of what is now held;
+        0.0 if the model was not merged into since, or no such share was out.
         """
         share = self._shares.get(transaction)
         if share is None:
@@ -119,15 +114,13 @@ class Mass:
         return share.units / self.held
 
     def factor(self, units: int) -> float:
-        """Return the factor to merge a share with: units / (held + units).
-
-        Nothing is given from now on until the next snapshot, as the factor would be wrong.
+        """Return units / (held + units) to merge a share with; no more is given until the next
+        snapshot.
         """
         self._begin_merge()
         return units / (self.held + units)
 
     def received(self, units: int) -> None:
-        """Add a share that is merged now."""
         self._begin_merge()
         self.held += units
 

@@ -1,8 +1,8 @@
 """Quarantine: peers whose merges make the loss jump are not merged with for a while.
 
-After a merge the next loss is compared with what was expected. With the level of the loss
-L = max(|previous loss|, median of the recent |losses|), a change is (loss - previous) / L, and it
-is a jump if it is above both of
+After a merge the next loss is compared with what was expected. With the level of the loss L =
+max(|previous loss|, median of the recent |losses|), a change is (loss - previous) / L, and it is a
+jump if it is above both of
 
     median + threshold * 1.4826 * MAD        of the recent changes when nothing was wrong
     median + 0.25                            so that little noise on a smooth curve is no jump
@@ -13,12 +13,10 @@ Estimation, 1974). Changes are relative, as the noise of a loss grows and falls 
 median level if that is higher, so that one lucky loss near 0 makes no jump of the next.
 
 A jump is one strike, shared by the peers merged since the last loss in proportion to their factors.
-A loss without a jump takes back `CLEAN_MERGE` of a strike, shared alike: a peer that is blamed by
-chance less often than that stays free. With `strikes` strikes a peer is put into quarantine, each
-time for twice as long, up to an hour.
-
-If that were more than half of the peers in view, it is rather this node's own training that is at
-fault: then all are released, and what was learnt is forgotten.
+A loss without a jump takes back `CLEAN_MERGE` of a strike, shared alike. With `strikes` strikes a
+peer is put into quarantine, each time for twice as long, up to an hour. If that were more than half
+of the peers in view, it is rather this node's own training that is at fault: then all are released,
+and what was learnt is forgotten.
 
 What it cannot see: a peer that does harm slowly, one whose harm lasts until it is merged again (the
 loss is high, but jumps no more), or one that does harm with fewer than one in eleven of its merges
@@ -58,9 +56,8 @@ class LossChanges:
         self._changes: deque[float] = deque(maxlen=WINDOW)
 
     def change_to(self, loss: float) -> float | None:
-        """Return the change from the previous loss; `None` if there is nothing to compare with.
-
-        It is infinite if the loss is not finite.
+        """Return the change from the previous loss; `None`: nothing to compare with; inf: not
+        finite.
         """
         if not self._losses:
             return None
@@ -71,7 +68,6 @@ class LossChanges:
         return (loss - previous) / level if level else None
 
     def expectation(self) -> Expectation | None:
-        """Return what to expect; `None` as long as too little is known."""
         if len(self._changes) < WARM_UP:
             return None
         middle = median(self._changes)
@@ -79,10 +75,7 @@ class LossChanges:
         return Expectation(middle, DEVIATION_OF_MAD * spread)
 
     def learn(self, loss: float, change: float | None) -> None:
-        """Remember a loss, and the change to it unless that is `None`.
-
-        After a loss that is not finite nothing before it is comparable any more.
-        """
+        """Remember a loss and the change to it; one that is not finite forgets all before."""
         if not math.isfinite(loss):
             self._losses.clear()
             return
@@ -100,13 +93,7 @@ class Quarantine:
     def __init__(
         self, threshold: float = 4.0, strikes: float = 3.0, duration_s: float = 60.0
     ) -> None:
-        """Start with nobody in quarantine.
-
-        Args:
-            threshold: how many deviations above the expected change a jump begins.
-            strikes: how many put a peer into quarantine.
-            duration_s: how long the first time lasts; at most an hour.
-        """
+        """Begin a jump at `threshold` deviations; quarantine for `duration_s` at first."""
         self._threshold = threshold
         self._strikes_allowed = strikes
         self._duration_s = duration_s
@@ -122,18 +109,11 @@ class Quarantine:
             self._factors[peer] = self._factors.get(peer, 0.0) + factor
 
     def measured(self, loss: float | None, now: float, peers: int) -> str | None:
-        """Judge the merges since the last loss by this one.
+        """Judge the merges since the last loss by this one; return what to log, if anything.
 
-        A loss that is `None` was not measured: the merges wait for the next. The first loss, and
-        the first after one that was not finite, has nothing to be compared with.
-
-        Args:
-            loss: training loss; not finite if this node has diverged, which is a jump.
-            now: seconds on any clock that is the same in every call.
-            peers: how many peers are in view, those in quarantine included.
-
-        Returns:
-            What to log if a peer was put into quarantine, or all were released.
+        A loss that is `None` was not measured: the merges wait for the next. One that is not finite
+        is a jump. The first loss, and the first after one that was not finite, has nothing to be
+        compared with. `peers` counts those in quarantine, too.
         """
         if loss is None:
             return None
@@ -151,7 +131,6 @@ class Quarantine:
         return self._blame(shares, now, peers, _jump_text(change, expected))
 
     def quarantined(self, now: float) -> frozenset[str]:
-        """Return the peers not to merge with."""
         return frozenset(peer for peer, until in self._until.items() if now < until)
 
     def report(self, now: float) -> Mapping[str, Any]:

@@ -1,15 +1,13 @@
 """Rates: a token bucket, and one that several share fairly.
 
 A token bucket fills at `rate_per_s` up to `burst`, and whoever wants to send takes what it sends
-out of it.  Source: J. Turner, New Directions in Communications (or Which Way to the Information
+out of it. Source: J. Turner, New Directions in Communications (or Which Way to the Information
 Age?), IEEE Communications Magazine (1986); the meter of RFC 2697.
 
 An amount larger than the burst is let through when the bucket is full, and leaves a debt. So in any
 window of t seconds it lets through at most
 
     rate_per_s * t + max(burst, largest amount)
-
-and a long run of such amounts has exactly the rate.
 
 >>> bucket = TokenBucket(rate_per_s=10.0, burst=20.0)
 >>> bucket = bucket.taken(20.0, now=0.0)
@@ -30,19 +28,12 @@ _ROUNDING = 1e-9  # of sums of floats: a full bucket is full, and who has waited
 
 @dataclass(frozen=True)
 class TokenBucket:
-    """The state of the rule. Every change returns a new value; a new bucket is full.
-
-    Attributes:
-        rate_per_s: tokens that come in a second.
-        burst: the most that it holds.
-        missing: tokens that it lacked to be full at `at`; above `burst`, a debt.
-        at: when that was, in seconds on any clock that never goes backwards.
-    """
+    """The state of the rule. Every change returns a new value; a new bucket is full."""
 
     rate_per_s: float
-    burst: float
-    missing: float = 0.0
-    at: float = -math.inf
+    burst: float  # the most that it holds
+    missing: float = 0.0  # tokens that it lacked to be full at `at`; above `burst`, a debt
+    at: float = -math.inf  # in seconds on any clock that never goes backwards
 
     def taken(self, amount: float, now: float) -> TokenBucket | None:
         """Take tokens out; `None` when there are not enough yet."""
@@ -52,7 +43,6 @@ class TokenBucket:
         return replace(self, missing=missing + amount, at=now)
 
     def returned(self, amount: float) -> TokenBucket:
-        """Put back what was taken out and not used."""
         return replace(self, missing=max(0.0, self.missing - amount))
 
     def wait_s(self, amount: float, now: float) -> float:
@@ -73,13 +63,12 @@ class FairBucket:
 
     A claim is tagged with the virtual time at which it would be done, `V + amount`, V being the tag
     of whatever was let through last; of the claims that wait, the one with the lowest tag goes
-    first. So readers that always have something to send get equal numbers of tokens, whatever the
-    sizes of their claims, and a claim waits for a bounded number of others, even if new readers
-    come without end.  Source: S. J. Golestani, A Self-Clocked Fair Queueing Scheme for Broadband
-    Applications (1994).
+    first. So readers that always have something to send get equal numbers of tokens, and a claim
+    waits for a bounded number of others. Source: S. J. Golestani, A Self-Clocked Fair Queueing
+    Scheme for Broadband Applications (1994).
 
-    Nobody waits for a reader that is forgotten; one that does not claim again within `PATIENCE_S`
-    counts as such, but until then its claim holds up those behind it.
+    A reader that does not claim again within `PATIENCE_S` is forgotten, but until then its claim
+    holds up those behind it.
     """
 
     PATIENCE_S = 0.25
@@ -90,9 +79,8 @@ class FairBucket:
         self._virtual = 0.0
 
     def claim(self, reader: str, amount: float, now: float) -> bool:
-        """Take tokens for a reader; `False`: it is not its turn, or there are too few as yet.
-
-        A reader that got `False` is expected to ask again soon.
+        """Take tokens for a reader; `False`: it is to ask again soon, as it is not its turn, or
+        there are too few as yet.
         """
         self._waiting = {
             r: claim for r, claim in self._waiting.items() if now - claim.asked <= self.PATIENCE_S
@@ -114,7 +102,6 @@ class FairBucket:
         self._waiting.pop(reader, None)
 
     def give_back(self, amount: float) -> None:
-        """Return what a reader had claimed and could not use."""
         self._bucket = self._bucket.returned(amount)
 
 

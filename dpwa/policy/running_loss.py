@@ -1,11 +1,11 @@
 """The running mean of a training loss, by which a leader is chosen.
 
 Mean over the last `window` measured losses, divided by how many there are: a slow worker, whose
-window is half filled, must not look twice as good as it is.  Source: LSGD (Teng et al., 2019),
-where the window is called averaging size.
+window is half filled, must not look twice as good as it is. Source: LSGD (Teng et al., 2019), where
+the window is called averaging size.
 
-The sum is kept as an exact integer, in units of the smallest number above 0 that a float can hold.
-So an addition is taken back without a trace, and the mean never drifts however long the run.
+The sum is kept as an exact integer, in units of the smallest float above 0, so the mean never
+drifts however long the run.
 
 >>> loss = RunningLoss(window=3)
 >>> for value in (9.0, 3.0, None, 2.0, 1.0):
@@ -25,10 +25,8 @@ _UNIT_BITS = 1074  # every finite float is a whole number of 2**-1074
 
 
 class RunningLoss:
-    """The mean of the last `window` losses that were measured.
-
-    Raises:
-        UserError: the window is not at least 1.
+    """The mean of the last `window` losses that were measured; a `UserError`
+    for a window below 1.
     """
 
     def __init__(self, window: int) -> None:
@@ -53,10 +51,7 @@ class RunningLoss:
 
     @property
     def mean(self) -> float | None:
-        """The mean of what is there, correctly rounded; `None` when nothing was measured.
-
-        It is `inf` as long as a loss that is not finite is in the window.
-        """
+        """The mean, correctly rounded; `None`: nothing measured; `inf`: one loss is not finite."""
         if not self._losses:
             return None
         if self._infinite:
@@ -65,7 +60,6 @@ class RunningLoss:
 
 
 def _in_units(loss: float) -> tuple[int, int]:
-    """Return what a loss adds to the total, and to the number of those that are not finite."""
     if not math.isfinite(loss):
         return 0, 1
     numerator, denominator = loss.as_integer_ratio()  # the denominator is a power of 2

@@ -7,8 +7,8 @@ sets
     due = max(due, now) + c / share
 
 and the next one is too early by `due - now - burst / share` seconds, if that is positive. So in any
-time t they cost at most `share * t + burst`, and what the last one has cost beyond that.
-Source: ITU-T Recommendation I.371 (virtual scheduling), with seconds of a core for cells.
+time t they cost at most `share * t + burst`, and what the last one has cost beyond that. Source:
+ITU-T Recommendation I.371 (virtual scheduling), with seconds of a core for cells.
 
 >>> budget = ServingBudget(share=0.1, burst_s=0.05)
 >>> budget.charge(0.05, now=0.0)
@@ -23,12 +23,7 @@ import math
 
 
 class ServingBudget:
-    """What was used of it. Not thread-safe.
-
-    Args:
-        share: of one core, above 0.
-        burst_s: seconds of a core that may be used at once.
-    """
+    """What was used of it. Not thread-safe."""
 
     def __init__(self, share: float, burst_s: float) -> None:
         self._share = share
@@ -36,11 +31,8 @@ class ServingBudget:
         self._due = -math.inf
 
     def charge(self, cost_s: float, now: float) -> float:
-        """Charge what a request has cost; return the seconds to wait before the next one is read.
-
-        Args:
-            cost_s: seconds of a core.
-            now: in seconds, on a clock that never goes backwards.
+        """Charge the seconds of a core that a request has cost; return how long to wait before the
+        next.
         """
         self._due = max(self._due, now) + cost_s / self._share
         return max(0.0, self._due - now - self._tolerance_s)

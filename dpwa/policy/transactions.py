@@ -142,14 +142,10 @@ class _Finished:
 class Transactions:
     """All transactions of one node, in both roles. Not thread-safe; `now`: seconds of a clock.
 
-    Call `undelivered` and `expire` several times within the time that a transaction may take.
-
-    Args:
-        own: the name of this node.
-        is_exclusive: whether the node takes part in one undecided transaction at a time, and the
-            answering side has something to prepare. Otherwise (push-sum) it is prepared when it
-            accepts.
-        remember_s: for how long to try to agree on the end of a transaction.
+    Call `undelivered` and `expire` several times within the time that a transaction may take. With
+    `is_exclusive` the node takes part in one undecided transaction at a time, and the answering
+    side has something to prepare; otherwise (push-sum) it is prepared when it accepts.
+    `remember_s`: for how long to try to agree on the end of a transaction.
     """
 
     def __init__(self, own: str, *, is_exclusive: bool, remember_s: float) -> None:
@@ -194,13 +190,10 @@ class Transactions:
         return over
 
     def forget_peer(self, peer: str, now: float) -> tuple[bytes, ...]:
-        """Abort what is open with a peer that has ended, or was removed.
+        """Abort what is open with a peer that has ended; return what this side was answering.
 
         What was decided stands, and is sent to it as long as it can be. A transaction that this
-        side has prepared stays in doubt like any other: the peer may have committed.
-
-        Returns:
-            The transactions that this side was answering and that are over now.
+        side has prepared stays in doubt like any other.
         """
         for transaction in [
             transaction for transaction, asked in self._asked.items() if asked.peer == peer
@@ -227,13 +220,8 @@ class Transactions:
     # The asking side
 
     def propose(self, transaction: bytes, peer: str, now: float, expires: float) -> bool:
-        """Propose to a peer; `False` if this node is engaged, and nothing is to be sent.
-
-        Args:
-            transaction: a new id, of 8 random bytes.
-            peer: who is asked.
-            now: the time.
-            expires: when the transaction is aborted unless it was decided.
+        """Propose (id: 8 new random bytes); `False` if this node is engaged, and nothing is to be
+        sent.
         """
         if peer == self._own or self.is_engaged(now) or len(self._asked) >= MOST_OPEN:
             return False
@@ -241,9 +229,8 @@ class Transactions:
         return True
 
     def agreed(self, transaction: bytes) -> bool:
-        """Take that the peer has accepted; `False` if it is over, or was never proposed.
-
-        Then tell the peer what `decide(transaction, commit=False, now)` returns.
+        """Take that the peer has accepted; `False`: it is over, so tell the peer what `decide`
+        returns.
         """
         asked = self._asked.get(transaction)
         if asked is None:
@@ -289,15 +276,13 @@ class Transactions:
         return commit
 
     def noted(self, transaction: bytes) -> None:
-        """Take that the peer knows the decision."""
         made = self._decisions.pop(transaction, None)
         if made is not None:
             self._finished.add(transaction, made.commit)
 
     def undelivered(self, now: float) -> tuple[tuple[bytes, str, bool], ...]:
-        """Return (transaction, peer, commit) of all decisions to send, now or again.
-
-        A decision that is not noted within `remember_s` is given up.
+        """Return (transaction, peer, commit) of the decisions to send; given up
+        after `remember_s`.
         """
         for transaction in [
             transaction for transaction, made in self._decisions.items() if made.until <= now
@@ -313,12 +298,7 @@ class Transactions:
         """Take a proposal, or refuse it for good: the same transaction is never taken later.
 
         An own proposal that gives way to this one is aborted, and turns up in `undelivered`.
-
-        Args:
-            transaction: the id that the peer has given it.
-            peer: who asks.
-            now: the time.
-            expires: until when the peer may commit, or later.
+        `expires`: until when the peer may commit, or later.
         """
         if transaction in self._answered:
             return Acceptance.REPEATED
@@ -334,10 +314,8 @@ class Transactions:
         return Acceptance.ACCEPTED
 
     def ready(self, transaction: bytes) -> bool:
-        """Note that this side can commit: it has the peer's snapshot, all of it.
-
-        Returns:
-            Whether to say Prepared, now or again: the transaction is not over.
+        """Note that this side has all of the peer's snapshot; return whether to say Prepared, again
+        too.
         """
         answered = self._answered.get(transaction)
         if answered is None:
@@ -346,9 +324,8 @@ class Transactions:
         return True
 
     def decided(self, transaction: bytes, commit: bool) -> Verdict:
-        """Take the peer's decision. `COMMIT` is to be applied, and comes once for each transaction.
-
-        A commit of what this side had not prepared cannot be applied: `ABORT`, and `unresolved`.
+        """Take the peer's decision; a commit of what was not prepared is
+        `ABORT`, and `unresolved`.
         """
         answered = self._answered.get(transaction)
         if answered is None:

@@ -40,26 +40,22 @@ _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 def height_of(nodes: int) -> float:
-    """Return how high a picture with a bar for each node is, in inches."""
     return min(6.0, max(2.2, 1.3 + ROW_INCHES * nodes))
 
 
 def shares_of(node: NodeLog) -> dict[str, float] | None:
-    """Return which share of its time a node spent on what; `None` if it does not say."""
     spent = {activity: node.total(f"{activity}_s") for activity in ACTIVITIES}
     total = sum(spent.values())
     return {activity: s / total for activity, s in spent.items()} if total > 0 else None
 
 
 def traffic_of(node: NodeLog) -> dict[str, float]:
-    """Return the bytes that a node has sent, received, and merged without receiving them."""
     merged, received = node.total("merged_bytes"), node.total("received_bytes")
     mapped = max(0.0, merged - received)
     return {"sent": node.total("sent_bytes"), "received": received, "mapped": mapped}
 
 
 def draw_time(figure: Figure, run: Run) -> None:
-    """Draw a bar for each node: which share of its time went where."""
     axes = figure.subplots()
     shares = {name: shares_of(node) for name, node in run.nodes.items()}
     if not any(shares.values()):
@@ -163,17 +159,9 @@ MOMENTS = 80  # of a time line: what several nodes notice in one of them is one 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a kind of event is shown.
-
-    Attributes:
-        marker: of matplotlib.
-        colour: in light.
-        text: in the legend.
-    """
-
-    marker: str
-    colour: str
-    text: str
+    marker: str  # of matplotlib
+    colour: str  # in light
+    text: str  # in the legend
 
 
 MARKS = {
@@ -195,7 +183,6 @@ MARKS = {
 
 
 def merges_of(run: Run) -> Floats:
-    """Return how often each node has merged each other, shape `(nodes, nodes)`."""
     names = list(run.nodes)
     position = {name: index for index, name in enumerate(names)}
     found = np.zeros((len(names), len(names)))
@@ -207,7 +194,6 @@ def merges_of(run: Run) -> Floats:
 
 
 def draw_pairs(figure: Figure, run: Run) -> None:
-    """Draw how often each node has merged each other: one cell a pair."""
     from matplotlib import colormaps
 
     axes = figure.subplots()
@@ -268,9 +254,7 @@ def draw_events(figure: Figure, facts: Facts) -> None:
 def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]]]:
     """Return what happened, each with all who have noticed it at about the same time.
 
-    Args:
-        run: what its files say.
-        most: how many moments at most; the rarest kinds come first, the order is that of time.
+    Of more than `most` the rarest kinds come first; the order is that of time.
     """
     window_s = max(2.0, run.seconds / MOMENTS)
     found: list[tuple[RunEvent, list[str]]] = []
@@ -293,7 +277,6 @@ def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]
 
 
 def _marks(facts: Facts) -> dict[str, list[tuple[float, str]]]:
-    """Return when what happened to whom, by kind."""
     found: dict[str, list[tuple[float, str]]] = {}
     for event, _ in moments(facts.run):
         if event.kind in MARKS and event.about in facts.run.nodes:

@@ -42,13 +42,7 @@ def style_sheet() -> str:
 
 
 def inline_svg(figure: Figure, name: str, alt: str) -> str:
-    """Return a figure as an element of HTML.
-
-    Args:
-        figure: it.
-        name: of the picture: a word that no other picture of the page has.
-        alt: what is to be seen, in words.
-    """
+    """Return a figure as an element of HTML; no other picture of the page may have its `name`."""
     data = io.BytesIO()
     figure.savefig(data, format="svg", facecolor="none", metadata={"Date": None})
     root = ET.fromstring(data.getvalue())  # noqa: S314  (of matplotlib, and just written)
@@ -127,44 +121,22 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Chart:
-    """One picture.
-
-    Attributes:
-        name: a word; that of its file, too.
-        title: what it shows.
-        text: how to read it.
-        alt: what is to be seen, in words.
-        draw: draws it into an empty figure.
-        height: in inches.
-    """
-
-    name: str
+    name: str  # a word; that of its file, too
     title: str
-    text: str
-    alt: str
-    draw: Callable[[Figure], None]
-    height: float = HEIGHT
+    text: str  # how to read it
+    alt: str  # what is to be seen, in words
+    draw: Callable[[Figure], None]  # into an empty figure
+    height: float = HEIGHT  # in inches
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture that was drawn.
-
-    Attributes:
-        chart: which.
-        svg: of it, to stand in a page.
-    """
-
     chart: Chart
     svg: str
 
 
 def drawn(charts: list[Chart], folder: Path) -> Iterator[Drawn]:
-    """Draw pictures, and write each as a PNG into a folder.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Draw pictures, and write each as a PNG into a folder."""
     with drawing():
         for chart in charts:
             figure = new_figure(chart.height)
@@ -187,7 +159,6 @@ def looks_for(facts: Facts) -> Looks:
 
 
 def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
-    """Return the pictures of how the training went."""
     run = facts.run
     has_distance = any(np.isfinite(d).any() for _, d in curves.distance_curves(run).values())
     return [
@@ -226,7 +197,6 @@ def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
 
 
 def gossip_charts(facts: Facts) -> list[Chart]:
-    """Return the pictures of who has exchanged what with whom."""
     run = facts.run
     return [
         Chart(

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 
 def comparison_charts(runs: Sequence[ComparedRun], looks: Looks) -> list[Chart]:
-    """Return the pictures.
-
-    Args:
-        runs: that are compared.
-        looks: how each is drawn, by label.
-    """
     longest = max(run.facts.run.seconds for run in runs)
     length, unit = time_unit(longest)
     text = "The line is the mean of the nodes, the area from the least to the greatest."
@@ -136,18 +130,10 @@ PAGE_NAME = "compare.html"
 
 
 def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Path) -> Path:
-    """Write the page and the pictures into a folder, which is made if it is not there.
+    """Write the page and the pictures into a folder, which is made; return where the page is.
 
-    Args:
-        runs: at most `MOST_RUNS`.
-        loss: that they are to reach; `None`: the lowest that all have.
-        folder: to write into.
-
-    Returns:
-        Where the page is.
-
-    Raises:
-        UserError: it cannot be written.
+    There are at most `MOST_RUNS` runs. `loss` is what they are to reach; `None`: the lowest that
+    all have.
     """
     looks = looks_of([run.label for run in runs], {})
     with folder_to_write(folder):
@@ -159,12 +145,6 @@ def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Pa
 
 
 def table_of(runs: Sequence[ComparedRun], loss: float | None) -> tuple[list[str], list[list[str]]]:
-    """Return the headings, with the names of the runs, and a row for each figure.
-
-    Args:
-        runs: that are compared.
-        loss: that they are to reach; `None`: the lowest that all have.
-    """
     target = common_loss(runs) if loss is None else loss
     to_loss = f"to loss {number(target, 3)}"
     names = [

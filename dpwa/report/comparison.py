@@ -23,40 +23,22 @@ MOST_NODES = 0.5  # of a run: where fewer are, a mean would leap
 
 @dataclass(frozen=True)
 class Band:
-    """A value of all nodes of a run: its mean, and between which values it lies.
+    """A value of all nodes of a run: its mean, and between which values it lies."""
 
-    Attributes:
-        at: seconds since the start, or steps of a node; shape `(points,)`.
-        mean: of the nodes that are there then.
-        low: the least.
-        high: the greatest.
-    """
-
-    at: Floats
-    mean: Floats
+    at: Floats  # seconds since the start, or steps of a node; shape `(points,)`
+    mean: Floats  # of the nodes that are there then
     low: Floats
     high: Floats
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, as it stands beside others.
-
-    Attributes:
-        label: a name that no other of them has.
-        facts: what is to be said of it.
-        loss_by_time: by seconds since its start.
-        loss_by_steps: by steps that a node has taken.
-        speed: steps per second of a node, by seconds since its start.
-        moved: bytes that were merged by all nodes until then, by seconds since its start.
-    """
-
-    label: str
+    label: str  # a name that no other of them has
     facts: Facts
-    loss_by_time: Band
-    loss_by_steps: Band
-    speed: Band
-    moved: Curve
+    loss_by_time: Band  # by seconds since its start
+    loss_by_steps: Band  # by steps that a node has taken
+    speed: Band  # steps per second of a node, by seconds since its start
+    moved: Curve  # bytes that were merged by all nodes until then, by seconds since its start
 
     @property
     def lowest(self) -> float:
@@ -67,23 +49,16 @@ class ComparedRun:
 
     @property
     def has_loss(self) -> bool:
-        """Whether any loss is known."""
         return len(self.loss_by_time.mean) > 0
 
     def reached(self, loss: float) -> tuple[float | None, float | None]:
-        """Return after how many seconds, and after how many steps of a node, it had this loss.
-
-        Args:
-            loss: mean of the nodes.
-
-        Returns:
-            `None` for what it never had.
+        """Return after how many seconds, and steps of a node, the nodes' mean loss was this; or
+        `None`.
         """
         return _first_below(self.loss_by_time, loss), _first_below(self.loss_by_steps, loss)
 
 
 def compared(label: str, facts: Facts) -> ComparedRun:
-    """Return what of a run is compared with others."""
     run = facts.run
     losses, by_steps = {}, {}
     for name, node in run.nodes.items():
@@ -124,12 +99,6 @@ def common_loss(runs: Sequence[ComparedRun]) -> float | None:
 
 
 def figures_of_run(run: ComparedRun, loss: float | None) -> JsonObject:
-    """Return the figures of a run, for tables and programs.
-
-    Args:
-        run: which.
-        loss: that a run is to reach; `None`: no loss is known.
-    """
     facts = run.facts
     logs = [node.log for node in facts.nodes.values()]
     seconds, steps = (None, None) if loss is None else run.reached(loss)

@@ -35,17 +35,14 @@ Curve = tuple[Floats, Floats]  # times in seconds since the epoch, and values
 
 
 def loss_curves(run: Run) -> dict[str, Curve]:
-    """Return the losses of all nodes."""
     return {name: _curve(node, "loss") for name, node in run.nodes.items()}
 
 
 def distance_curves(run: Run) -> dict[str, Curve]:
-    """Return the consensus distances of all nodes."""
     return {name: _curve(node, "consensus_distance") for name, node in run.nodes.items()}
 
 
 def speed_curves(run: Run) -> dict[str, Curve]:
-    """Return the training steps per second of all nodes."""
     window_s = max(LEAST_WINDOW_S, run.seconds / SPEED_WINDOWS)
     return {name: speed(node, window_s) for name, node in run.nodes.items()}
 
@@ -68,12 +65,10 @@ def speed(node: NodeLog, window_s: float) -> Curve:
 
 
 def draw_loss(figure: Figure, run: Run, looks: Looks) -> None:
-    """Draw the loss of each node over time."""
     _draw(figure, run, looks, loss_curves(run), "training loss", "No node has told its loss.")
 
 
 def draw_speed(figure: Figure, run: Run, looks: Looks) -> None:
-    """Draw the steps per second of each node over time."""
     curves = speed_curves(run)
     axes = _draw(figure, run, looks, curves, "steps per second", "No node has taken steps.")
     if axes is not None:
@@ -128,10 +123,7 @@ def middle_of(
 ) -> Curve:
     """Return the middle of several curves at each moment, of those that are there then.
 
-    Args:
-        curves: of all nodes.
-        middle: makes one value of many along an axis, and passes over NaN.
-        points: how many moments.
+    `middle` makes one value of many along an axis, and passes over NaN.
     """
     there = [(times, values) for times, values in curves.values() if len(times)]
     if not there:

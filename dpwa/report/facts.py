@@ -35,25 +35,14 @@ _SAID = {
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is to be said of a node.
-
-    Attributes:
-        log: what its files say.
-        rates: while it trained.
-        end: how its log ends.
-        verdicts: what was the matter with it; the worst first.
-        loss: the last one known, infinite once it has diverged; NaN: none.
-    """
-
     log: NodeLog
-    rates: Rates
-    end: End
-    verdicts: tuple[NodeVerdict, ...]
-    loss: float
+    rates: Rates  # while it trained
+    end: End  # how its log ends
+    verdicts: tuple[NodeVerdict, ...]  # what was the matter with it; the worst first
+    loss: float  # the last one known, infinite once it has diverged; NaN: none
 
     @property
     def name(self) -> str:
-        """Of the node."""
         return self.log.name
 
     def is_(self, *kinds: str) -> bool:
@@ -63,21 +52,12 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is to be said of a run.
-
-    Attributes:
-        run: what its files say.
-        nodes: by name.
-        general: what stands out and is about no single node.
-    """
-
     run: Run
-    nodes: Mapping[str, NodeFacts]
-    general: tuple[NodeVerdict, ...]
+    nodes: Mapping[str, NodeFacts]  # by name
+    general: tuple[NodeVerdict, ...]  # what stands out and is about no single node
 
     @property
     def steps(self) -> float:
-        """Training steps of all nodes."""
         return sum(node.log.total("steps") for node in self.nodes.values())
 
     @property
@@ -95,16 +75,12 @@ class Facts:
 
     @property
     def is_running(self) -> bool:
-        """Whether some node was still at work when its log was read."""
         return any(node.end == "running" for node in self.nodes.values())
 
 
 def facts_of(run: Run, now: float) -> Facts:
-    """Judge a run.
-
-    Args:
-        run: what its files say.
-        now: seconds since the epoch; what has written a moment ago runs still.
+    """Judge a run; `now` is in seconds since the epoch: what has written a
+    moment ago runs still.
     """
     ends = {name: _end(node, run, now) for name, node in run.nodes.items()}
     rates = {name: rates_of(_training(node, ends[name])) for name, node in run.nodes.items()}
@@ -163,13 +139,11 @@ def _training(node: NodeLog, end: End) -> Floats:
 
 
 def _said_of(name: str, run: Run) -> dict[str, str]:
-    """Return what others said of a node's health at the end."""
     told = {other: node.exchanged.get(name) for other, node in run.nodes.items() if other != name}
     return {other: exchanged.health for other, exchanged in told.items() if exchanged}
 
 
 def _quarantined_by(name: str, run: Run) -> list[str]:
-    """Return who left a node alone at the end."""
     found = []
     for other, node in run.nodes.items():
         kinds = [event.kind for event in node.events if event.about == name]
@@ -225,7 +199,6 @@ def _lost_together(run: Run) -> NodeVerdict:
 
 
 def _restarts(node: NodeLog) -> list[NodeVerdict]:
-    """Say how often a node was started again."""
     pairs = list(pairwise(node.processes))
     if not pairs:
         return []

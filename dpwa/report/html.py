@@ -80,12 +80,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def document(title: str, body: Iterable[str]) -> str:
-    """Return a whole page.
-
-    Args:
-        title: as plain text.
-        body: pieces of HTML.
-    """
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -97,7 +91,6 @@ def document(title: str, body: Iterable[str]) -> str:
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Return a paragraph of plain text."""
     named = f' class="{kind}"' if kind else ""
     return f"<p{named}>{escape(text)}</p>"
 
@@ -112,7 +105,6 @@ def tiles(values: Iterable[tuple[str, str, str]]) -> str:
 
 
 def figures(drawn: Iterable[Drawn]) -> str:
-    """Return pictures side by side, each with what it shows."""
     parts = [
         f'<figure id="{d.chart.name}"><figcaption><h3>{escape(d.chart.title)}</h3>'
         f"{paragraph(d.chart.text)}</figcaption>{d.svg}</figure>"
@@ -130,11 +122,7 @@ def table(
 ) -> str:
     """Return a table of plain text that can be scrolled; the first column names the rows.
 
-    Args:
-        caption: what it shows.
-        headings: of the columns.
-        rows: cells.
-        text: indices of columns with words, not numbers.
+    `text` are indices of columns with words, not numbers.
     """
     kinds = [' class="text"' if index in text else "" for index in range(len(headings))]
     head = "".join(

@@ -46,23 +46,14 @@ _NODE_HEADINGS = (
 
 
 def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> str:
-    """Return the page.
-
-    Args:
-        facts: what is to be said.
-        training: pictures of how the training went.
-        gossip: pictures of who exchanged what.
-    """
     return document(f"Report of {title_of(facts.run)}", _body(facts, training, gossip))
 
 
 def title_of(run: Run) -> str:
-    """Return the name of a run."""
     return printable(run.folder.resolve().name) or "the run"
 
 
 def sentences(facts: Facts) -> Iterator[str]:
-    """Yield the summary of a run in words."""
     run, count = facts.run, len(facts.nodes)
     until = "so far" if facts.is_running else f"to {clock(run.last)}"
     speeds = [s for node in facts.nodes.values() if (s := node.rates.steps_per_s)]
@@ -244,14 +235,7 @@ PAGE_NAME = "report.html"
 
 
 def write_report(facts: Facts, folder: Path) -> Path:
-    """Write the page and the pictures into a folder, which is made if it is not there.
-
-    Returns:
-        Where the page is.
-
-    Raises:
-        UserError: it cannot be written.
-    """
+    """Write the page and the pictures into a folder, which is made; return where the page is."""
     path = folder / PAGE_NAME
     with folder_to_write(folder):
         training = list(drawn(training_charts(facts, looks_for(facts)), folder))
@@ -262,11 +246,7 @@ def write_report(facts: Facts, folder: Path) -> Path:
 
 @contextmanager
 def folder_to_write(folder: Path) -> Iterator[None]:
-    """Make a folder if it is not there; whatever cannot be written into it is one clear error.
-
-    Raises:
-        UserError: it cannot be made, or written to.
-    """
+    """Make a folder; whatever cannot be written into it is one `UserError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

@@ -69,21 +69,12 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a node is drawn.
-
-    Attributes:
-        colour: in light.
-        style: of its lines.
-        label: in the legend; empty: it is not there.
-    """
-
-    colour: str
+    colour: str  # in light
     style: Any = "-"
-    label: str = ""
+    label: str = ""  # in the legend; empty: it is not there
 
     @property
     def line(self) -> dict[str, Any]:
-        """What its lines are drawn with."""
         width, order = (1.6, 3) if self.label else (0.7, 2)
         return {"color": self.colour, "linestyle": self.style, "linewidth": width, "zorder": order}
 
@@ -94,9 +85,7 @@ Looks = Mapping[str, LineStyle]
 def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
     """Return how nodes are drawn: each in a colour of its own, or of many those that stand out.
 
-    Args:
-        names: of all nodes.
-        remarkable: what stands out, in a word, by name; the most important first.
+    `remarkable`: what stands out, in a word, by name; the most important first.
     """
     if len(names) <= MOST_COLOURS:
         return {
@@ -109,17 +98,12 @@ def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
 
 
 def short(name: str) -> str:
-    """Return a name that fits into a picture."""
     name = name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
     return f" {name}" if name.startswith("_") else name  # legends pass over what begins with _
 
 
 def require_matplotlib(command: str) -> None:
-    """Make sure that pictures can be drawn, before anything takes its time.
-
-    Raises:
-        UserError: matplotlib is missing.
-    """
+    """Raise `UserError` without matplotlib, before anything takes its time."""
     import importlib.util
 
     if importlib.util.find_spec("matplotlib") is None:
@@ -142,7 +126,6 @@ def drawing() -> Iterator[None]:
 
 
 def new_figure(height: float = HEIGHT, width: float = WIDTH) -> Figure:
-    """Return an empty figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -152,16 +135,10 @@ def new_figure(height: float = HEIGHT, width: float = WIDTH) -> Figure:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write a figure as it looks on a light page.
-
-    Raises:
-        OSError: it cannot be written.
-    """
     figure.savefig(path, format="png", facecolor=PAGE)
 
 
 def label(axes: Axes, width: str, height: str, *, grid: str = "y") -> None:
-    """Name the axes, and make them unobtrusive."""
     axes.set_facecolor("none")
     axes.set_xlabel(width, color=FAINT)
     axes.set_ylabel(height, color=FAINT)
@@ -176,7 +153,6 @@ def label(axes: Axes, width: str, height: str, *, grid: str = "y") -> None:
 
 
 def legend(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
-    """Put a legend below everything."""
     if handles:
         figure.legend(
             handles=handles,
@@ -191,7 +167,6 @@ def legend(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
 
 
 def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
-    """Return the entries of a legend for these nodes."""
     from matplotlib.lines import Line2D
 
     shown = [looks[name] for name in names if looks[name].label]
@@ -204,7 +179,6 @@ def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
 
 
 def nothing(axes: Axes, text: str) -> None:
-    """Say why there is nothing to be seen."""
     axes.axis("off")
     axes.text(0.5, 0.5, text, ha="center", va="center", color=FAINT, transform=axes.transAxes)
 

@@ -20,7 +20,6 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Return a number of bytes with its unit."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(nbytes) < 1000 or unit == "TB":
             break
@@ -29,7 +28,6 @@ def size(nbytes: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share of 1 as percent."""
     if value is None:
         return UNKNOWN
     if 0 < value < 1e-4:
@@ -49,17 +47,14 @@ def duration(seconds: float) -> str:
 
 
 def clock(at: float) -> str:
-    """Return the time of day here of a moment."""
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def moment(at: float) -> str:
-    """Return the day and the time here of a moment, with the time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)).rstrip()
 
 
 def names(listed: Sequence[str], most: int = MOST_NAMES) -> str:
-    """Return names as an enumeration, and how many more there are."""
     shown = list(listed[:most])
     if len(listed) > most:
         shown.append(f"{len(listed) - most} more")
@@ -67,5 +62,4 @@ def names(listed: Sequence[str], most: int = MOST_NAMES) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """Return how many there are of something."""
     return f"{count:,} {word}{'s' * (count != 1)}"

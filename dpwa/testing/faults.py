@@ -1,7 +1,7 @@
 """Plans of faults: which signal a process sends itself, at which moment of its work.
 
 The moments are the fault points of `dpwa.fault_points`, such as `collective.met`: a plan hits the
-same line of code each time, where a sleep and a signal from outside hit another line in each run.
+same line of code each time, where a signal from outside hits another line in each run.
 """
 
 from __future__ import annotations

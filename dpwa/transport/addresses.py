@@ -18,12 +18,8 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def resolved(endpoint: str) -> str:
-    """Return the endpoint to listen on; a host name becomes the address it stands for.
-
-    `tcp://*:port` and endpoints that are not TCP stay as they are.
-
-    Raises:
-        AddressError: the name has no address.
+    """Return the endpoint to listen on, with the address of a host name, or
+    raise `AddressError`.
     """
     any_port = endpoint.startswith("tcp://") and endpoint.endswith(":0")
     address = split_tcp(endpoint[:-1] + "1" if any_port else endpoint)
@@ -41,14 +37,7 @@ def resolved(endpoint: str) -> str:
 
 
 def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
-    """Return what listens at a name, an address, or `*`: all addresses, also those of IPv6.
-
-    Where a name has both families, it is IPv4.
-
-    Raises:
-        OSError: it cannot.
-        UnicodeError: it cannot even be looked up, such as `a..b`.
-    """
+    """Return what listens at a name (IPv4 first), an address, or `*`: all, also those of IPv6."""
     if host == "*" and socket.has_dualstack_ipv6():
         host = "::"
     found = socket.getaddrinfo(
@@ -103,12 +92,8 @@ def free_range(host: str, count: int) -> str:
 
 
 def all_resolved(endpoint: str) -> tuple[str, ...]:
-    """Return the endpoints that one with a host name stands for, IPv4 first; any other as it is.
-
-    It may take long.
-
-    Raises:
-        AddressError: the name has no address; the message says why.
+    """Return the endpoints of a host name, IPv4 first, or raise `AddressError`;
+    it may take long.
     """
     address = split_tcp(endpoint)
     if address is None or not is_name(address[0]):
@@ -142,10 +127,7 @@ def has_address(host: str) -> bool:
 
 
 def local_address(toward: str) -> str:
-    """Return the address of this machine from which a host is reached; nothing is sent.
-
-    `127.0.0.1` for this machine itself, and when there is no way to the host.
-    """
+    """Return the address of this machine on the way to a host, or `127.0.0.1`; nothing is sent."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -173,14 +155,10 @@ def is_elsewhere(host: str) -> bool:
 
 
 def is_at(endpoint: str, source: str) -> bool:
-    """Tell whether whoever asks may have an endpoint called that it names: it must be its own.
+    """Tell whether whoever asks from `source` may have an endpoint called: it must be its own.
 
     A process of this machine may name any address of this machine, a socket in the file system only
     over such a socket. Names are not looked up: that would tell as much as connecting does.
-
-    Args:
-        endpoint: where it says that it is.
-        source: where the request is from, see `ReceivedMessage`.
     """
     address, sender = split_tcp(endpoint), _ip_address(source)
     if address is None:
@@ -216,5 +194,4 @@ def _is_own(address: IpAddress) -> bool:
 
 
 def is_ipv6(endpoint: str) -> bool:
-    """Tell whether an endpoint needs an IPv6 socket."""
     return endpoint.startswith("tcp://[")

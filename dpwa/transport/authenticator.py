@@ -26,11 +26,7 @@ class Authenticator:
     """Serves one authorizer; made and closed by the thread that owns the listening socket.
 
     It has to be there before that socket is, and as long: ZeroMQ's own thread waits for it.
-
-    Args:
-        context: of the sockets that ask.
-        authorizer: decides who may come.
-        changed: called whenever other keys are allowed than before.
+    `changed` is called whenever other keys are allowed than before.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The authorizer of a node: who may connect, and whose messages are heard.
 
 ZeroMQ asks whether somebody may connect once, at the handshake (see authenticator.py). So whatever
-comes over a connection is checked again against the keys that are allowed at that moment.
-Whether there are keys or not, it counts who comes, who is refused and who has said nothing.
+comes over a connection is checked again against the keys that are allowed at that moment. It also
+counts who comes, who is refused and who has said nothing.
 """
 
 from __future__ import annotations
@@ -65,11 +65,7 @@ class Authorizer:
         self._heard.clear()
 
     def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
-        """Tell whether messages of a user are to be heard now; cheap, from any thread.
-
-        Args:
-            user_id: of `Received`.
-        """
+        """Tell whether messages of a user are to be heard now; cheap, from any thread."""
         return True
 
     def name_of(self, user_id: str | None) -> str | None:  # noqa: ARG002
@@ -81,19 +77,14 @@ class Authorizer:
         return True
 
     def heard(self, descriptor: int) -> None:
-        """Take note that a message that means something came over a connection."""
         self._heard.add(descriptor)
 
     def note(self, event: int, value: int) -> None:
-        """Count what the socket tells; of the authenticator.
+        """Count an event of `EVENTS` that the socket tells; of the authenticator.
 
-        Of a frame that is too long, or of what is no handshake at all, ZeroMQ tells nothing but
-        that the connection has ended.
-
-        Args:
-            event: of `EVENTS`.
-            value: the descriptor, of a connection that came or has ended; what was wrong, of a
-                handshake that failed by the protocol.
+        `value` is the descriptor of the connection, or what was wrong with a handshake. Of a frame
+        that is too long, or of what is no handshake at all, ZeroMQ tells only that the connection
+        has ended.
         """
         if event == ACCEPTED:
             self._accepted += 1

@@ -21,38 +21,19 @@ FRAMES_PER_TURN = 16
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Why there was no answer.
-
-    Attributes:
-        problem: in words.
-        is_reached: whether there was somebody.
-    """
-
     problem: str
-    is_reached: bool = False
+    is_reached: bool = False  # there was somebody
 
 
 @dataclass(frozen=True)
 class Question:
-    """What to ask, and what to do with the answer.
-
-    Attributes:
-        name: who should be there; empty if that is not known.
-        endpoint: where.
-        message: of the question.
-        answered: called with the answer and its payload.
-        failed: called, if there is none in time, with the reason.
-        timeout_s: how long to wait.
-        purpose: of the question, for whoever asks.
-    """
-
-    name: str
+    name: str  # who should be there; empty if that is not known
     endpoint: str
     message: Callable[[], tuple[Message, Frame | None]]
     answered: Callable[[Message, Frame], None]
-    failed: Callable[[NoAnswer], None]
+    failed: Callable[[NoAnswer], None]  # called, if there is no answer in time, with the reason
     timeout_s: float
-    purpose: str = ""
+    purpose: str = ""  # for whoever asks
 
 
 @dataclass
@@ -64,13 +45,7 @@ class _Call:
 
 
 class Calls:
-    """The calls under way; owned by one thread.
-
-    Args:
-        keyring: keys of those who are called.
-        clock: time source.
-        most: how many there may be at once.
-    """
+    """The calls under way, at most `most` at once; owned by one thread."""
 
     def __init__(self, keyring: Keyring | None, clock: Clock, most: int = MOST_CALLS) -> None:
         self._most = most
@@ -123,7 +98,6 @@ class Calls:
             self._end(call)
 
     def give_up(self) -> None:
-        """End all calls: their time is over."""
         for call in list(self._calls.values()):
             self._end(call)
             call.question.failed(_no_answer(call))

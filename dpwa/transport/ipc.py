@@ -27,10 +27,8 @@ def claimed(endpoint: str) -> Iterator[None]:
 
     Enter it before the socket is bound and leave it when it is closed. The lock on a file beside
     the path goes with the process, so a path whose owner was killed is free at once.
-
-    Raises:
-        AddressError: a living process listens there, a file that is no socket stands there, or the
-            folder cannot be written.
+    `AddressError`: a living process listens there, a file that is no socket stands there, or the
+    folder cannot be written.
     """
     path = ipc_path(endpoint)
     if path is None:

@@ -36,17 +36,8 @@ class _Allowed:
 class Keyring:
     """Whom a node knows by key; `reload` is called by one thread, everything else by any.
 
-    Args:
-        folder: of the keys.
-        own: name of the node whose secret key is used.
-        told: keys that are allowed beside those in the folder, by name.
-
-    Raises:
-        UserError: there is no CURVE, the secret key of the node is missing, or somebody else can
-            read it or put keys into the folder.
-
-    Attributes:
-        own: the keys of the node itself.
+    `told` keys are allowed beside those in the folder. `UserError`: there is no CURVE, the secret
+    key of the node is missing, or somebody else can read it or put keys into the folder.
     """
 
     def __init__(

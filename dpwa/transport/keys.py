@@ -8,7 +8,8 @@ A file is one line, and comments that begin with `#`:
 
     dpwa-public-key rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7
 
-The name of a file is the name of the node, and a key belongs to one name.
+The name of a file is the name of the node, and a key belongs to one name. All errors are
+`UserError`.
 """
 
 from __future__ import annotations
@@ -59,23 +60,14 @@ class SecretKey:
 
 @dataclass(frozen=True)
 class KeyPair:
-    """Both keys of a node.
-
-    Attributes:
-        public: in Z85, for everybody to see.
-        secret: for this node alone.
-    """
+    """Both keys of a node, in Z85."""
 
     public: str
     secret: SecretKey
 
     @classmethod
     def new(cls) -> KeyPair:
-        """Make new keys.
-
-        Raises:
-            UserError: libzmq cannot.
-        """
+        """Make new keys, if libzmq can."""
         require_curve()
         while True:
             public, secret = zmq.curve_keypair()
@@ -85,11 +77,6 @@ class KeyPair:
 
 
 def require_curve() -> None:
-    """Make sure that libzmq has been built with CURVE.
-
-    Raises:
-        UserError: it has not.
-    """
     if not zmq.has("curve"):
         raise UserError(
             f"`security: curve` needs a libzmq with CURVE, and {zmq.zmq_version()} here has none; "
@@ -103,23 +90,14 @@ def fingerprint(public: str) -> str:
 
 
 class KeyFolder:
-    """A folder of keys.
-
-    Attributes:
-        path: of the folder.
-        allowed: of the public keys in it.
-    """
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.allowed = self.path / ALLOWED
 
     def secret_file(self, name: str) -> Path:
-        """Return where the secret key of a node is."""
         return self.path / (name + SECRET_SUFFIX)
 
     def public_file(self, name: str) -> Path:
-        """Return where the public key of a node is."""
         return self.allowed / (name + PUBLIC_SUFFIX)
 
     def owners(self) -> list[str]:
@@ -131,11 +109,7 @@ class KeyFolder:
         return _names(self.allowed, PUBLIC_SUFFIX)
 
     def key_pair(self, name: str) -> KeyPair:
-        """Read the keys of a node.
-
-        Raises:
-            UserError: they are not there, cannot be read, or others can read or replace them.
-        """
+        """Read the keys of a node, which others must not be able to read or replace."""
         path = self.secret_file(name)
         self.require_closed()
         if not path.exists():
@@ -146,40 +120,23 @@ class KeyFolder:
         return KeyPair(public.decode(), secret)
 
     def public_key(self, name: str) -> str:
-        """Read the public key of a node.
-
-        Raises:
-            UserError: it is not there, cannot be read, or others can replace it.
-        """
+        """Read the public key of a node, which others must not be able to replace."""
         return read_public_key(self.public_file(name))
 
     def require_closed(self) -> None:
-        """Make sure that nobody else can put keys here.
-
-        Raises:
-            UserError: others can write to the folder, or to that of the public keys.
-        """
+        """Make sure that nobody else can put keys here."""
         for path in (self.path, self.allowed):
             if path.exists():
                 advice = "others can put keys there: chmod go-w"
                 _require_mode(path, path.stat().st_mode, _WRITTEN_BY_OTHERS, advice)
 
     def require_new(self, name: str) -> None:
-        """Make sure that there are no keys of this name, as none is ever overwritten.
-
-        Raises:
-            UserError: there is one.
-        """
+        """Make sure that there are no keys of this name, as none is ever overwritten."""
         for path in (self.secret_file(name), self.public_file(name)):
             if path.exists():
                 raise _exists(path)
 
     def create(self, name: str) -> KeyPair:
-        """Make new keys of a node, and their files.
-
-        Raises:
-            UserError: one of the files is there already, or cannot be written.
-        """
         self.require_new(name)
         pair = KeyPair.new()
         self._make_folders()
@@ -190,20 +147,10 @@ class KeyFolder:
         return pair
 
     def add(self, name: str, public: str) -> None:
-        """Let a node in, by its public key.
-
-        Raises:
-            UserError: the name has a key already, or the file cannot be written.
-        """
         self._make_folders()
         self._write_public(name, public)
 
     def remove(self, name: str) -> None:
-        """Let a node in no more.
-
-        Raises:
-            UserError: it has no key here, or the file cannot be removed.
-        """
         path = self.public_file(name)
         try:
             path.unlink()
@@ -224,11 +171,7 @@ class KeyFolder:
 
 
 def read_public_key(path: Path) -> str:
-    """Read a file with a public key.
-
-    Raises:
-        UserError: it cannot be read, is something else, or others can replace it.
-    """
+    """Read a file with a public key, which others must not be able to replace."""
     advice = "others can replace this key: chmod go-w"
     return _read(path, _PUBLIC, _WRITTEN_BY_OTHERS, advice).reveal().decode()
 

@@ -33,8 +33,6 @@ from dpwa.wire.messages import Message, encode
 
 
 class LinkState(Enum):
-    """What is known of a connection."""
-
     IDLE = "idle"  # there is none, as there was nothing to say
     CONNECTING = "connecting"  # no verdict yet
     UP = "up"  # the peer has answered the handshake
@@ -70,18 +68,9 @@ _BROKE_OFF_CURVE = (
 class PeerLink:
     """The socket to one peer and its monitor; owned by the thread that creates it.
 
-    Args:
-        context: of the sockets.
-        peer: name of the peer.
-        endpoint: where it is.
-        keyring: has its key; `None` where there are no keys. Without the key of the peer the link
-            is down, and stays so.
-
-    Attributes:
-        peer, endpoint: as given.
-        state: of the connection.
-        problem: why the link is not up, in words; empty while nothing is wrong.
-        is_spent: whether nothing more can come of it, so that the peer needs another link.
+    Without a `keyring` there are no keys; without the key of the peer in it the link is down, and
+    stays so. `problem`: why the link is not up, in words; empty while nothing is wrong. `is_spent`:
+    nothing more can come of it, so that the peer needs another link.
     """
 
     def __init__(
@@ -201,10 +190,7 @@ class PeerLink:
         return send(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
-        """Take one waiting answer, or return `None`.
-
-        One with too many frames is the last. The others are not read: closing drops them, at once.
-        """
+        """Take one waiting answer, or return `None`; after one with too many frames, no more."""
         frames = None if self.is_spent else receive(self.socket)
         if frames is not None and len(frames) > limits.MAX_FRAMES:
             self.is_spent, self.problem = True, _NO_NODE

@@ -12,15 +12,8 @@ Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """A queue that wakes its reader.
-
-    Any thread may `put`; one thread reads: it polls `receiver` and calls `take_all`.
-
-    Args:
-        waker: of the reader.
-
-    Attributes:
-        receiver: can be read once something was put.
+    """A queue that any thread puts into and one reads: it polls `receiver`, and
+    calls `take_all`.
     """
 
     def __init__(self, waker: Waker) -> None:

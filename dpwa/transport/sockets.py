@@ -29,29 +29,16 @@ class Receipt(Protocol):
     """Tells when ZeroMQ needs the frames of a message no more."""
 
     @property
-    def done(self) -> bool:
-        """Whether the frames may be changed."""
-        ...
+    def done(self) -> bool: ...
 
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """A message and who sent it.
-
-    Attributes:
-        frames: of a ROUTER, the first one is the address to answer to.
-        user_id: what the authorizer has called whoever is at the other end of the connection (see
-            `Authorizer.name_of`); `None` when nobody had to say who it is.
-        descriptor: of the connection that it came over.
-        goes_on: whether it has too many frames: those that are not here are to be dropped next.
-        last: the last of its frames, which knows where it is from.
-    """
-
-    frames: list[Frame]
-    user_id: str | None
-    descriptor: int = -1
-    goes_on: bool = False
-    last: zmq.Frame | None = None
+    frames: list[Frame]  # of a ROUTER, the first one is the address to answer to
+    user_id: str | None  # see `Authorizer.name_of`; `None` when nobody had to say who it is
+    descriptor: int = -1  # of the connection that it came over
+    goes_on: bool = False  # it has too many frames: those that are not here are to be dropped next
+    last: zmq.Frame | None = None  # the last of its frames, which knows where it is from
 
     @property
     def source(self) -> str:
@@ -105,8 +92,7 @@ def serving_socket(
     that was full would let strangers end the process: of a connection that has broken while ZeroMQ
     waits for room, libzmq 4.3.5 goes on to answer the pings ("Assertion failed: !_io_error").
 
-    Raises:
-        AddressError: the port is in use, or the address is not of this machine.
+    `AddressError`: the port is in use, or the address is not of this machine.
     """
     router = context.socket(zmq.ROUTER)
     _set_common(router, endpoint)
@@ -129,12 +115,9 @@ def serving_socket(
 
 
 def listening_socket(endpoint: str) -> socket.socket:
-    """Return what listens on an endpoint, for one ROUTER after the other.
+    """Return what listens on an endpoint, for one ROUTER after the other, or raise `AddressError`.
 
     The address is kept in between, also where a process that was forked meanwhile has a copy.
-
-    Raises:
-        AddressError: the port is in use, or the address is not of this machine.
     """
     path = ipc_path(endpoint)
     try:
@@ -193,21 +176,15 @@ def give_back_memory() -> None:
 
 
 def receive(socket: Socket) -> list[Frame] | None:
-    """Take one waiting message, or return `None`.
-
-    Of one with too many frames, more than `limits.MAX_FRAMES` of them, but not all.
+    """Take one waiting message, or `None`; of too many frames, more than
+    `MAX_FRAMES`, but not all.
     """
     frames = _receive(socket)
     return None if frames is None else [frame.buffer for frame in frames]
 
 
 def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
-    """Take one waiting message and who sent it, or return `None`; see `receive`.
-
-    Args:
-        socket: a ROUTER.
-        is_named: whether it has an authorizer that asks who connects.
-    """
+    """As `receive`, with who sent it; `is_named`: an authorizer asks who connects."""
     frames = _receive(socket)
     if frames is None:
         return None
@@ -231,10 +208,7 @@ def _receive(socket: Socket) -> list[zmq.Frame] | None:
 
 
 def drop_frames(socket: Socket) -> bool:
-    """Drop some thousand frames of a message that `goes_on`; return whether it still does.
-
-    Until it has ended, nothing else can be read.
-    """
+    """Drop some thousand frames of a message that `goes_on`; return whether it still does."""
     return all(socket.recv(copy=False).more for _ in range(_DROPPED_AT_ONCE))
 
 

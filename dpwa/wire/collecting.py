@@ -86,8 +86,7 @@ class Evicted(_OfGroup):
     """The receiver is not of the sender's view, which has so many members.
 
     `ended`: how many collectives have come before the one that the sender calls now, or next.
-    `view` and `number` repeat those of the collective that the receiver has spoken of; as long as
-    it is in that one, it is left behind.
+    `view` and `number` repeat those of the collective that the receiver has spoken of.
     """
 
     type: Literal["evicted"] = "evicted"

@@ -50,31 +50,17 @@ class Greeting:
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """What to ask a peer for.
-
-    Attributes:
-        layout: what its snapshot must be like.
-        greeting: who asks.
-        codec: how the pieces are to be encoded.
-        can_map: whether shared memory is welcome instead.
-        held: the token of what is still held from this peer, for codecs that send differences.
-        shard: which pieces.
-        version: of the snapshot that is wanted; 0 for the newest.
-        merged: the version that was merged before, and will not do again; 0: any will do.
-        origin: the node whose snapshot it is, if not the peer's own.
-        keeps: whether this node keeps it for others.
-    """
-
-    layout: Layout
-    greeting: Greeting
+    layout: Layout  # what its snapshot must be like
+    greeting: Greeting  # who asks
     codec: str = "none"
-    can_map: bool = False
+    can_map: bool = False  # shared memory is welcome instead
+    # the token of what is still held from this peer, for codecs that send differences
     held: int = 0
     shard: Shard = WHOLE
-    version: int = 0
-    merged: int = 0
-    origin: str = ""
-    keeps: bool = False
+    version: int = 0  # 0 for the newest
+    merged: int = 0  # the version that was merged before, and will not do again; 0: any will do
+    origin: str = ""  # the node whose snapshot it is, if not the peer's own
+    keeps: bool = False  # this node keeps it for others
 
 
 @dataclass(frozen=True)
@@ -136,7 +122,6 @@ class FetchSession:
         self._allowed = limits.CREDIT_CHUNKS
 
     def request_message(self, budget_ms: int) -> Fetch:
-        """Return the message that starts the fetch."""
         plan = self._plan
         return Fetch(
             request=self.request,
@@ -168,11 +153,7 @@ class FetchSession:
         return Credit(request=self.request, chunks=chunks) if chunks > 0 else None
 
     def receive(self, message: Message, payload: Frame) -> Event:
-        """Take one answer to this request.
-
-        Raises:
-            ProtocolError: the answer is not allowed here; the session must not be used any more.
-        """
+        """Take one answer; after a `ProtocolError` the session must not be used any more."""
         match message:
             case SnapshotHeader():
                 return self._announced(message)
@@ -216,11 +197,7 @@ class FetchSession:
 
 
 def refused(message: Message, payload: Frame, layout: Layout, greeting: Greeting) -> Ended:
-    """Read an answer that declines a request of any kind.
-
-    Raises:
-        ProtocolError: it is none.
-    """
+    """Read an answer that declines a request of any kind; `ProtocolError`: it is none."""
     match message:
         case NotReady():
             return Ended(Outcome.NOT_READY)
@@ -245,7 +222,6 @@ def other_algorithm(theirs: str, name: str, own: str) -> str:
 
 
 def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:
-    """Return the pieces of a snapshot that belong to a shard."""
     pieces = layout.pieces(nbytes, shard.chunk_bytes)
     return pieces[shard.first : shard.first + shard.count] if shard.count else pieces[shard.first :]
 
@@ -263,13 +239,8 @@ Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
 class ServeSession:
     """One snapshot on its way to one peer, within the credit that the peer grants.
 
-    Args:
-        fetch: what the peer asked for.
-        snapshot: what it gets.
-        codec: how each piece is encoded.
-        held: what the peer will hold afterwards, to be brought up to date on the way; `None` for a
-            codec that needs nothing of the kind.
-        news: to be passed on with the snapshot.
+    `held`: what the peer will hold afterwards, to be brought up to date on the way; `None` for a
+    codec that needs nothing of the kind.
     """
 
     def __init__(
@@ -298,8 +269,8 @@ class ServeSession:
     def due(self) -> Iterator[Outgoing]:
         """Yield what may be sent now: the header, then the chunks that the credit allows.
 
-        Each comes with its payload, which stays as it is while the lease lasts, and counts as sent
-        when the next one is asked for: to leave the loop is to have it yielded again another time.
+        A payload stays as it is while the lease lasts, and counts as sent when the next one is
+        asked for: to leave the loop is to have it yielded again another time.
         """
         while True:
             if self._unsent is None:
@@ -313,7 +284,6 @@ class ServeSession:
 
     @property
     def finished(self) -> bool:
-        """Tell whether everything was sent."""
         return self._unsent is None and self._next == len(self._pieces)
 
     def _chunk(self, index: int, piece: Piece) -> Outgoing:
@@ -326,7 +296,6 @@ class ServeSession:
         return Chunk(request=self.request, index=index, checksum=checksum(payload)), payload
 
     def _header(self) -> SnapshotHeader:
-        """Return the message that announces the snapshot."""
         snapshot = self._snapshot
         return SnapshotHeader(
             request=self.request,

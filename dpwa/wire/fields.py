@@ -53,8 +53,6 @@ News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX
 
 
 class BaseMessage(StrictModel):
-    """The header of a message."""
-
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     max_payload_bytes: ClassVar[int | None] = None  # None: carries no payload
 

@@ -69,8 +69,6 @@ class Welcome(WithNews):
 
 
 class TurnedAway(BaseMessage):
-    """Do not let a node in."""
-
     type: Literal["turned_away"] = "turned_away"
     name: Name
     kind: Refusal
@@ -78,14 +76,10 @@ class TurnedAway(BaseMessage):
 
 
 class WhoIs(BaseMessage):
-    """Ask who is there."""
-
     type: Literal["who_is"] = "who_is"
 
 
 class Here(BaseMessage):
-    """Say who is there."""
-
     type: Literal["here"] = "here"
     name: Name
     incarnation: Count
@@ -123,16 +117,11 @@ _ITEMS: TypeAdapter[tuple[_Item, ...]] = TypeAdapter(
 
 
 def pack_entries(entries: Iterable[MemberEntry]) -> bytes:
-    """Pack news of members for a payload."""
     return bytes(msgpack.packb([(*entry[:4], int(entry.status)) for entry in entries]))
 
 
 def unpack_entries(payload: Frame) -> tuple[MemberEntry, ...]:
-    """Read news of members.
-
-    Raises:
-        ProtocolError: it is something else.
-    """
+    """Read news of members; `ProtocolError`: it is something else."""
     try:
         items = _ITEMS.validate_python(msgpack.unpackb(payload, max_ext_len=0))
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, ValidationError):

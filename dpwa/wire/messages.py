@@ -52,13 +52,12 @@ class Fetch(BaseMessage):
     """Ask for the newest snapshot, or some of its pieces, if its layout has this fingerprint.
 
     `chunk_bytes`, `first` and `count` say which pieces of `Layout.pieces` (`count` 0: all from
-    `first` on). `can_map` asks for shared memory instead, if the serving node has any. `held` is
-    the token of the snapshot that the asking side still has from this node, for a codec that sends
-    differences; 0 when it has none. `version`, unless it is 0, names the snapshot that is wanted: a
-    later one will do if it is gone, and an earlier one is not sent. `merged`, unless it is 0, is
-    the version that the asking side has merged before and does not want again. `origin`, unless it
-    is empty, names another node, whose snapshot the serving one has kept; with `keeps` the asking
-    side will keep what it gets, and serve it to others.
+    `first` on). `can_map` asks for shared memory instead. `held` is the token of the snapshot that
+    the asking side still has from this node, for a codec that sends differences; 0: none.
+    `version`, unless it is 0, names the snapshot that is wanted: a later one will do, an earlier
+    one is not sent. `merged`, unless it is 0, is the version that the asking side does not want
+    again. `origin`, unless it is empty, names another node, whose snapshot the serving one has
+    kept; with `keeps` the asking side will keep what it gets, and serve it to others.
     """
 
     type: Literal["fetch"] = "fetch"
@@ -94,8 +93,6 @@ class Cancel(BaseMessage):
 
 
 class AskStatus(BaseMessage):
-    """Ask a node how it is."""
-
     type: Literal["ask_status"] = "ask_status"
 
 
@@ -113,14 +110,7 @@ class GoAway(BaseMessage):
 
 
 class Finishing(BaseMessage):
-    """Tell how far this node is with the end of its training; answered with the same.
-
-    `updates` are its training steps, `version` is that of its newest snapshot. `round_number` is 0
-    while it trains, then that of the round that its newest snapshot belongs to; `among` stands for
-    the nodes of that round. In round `has_read` it has read the snapshots of all others.
-    `agrees`: it found them equal to its own, or as near as they will get. `is_over`: it averages no
-    more, and serves what it has.
-    """
+    """Tell the fields of `policy.finishing.Ending`, and the newest version; answered likewise."""
 
     type: Literal["finishing"] = "finishing"
     name: Name
@@ -144,8 +134,8 @@ class SharedMemoryName(BaseMessage):
 class SnapshotHeader(BaseMessage):
     """Pieces of a snapshot follow, one a chunk.
 
-    `codec` is what they are encoded with. `token`, unless it is 0, names what the asking side holds
-    when it has decoded them all. `trace` is of the parameters that the training began with.
+    `token`, unless it is 0, names what the asking side holds when it has decoded them all. `trace`
+    is of the parameters that the training began with.
     """
 
     type: Literal["snapshot"] = "snapshot"
@@ -256,18 +246,12 @@ _DETAIL_SLACK_BYTES = 64
 
 
 def encode(message: Message) -> bytes:
-    """Return the header frame of a message."""
     header = {"v": limits.PROTOCOL_VERSION, **message.model_dump()}
     return bytes(msgpack.packb(header))
 
 
 def decode(frames: Sequence[Frame]) -> tuple[Message, Frame]:
-    """Check the frames of one message; return it with its payload (empty when it carries none).
-
-    Raises:
-        VersionError: the header is of another protocol version.
-        ProtocolError: anything else that the protocol does not allow.
-    """
+    """Check the frames of one message, or raise `ProtocolError`; return it with its payload."""
     if not 1 <= len(frames) <= limits.MAX_FRAMES:
         raise ProtocolError(f"a message has 1 or {limits.MAX_FRAMES} frames, not {len(frames)}")
     message = _decode_header(frames[0])
@@ -308,15 +292,12 @@ def printable(text: str) -> str:
 
 
 def pack(value: Any) -> bytes:
-    """Pack plain data for a payload."""
     return bytes(msgpack.packb(value))
 
 
 def unpack(data: Frame) -> Any:
-    """Unpack foreign msgpack; its parts cannot be larger than the data itself.
-
-    Raises:
-        ProtocolError: not one well-formed value, or one nested too deeply.
+    """Unpack foreign msgpack, or raise `ProtocolError`; parts are no larger
+    than the data itself.
     """
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True, max_ext_len=0)
@@ -328,11 +309,7 @@ _NEWS: TypeAdapter[News] = TypeAdapter(News, config=ConfigDict(strict=True))
 
 
 def unpack_news(data: Frame) -> News:
-    """Read news that were packed for a board.
-
-    Raises:
-        ProtocolError: it is something else.
-    """
+    """Read news that were packed for a board; `ProtocolError`: it is something else."""
     try:
         return _NEWS.validate_python(unpack(data))
     except ValidationError:
@@ -347,11 +324,7 @@ def pack_layout(layout: Layout) -> bytes:
 
 
 def unpack_layout(payload: Frame) -> tuple[int, list[str]]:
-    """Read what `OtherModel` carries: the number of descriptions and the first of them.
-
-    Raises:
-        ProtocolError: it is something else.
-    """
+    """Read what `OtherModel` carries: the number of descriptions and the first of them."""
     match unpack(payload):
         case [int(count), list(descriptions)] if all(isinstance(d, str) for d in descriptions):
             return max(count, len(descriptions)), [printable(d) for d in descriptions]

@@ -17,28 +17,17 @@ TransactionTerms = Literal["exchange", "share"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """What is proposed to a peer.
-
-    Attributes:
-        transaction: random bytes that name it.
-        terms: see `Propose`.
-        version: of this node's snapshot.
-        layout: of the snapshots of both.
-        greeting: who asks.
-    """
-
-    transaction: bytes
-    terms: TransactionTerms
-    version: int
-    layout: Layout
-    greeting: Greeting
+    transaction: bytes  # random bytes that name it
+    terms: TransactionTerms  # see `Propose`
+    version: int  # of this node's snapshot
+    layout: Layout  # of the snapshots of both
+    greeting: Greeting  # who asks
 
 
 @dataclass(frozen=True)
 class ProposalAgreed:
-    """The peer agrees: its snapshot of this version, and so much mass, are this node's to fetch.
-
-    `clock`: of the peer's training when it published the snapshot.
+    """The peer agrees: its snapshot of this version (and clock), and so much
+    mass, may be fetched.
     """
 
     version: int
@@ -55,7 +44,6 @@ class ProposeSession:
         self.proposal = proposal
 
     def request_message(self, budget_ms: int) -> Propose:
-        """Return the message that proposes."""
         proposal = self.proposal
         return Propose(
             request=self.request,
@@ -70,11 +58,7 @@ class ProposeSession:
         )
 
     def receive(self, message: Message, payload: Frame) -> ProposalAgreed | Ended:
-        """Take the answer.
-
-        Raises:
-            ProtocolError: it is none.
-        """
+        """Take the answer; `ProtocolError`: it is none."""
         if isinstance(message, Agreed) and message.transaction == self.proposal.transaction:
             return ProposalAgreed(message.version, message.clock, message.units, message.news)
         return refused(message, payload, self.proposal.layout, self.proposal.greeting)

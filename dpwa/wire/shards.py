@@ -28,10 +28,7 @@ NARROW = 1024  # pieces, for a shard of a few tensors
 
 
 def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
-    """Return the shard that is due in a turn (0, 1, 2, ...).
-
-    Snapshots without structure are fetched whole, as their size is not known before.
-    """
+    """Return the shard that is due in a turn (0, 1, 2, ...); snapshots without structure, whole."""
     nbytes = layout.nbytes
     if fraction >= 1.0 or not nbytes:
         return WHOLE

@@ -77,8 +77,7 @@ class OtherState(BaseMessage):
 class StateOffer(BaseMessage):
     """A part of the state can be fetched by its token, in pieces; the payload has its numbers.
 
-    `fingerprint`: of the layout of its tensors. Pieces of images with equal fingerprints can be put
-    together.
+    Pieces of images whose layouts have equal fingerprints can be put together.
     """
 
     type: Literal["state_offer"] = "state_offer"
@@ -91,8 +90,6 @@ class StateOffer(BaseMessage):
 
 
 class AskPiece(BaseMessage):
-    """Ask for a piece of what was offered."""
-
     type: Literal["ask_piece"] = "ask_piece"
     token: Token
     part: PartName
@@ -100,8 +97,6 @@ class AskPiece(BaseMessage):
 
 
 class StatePiece(BaseMessage):
-    """A piece of a state."""
-
     type: Literal["state_piece"] = "state_piece"
     max_payload_bytes: ClassVar[int | None] = limits.CHUNK_BYTES
     index: PieceIndex

@@ -74,7 +74,5 @@ class TransactionDecision(BaseMessage):
 
 
 class DecisionAck(BaseMessage):
-    """Acknowledge a decision."""
-
     type: Literal["decision_ack"] = "decision_ack"
     transaction: Transaction

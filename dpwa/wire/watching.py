@@ -13,7 +13,7 @@ from dpwa.wire.fields import BaseMessage, Count, OptionalName
 class AskHistory(BaseMessage):
     """Ask for the samples after a time, oldest first, and for the events after a number.
 
-    `since` is in seconds since the epoch by the clock of the node that is asked. `of`, unless it is
+    `since` is in seconds since the epoch by the clock of the node that is asked. `of`, unless
     empty, names another node: what this one has heard of it is told in place of its own samples.
     """
 

@@ -1,9 +1,8 @@
 """A network of state machines around `Ballot`, in simulated time: kills, stops and slow messages.
 
-Each machine goes through one collective, as the nodes do: it enters, works, tells that it is ready,
-ends when all are, and votes when its time is over, a connection breaks or somebody else votes. A
-message arrives after a random delay, those of one pair of nodes in order; what is sent to a stopped
-node waits for it, what a killed one has sent last may be lost.
+Each machine goes through one collective, as the nodes do. A message arrives after a random delay,
+those of one pair of nodes in order; what is sent to a stopped node waits for it, what a killed one
+has sent last may be lost.
 """
 
 from __future__ import annotations
@@ -51,8 +50,6 @@ class Schedule:
 
 
 class Node:
-    """One member's way through one collective."""
-
     def __init__(self, name: str, network: Network) -> None:
         self.name = name
         self.network = network
@@ -211,8 +208,6 @@ class Node:
 
 
 class Network:
-    """All nodes of a schedule, their messages, and the simulated time."""
-
     def __init__(self, schedule: Schedule, rng: random.Random) -> None:
         self.schedule = schedule
         self.rng = rng
@@ -241,7 +236,6 @@ class Network:
         self._at(self.now + delay_s, lambda: self._do(name, act))
 
     def send(self, sender: str, receiver: str, message: object) -> None:
-        """Send a message; one who is stopped amid its sending goes on when it runs again."""
         self._do(sender, lambda: self._dispatch(sender, receiver, message))
 
     def happened(self, name: str, moment: str) -> None:

@@ -18,31 +18,20 @@ TASK = {"dimension": 4096, "lr": 0.01, "noise": 0.3}
 
 @dataclass
 class RealRun:
-    """What a run of real processes was like.
-
-    Attributes:
-        folder: of its logs.
-        run: what they say.
-        told: of each node, time and loss of each step, shape (steps, 2).
-    """
-
     folder: str
-    run: Run
-    told: list = field(repr=False)
+    run: Run  # what the logs say
+    told: list = field(repr=False)  # of each node, time and loss of each step, shape (steps, 2)
 
     @property
     def seconds(self):
-        """From the first step of any to the last."""
         return max(t[-1, 0] for t in self.told) - min(t[0, 0] for t in self.told)
 
     @property
     def steps_per_s(self):
-        """Of all nodes together."""
         return sum(map(len, self.told)) / self.seconds
 
     @property
     def bytes_per_s(self):
-        """Of payload, sent by all nodes together."""
         return sum(node.total("sent_bytes") for node in self.run.nodes.values()) / self.seconds
 
     @property

@@ -10,12 +10,8 @@ LONGEST_S = 60.0  # far more than any call may take: a hang fails the test
 
 
 class Nodes:
-    """Nodes of one configuration, and what they call all at once.
-
-    Args:
-        config: of all of them.
-        names: those that are there; the rest never start.
-        threads: calls that one node may be in at once.
+    """Nodes of one configuration, and what they call all at once; those not in
+    `names` never start.
     """
 
     def __init__(self, config, names, threads=1):
@@ -80,5 +76,4 @@ def collective_nodes(count, *, there=None, threads=1, **settings):
 
 
 def rank_of(connection):
-    """Place of a node in the configuration: w1 has 0."""
     return int(connection.name.removeprefix("w")) - 1

@@ -1,7 +1,4 @@
-"""Nodes that call collectives, each a process of its own, which can be killed, stopped and started.
-
-They are forked from one process, so that starting one takes a moment only.
-"""
+"""Nodes that call collectives, each a forked process, which can be killed, stopped and started."""
 
 import contextlib
 import json
@@ -17,8 +14,6 @@ LONGEST_S = 30.0  # for any answer: a hang fails the test
 
 
 class Process:
-    """One node."""
-
     def __init__(self, name, channel):
         self.name = name
         self._channel = channel
@@ -27,7 +22,6 @@ class Process:
         self.pid = self.answer()["pid"]
 
     def tell(self, *command):
-        """Give a command; the answers are to be read."""
         self._channel.sendall(json.dumps(command).encode() + b"\n")
 
     def answer(self):
@@ -53,15 +47,12 @@ class Process:
         assert self.answer() == {"armed": True}
 
     def signal(self, number):
-        """Send a signal to the process."""
         os.kill(self.pid, number)
 
     def wait_until_gone(self):
-        """Wait for the end of a process that was killed."""
         self.answers()
 
     def close(self):
-        """End the process at once."""
         with contextlib.suppress(ProcessLookupError):
             self.signal(signal.SIGKILL)
         self._lines.close()
@@ -69,8 +60,6 @@ class Process:
 
 
 class Processes:
-    """Where processes are forked."""
-
     def __init__(self, nursery, folder):
         self._nursery = nursery
         self._folder = folder
@@ -98,21 +87,17 @@ class Processes:
                 group.close()
 
     def fork(self, name, config, path):
-        """Let a process begin."""
         self._nursery.stdin.write(f"{name} {config} {path}\n")
         self._nursery.stdin.flush()
 
 
 class Group:
-    """The processes of one configuration."""
-
     def __init__(self, processes, config, path, listener):
         self._processes, self._config, self._path = processes, config, path
         self._listener = listener
         self._members = {}
 
     def start(self, name):
-        """Start a node, or start it again."""
         self._processes.fork(name, self._config, self._path)
         former = self._members.pop(name, None)
         if former is not None:

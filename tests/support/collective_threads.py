@@ -1,9 +1,8 @@
 """Collectives between threads of one process: what nodes agree on, without nodes.
 
-Every collective ends alike for all who live: with its result, or `PeerLost`, or `MismatchError`.
 Deaths are scripted: a thread dies, or is left behind, in place of making its n-th call. Whoever has
-been lost, and calls again, is let in at the next collective. Who has ended is lost as well. Tags
-are sequences of their own. Waits that can never end fail the test, saying who is in which call.
+been lost, and calls again, is let in at the next collective. Waits that can never end fail the
+test, saying who is in which call.
 """
 
 from __future__ import annotations
@@ -32,15 +31,8 @@ class DeadlockError(AssertionError):
 
 @dataclass(eq=False)
 class Call:
-    """A collective that a node is in.
-
-    Attributes:
-        form: what all who contribute must agree on: the kind, then the rest.
-        value: what it brings; a buffer of bytes, or plain data.
-    """
-
-    form: tuple
-    value: Any = None
+    form: tuple  # what all who contribute must agree on: the kind, then the rest
+    value: Any = None  # a buffer of bytes, or plain data
     is_over: bool = False
     result: Any = None
     error: Exception | None = None
@@ -55,31 +47,19 @@ class Call:
 
 @dataclass
 class Sequence:
-    """The collectives of one tag, one after another.
-
-    Attributes:
-        members: who takes part, in order of rank.
-        calls: who of them has called the present one.
-        lost: members that will not call it.
-        join_requests: calls of those who are let in with the next one.
-        log: kinds of all that have been performed, with those who contributed; and who was let in.
-    """
-
-    members: list[str]
-    calls: dict[str, Call] = field(default_factory=dict)
-    lost: set[str] = field(default_factory=set)
+    members: list[str]  # in order of rank
+    calls: dict[str, Call] = field(default_factory=dict)  # who of them has called the present one
+    lost: set[str] = field(default_factory=set)  # members that will not call it
+    # calls of those who are let in with the next one
     join_requests: dict[str, Call] = field(default_factory=dict)
+    # kinds of all that have been performed, with those who contributed; and who was let in
     log: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
 class Threads:
-    """Nodes that are threads.
+    """Nodes that are threads, named in order of rank.
 
-    Args:
-        names: of the nodes, in order of rank.
-        dies: at which of its calls a node dies instead, counted from 1.
-        is_left: at which of its calls a node is left behind; it gets `LeftBehindError`.
-        timeout_s: after which a wait fails the test.
+    `dies` and `is_left` say at which of its calls, from 1, a node dies or is left behind.
     """
 
     def __init__(self, names, dies=None, is_left=None, timeout_s=TIMEOUT_S):
@@ -134,11 +114,9 @@ class Threads:
         return sequence is not None and name in {**sequence.calls, **sequence.join_requests}
 
     def sequence(self, tag):
-        """Return the collectives of a tag."""
         return self._sequences.setdefault(tag, Sequence(list(self.names)))
 
     def perform(self, name, tag, call):
-        """Take part in a collective."""
         with self._changed:
             sequence = self.sequence(tag)
             self._count(name, sequence)
@@ -201,8 +179,6 @@ class Threads:
 
 
 class ThreadNode:
-    """A node: `dpwa.algorithms.collective.Collective`."""
-
     def __init__(self, threads, name):
         self._threads = threads
         self.name = name

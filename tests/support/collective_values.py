@@ -26,7 +26,6 @@ class Leaf:
     is_contiguous: bool = True
 
     def make(self, rng):
-        """Return a leaf of random values, exact in its dtype."""
         if self.kind == "number":
             return float(rng.normal()) if self.dtype == "float64" else int(rng.integers(-99, 99))
         shape = self.shape if self.is_contiguous else (*self.shape, 2)
@@ -45,7 +44,6 @@ class Leaf:
 
 
 def leaves(dtypes, sizes=SIZES):
-    """Leaves of some dtypes, with so many elements."""
     shapes = st.one_of(
         st.just(()), st.sampled_from(sizes).map(lambda size: (size,)), st.just((3, 1, 5))
     )
@@ -60,7 +58,6 @@ def leaves(dtypes, sizes=SIZES):
 
 
 def forms(dtypes, sizes=SIZES):
-    """Nested lists, tuples and dicts of leaves."""
     return st.recursive(
         leaves(dtypes, sizes),
         lambda inner: st.one_of(
@@ -73,7 +70,6 @@ def forms(dtypes, sizes=SIZES):
 
 
 def made(form, rng):
-    """Return a value of this form; its dicts in any order."""
     if isinstance(form, dict):
         values = {key: made(form[key], rng) for key in sorted(form)}
         return {key: values[key] for key in rng.permutation(sorted(form)).tolist()}
@@ -83,7 +79,6 @@ def made(form, rng):
 
 
 def flat(value):
-    """Return the leaves of a value as arrays of their own, in order."""
     if isinstance(value, dict):
         return [leaf for key in sorted(value) for leaf in flat(value[key])]
     if isinstance(value, list | tuple):
@@ -94,7 +89,6 @@ def flat(value):
 
 
 def shape_of(value):
-    """Return a value with the types of its leaves in their places."""
     if isinstance(value, dict):
         return {key: shape_of(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -12,17 +12,14 @@ from dpwa.cli.main import main
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended and what it printed."""
-
     exit_code: int
     stdout: str
     stderr: str
 
 
 def run_dpwa(*arguments, environment=None):
-    """Run `dpwa ARGUMENTS...`; extra environment variables are set meanwhile.
-
-    COLUMNS is as in a pipe, without an edge, unless it is among them.
+    """Run `dpwa ARGUMENTS...`, with an output as wide as a pipe unless COLUMNS
+    is in `environment`.
     """
     stdout, stderr = io.StringIO(), io.StringIO()
     with (

@@ -51,9 +51,7 @@ def served(view, token=""):
 class ToldRun:
     """A run that is told by hand; its time goes on by itself.
 
-    Args:
-        names: of its nodes; the second is slow, and the third has not answered for a while.
-        past_s: seconds that it has lasted already.
+    The second node is slow, and the third has not answered for a while.
     """
 
     def __init__(self, names, past_s=60):
@@ -63,7 +61,6 @@ class ToldRun:
         self.told = 0
 
     def view(self):
-        """All that is known now."""
         now = time.time()
         while self.began + self.told <= now:
             self._go_on()

@@ -153,8 +153,6 @@ def counted(nodes, what):
 
 
 class World:
-    """Nodes on a lossy network, in simulated time."""
-
     TICK_S = 0.25
 
     def __init__(self, seed, nodes=5, remember_s=REMEMBER_S, **network):

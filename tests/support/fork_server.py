@@ -1,7 +1,4 @@
-"""A process that has imported what programs need, and forks them.
-
-The imports take longer than what most programs do. `multiprocessing` has such a server, too, but
-not for programs with standard streams of their own.
+"""A process that has imported what programs need, and forks them, as imports take longest.
 
 Usage: fork_server.py LISTENER MODULE...     (LISTENER: descriptor of a socket; MODULE: to import)
 
@@ -29,7 +26,6 @@ MAX_PACKET_BYTES = 1 << 17
 
 
 def serve(listener, modules):
-    """Fork a program for each request."""
     gc.disable()  # for the time of the imports
     for module in modules:
         importlib.import_module(module)

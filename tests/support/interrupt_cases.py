@@ -25,11 +25,7 @@ CLOSED_WITHIN_S = 3.0
 
 
 class Gossip:
-    """Two adapters. The second publishes, and merges what it has agreed on; it asks nobody.
-
-    Attributes:
-        work: what may be interrupted.
-    """
+    """Two adapters. The second publishes, and merges what it has agreed on; it asks nobody."""
 
     def __init__(self, **settings):
         torch.manual_seed(3)
@@ -69,7 +65,6 @@ class Gossip:
         eventually(publishes, 1.0)
 
     def _settle(self):
-        """Let both come to the end of what they have agreed on."""
         for adapter in (self.one, self.two):
             transactions = adapter.connection.node._context.transactions
             while transactions.is_engaged:
@@ -81,7 +76,6 @@ class Gossip:
         return self.one.connection.node.version
 
     def check(self):
-        """Check that all is as if nothing had happened."""
         eventually(self.round, 3.0)
         failed = [number for number in range(ROUNDS) if not self.round()]
         assert not failed, f"rounds that were not whole: {failed}"
@@ -267,13 +261,9 @@ def interrupt_at_random(case, count, rng, most_s):
 
 
 def interrupt_at_each(case, rng, most, files=()):
-    """Interrupt the work of a case once at each of its moments, or at some; return how often.
+    """Interrupt a case at each of its moments, or at `most` drawn ones; return how often.
 
-    Args:
-        case: one of `CASES`.
-        rng: draws the order of the moments, and which.
-        most: of them; `None`: all.
-        files: names of those whose code counts; by default that of all.
+    `files`: names of those whose code counts; by default that of all.
     """
     moments = Moments()
     for _ in range(3):

@@ -59,8 +59,7 @@ class Moments:
     """Interrupts work at the moments at which CPython may run the handler of a signal.
 
     It looks whether one is due when a function begins, after a call, and at a jump back; and in C,
-    where something waits, before it has done what it was called for. These are the moments here,
-    each by its place in the code:
+    where something waits, before it has done what it was called for:
 
     - `enter`: a function of Python begins;
     - `return`: it returns, and its caller looks (3.10 does; with 3.11 only if C has called it);
@@ -68,13 +67,12 @@ class Moments:
     - `waits`: a function of C that waits, or asks the system, has not done anything yet;
     - `loop`: the jump back at the end of a loop.
 
-    The other instructions are left out: between one of these moments and the next, an exception
-    cannot come from a signal. So `with lock`, whose `__enter__` and `__exit__` are of C, is entered
-    and left with nothing in between, and plain assignments one after the other are one step.
+    Between these an exception cannot come from a signal. So `with lock`, whose `__enter__` and
+    `__exit__` are of C, is entered and left with nothing in between, and plain assignments one
+    after the other are one step.
 
-    The handler is called that is set at the moment, as Python does it: `uninterrupted` puts it off.
-    Left out is the code of torch, numpy and the tests. Python itself drops an interrupt that comes
-    while the collector closes a generator; then nothing was there.
+    The handler is called that is set at the moment: `uninterrupted` puts it off. Left out is the
+    code of torch, numpy and the tests.
     """
 
     WAITING = frozenset(
@@ -88,7 +86,6 @@ class Moments:
         self._last = {}
 
     def watch(self, work):
-        """Do work; note the moments of it."""
         self._wanted = None
         return self._traced(work)
 
@@ -171,7 +168,6 @@ def _jumps_back(code):
 
 
 def described(moment):
-    """Say where a moment is."""
     code, kind, at, what = moment
     lines = [line for start, stop, line in code.co_lines() if start <= at < stop]
     where = f"{Path(code.co_filename).name}:{lines[0] if lines else code.co_firstlineno}"

@@ -15,7 +15,6 @@ from dpwa.transport.sockets import serving_socket
 
 
 def key_folder(path, *names):
-    """A folder with secret and public keys of these nodes."""
     folder = KeyFolder(path)
     for name in names:
         folder.create(name)

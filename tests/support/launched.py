@@ -28,8 +28,8 @@ def python(code):
 def dpwa(*arguments, timeout=60.0, **options):
     """Run a command of dpwa to its end, as a process of its own.
 
-    It is forked from one that has imported dpwa, as a new interpreter takes longer than most
-    commands do; with options, which are those of `subprocess.run`, it is a new one.
+    It is forked from one that has imported dpwa; with options, which are those of `subprocess.run`,
+    it is a new interpreter.
     """
     if options:
         return subprocess.run(
@@ -42,7 +42,6 @@ def dpwa(*arguments, timeout=60.0, **options):
 
 
 def launch(*arguments, **options):
-    """Run `dpwa launch` to its end."""
     return dpwa("launch", *arguments, **options)
 
 
@@ -109,7 +108,6 @@ def interruptible():
 
 
 def is_running(pid):
-    """Whether a process is there; a zombie is not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -9,20 +9,13 @@ from itertools import count
 
 @dataclass
 class LossyNetwork:
-    """Delivers in the order of arrival; every message and every copy has a delay of its own.
-
-    Attributes:
-        loss: probability that a message is lost.
-        duplication: probability that another copy is sent (and so on).
-        delay_s: mean of the delays, which are exponential, cut at `MOST_DELAY_S`.
-        is_cut: nothing gets through at all.
-    """
+    """Delivers in the order of arrival; every message and every copy has a delay of its own."""
 
     rng: object
-    loss: float = 0.0
-    duplication: float = 0.0
-    delay_s: float = 0.0
-    is_cut: bool = False
+    loss: float = 0.0  # probability that a message is lost
+    duplication: float = 0.0  # probability that another copy is sent (and so on)
+    delay_s: float = 0.0  # mean; the delays are exponential, cut at `MOST_DELAY_S`
+    is_cut: bool = False  # nothing gets through at all
     under_way: list = field(default_factory=list)
     numbers: count = field(default_factory=count)
 

@@ -12,13 +12,7 @@ from support.times import HANGS_AFTER_S
 
 
 class Member:
-    """A node, and the module that it trains.
-
-    Args:
-        name: of the node.
-        config: of all nodes.
-        net: the module; `None` for one vector of `size` values, all of them `value`.
-    """
+    """A node, and the module that it trains: by default one vector of `size` values."""
 
     def __init__(self, name, config, value=0.0, size=8, net=None, **options):
         self.net = vector(value, size) if net is None else net
@@ -35,7 +29,6 @@ class Member:
 
     @property
     def x(self):
-        """All parameters, as one vector."""
         return torch.cat([p.detach().flatten().double() for p in self.net.parameters()])
 
     def round(self, loss=None):
@@ -71,7 +64,6 @@ def members(config, values, **options):
 
 
 def at_once(tasks):
-    """Call all of these at once, each on a thread; raise what one of them raises."""
     with ThreadPoolExecutor(len(tasks)) as threads:
         for called in [threads.submit(task) for task in tasks]:
             called.result()

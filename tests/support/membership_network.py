@@ -1,9 +1,8 @@
 """Nodes around `Membership` in a virtual network: they gossip, are killed, stopped and restarted.
 
-What a real node would do: every half second an exchange with a random peer, news of a change told
-at once to three peers, and a suspicion to the suspect by who suspects it and about three others,
-questions on behalf of others, join requests at the addresses of the file,
-and a lost connection noticed within a second, if the host is there to say so.
+They do what real nodes do: every half second an exchange with a random peer, news of a change told
+at once to three peers, questions on behalf of others, join requests, and a lost connection noticed
+within a second, if the host is there to say so.
 """
 
 from __future__ import annotations
@@ -29,15 +28,11 @@ ASLEEP_S = 2.0
 
 @dataclass(frozen=True)
 class WhoIs:
-    """Asks who is there."""
-
     asker: str
 
 
 @dataclass(frozen=True)
 class Here:
-    """Says who is there."""
-
     name: str
     incarnation: int
     endpoint: str
@@ -45,8 +40,6 @@ class Here:
 
 @dataclass(frozen=True)
 class Probe:
-    """Asks a node to ask another one."""
-
     asker: str
     target: str
     incarnation: int
@@ -54,16 +47,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Heard:
-    """Says that a node was heard from."""
-
     helper: str
     target: str
     incarnation: int
 
 
 class Life:
-    """One process of a node, from its beginning to its end."""
-
     def __init__(self, cluster, own):
         self.cluster = cluster
         self.network = cluster.network
@@ -98,11 +87,9 @@ class Life:
             self._take(message)
 
     def lose(self, name):
-        """The connection to a peer is gone."""
         self._do(lambda: self._note(self.members.lost(name, self.now)))
 
     def say(self, endpoint, to=None, most=32, wants_answer=False):
-        """Send what is to be told to an endpoint."""
         news = self.members.news(self.network.rng, most, to)
         own = self.members.own
         message = (own, self.members.digest(), news, wants_answer)
@@ -145,7 +132,6 @@ class Life:
                 self.say(endpoint, wants_answer=True)
 
     def _call(self, claim):
-        """Ask who is where a claim says that somebody is."""
         if claim.endpoint in self._calls:
             self.members.unchecked(claim)
             return
@@ -235,8 +221,6 @@ class Life:
 
 
 class Cluster:
-    """Nodes by name, and everything that can happen to them."""
-
     def __init__(self, seed, times=None, link=None):
         self.network = VirtualNetwork(seed, link or Link(0.001, 0.004))
         self.times = times or Times()
@@ -256,7 +240,6 @@ class Cluster:
         return life
 
     def start_all(self, names):
-        """Start nodes that know each other from the beginning."""
         entries = [self.start(name).members.own for name in names]
         for life in self.lives.values():
             life.members.hear(entries, 0.0)

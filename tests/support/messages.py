@@ -86,17 +86,9 @@ _ROW = re.compile(
 
 @dataclass(frozen=True)
 class Message:
-    """One message of the source.
-
-    Attributes:
-        text: with `…` for whatever is filled in.
-        where: file and line.
-        letter: `E` if it is raised, `W` if it is logged.
-    """
-
-    text: str
-    where: str
-    letter: str
+    text: str  # with `…` for whatever is filled in
+    where: str  # file and line
+    letter: str  # `E` if it is raised, `W` if it is logged
 
     @property
     def row(self) -> Row | None:
@@ -108,23 +100,13 @@ class Message:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the page.
-
-    Attributes:
-        code: empty in a row that has none yet.
-        anchor: likewise.
-        beginning: of the messages that it stands for.
-        why: the explanation.
-    """
-
-    code: str
-    anchor: str
-    beginning: str
-    why: str
+    code: str  # empty in a row that has none yet
+    anchor: str  # likewise
+    beginning: str  # of the messages that it stands for
+    why: str  # the explanation
 
     @property
     def letter(self) -> str:
-        """`E` or `W`, or nothing."""
         return self.code[5:6]
 
     def __str__(self) -> str:
@@ -137,7 +119,6 @@ class Row:
 
 @functools.cache
 def messages() -> list[Message]:
-    """Return all messages, in order of file and line."""
     errors = _error_names(_trees().values())
     found = []
     for path, tree in _trees().items():
@@ -150,17 +131,14 @@ def messages() -> list[Message]:
 
 @functools.cache
 def rows() -> list[Row]:
-    """Return the rows of the page."""
     return [_row(match) for match in _ROW.finditer(PAGE.read_text("utf-8"))]
 
 
 def missing() -> list[Message]:
-    """Return the messages that no row of the page stands for."""
     return [message for message in messages() if message.row is None]
 
 
 def stale() -> list[Row]:
-    """Return the rows that stand for no message any more."""
     used = {message.row for message in messages()}
     return [row for row in rows() if row not in used]
 
@@ -186,7 +164,6 @@ def catalogue() -> dict[str, str]:
 
 
 def with_codes() -> str:
-    """Return the page with codes for all rows, and a row for each message."""
     taken = set(catalogue()) | {row.code for row in rows()}
     wanted = {message.row: message.letter for message in messages() if message.row}
 
@@ -230,7 +207,6 @@ def _shortened(text: str) -> str:
 
 
 def _error_names(trees) -> set[str]:
-    """Return the names of all errors that users can get: those of peers never reach them."""
     bases = {
         node.name: [ast.unparse(base).rpartition(".")[2] for base in node.bases]
         for tree in trees
@@ -248,7 +224,6 @@ def _below(name: str, bases: dict[str, list[str]]) -> set[str]:
 
 
 def _messages_of(path: Path, tree: ast.Module, errors: set[str]) -> Iterator[tuple[int, str, str]]:
-    """Yield line, letter and text of each message of a file."""
     file = path.relative_to(PACKAGE).as_posix()
     for node, texts in _with_texts(tree):
         for letter, argument in _shown(node, errors):
@@ -317,7 +292,6 @@ def _texts(node: ast.expr, known: dict[str, list[ast.expr]]) -> Iterator[str]:
 
 
 def _text(node: ast.AST) -> str | None:
-    """Return a text as it is written, with `…` for each part that is filled in."""
     match node:
         case ast.Constant(value=str(text)):
             return as_template(text)
@@ -335,7 +309,6 @@ def _letters(text: str) -> int:
 
 
 def main() -> None:
-    """Print what was asked for."""
     if "--missing" in sys.argv:
         before = PAGE.read_text("utf-8").splitlines()
         new = [line for line in with_codes().splitlines() if line not in before]

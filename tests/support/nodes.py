@@ -20,10 +20,7 @@ def config_of(count, **settings):
 def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
     """Return the first true value of `check()`; fail when it stays false.
 
-    Args:
-        check: is called again and again.
-        timeout_s: as promised; by default only a hang fails.
-        every_s: pause between calls.
+    Give a `timeout_s` that is promised; by default only a hang fails.
     """
     bound = Bound(timeout_s)
     while not (value := check()):
@@ -34,10 +31,8 @@ def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
 
 
 def status_of(connection, peer):
-    """What a node reports of one peer."""
     return next(p for p in connection.node.report()["peers"] if p["name"] == peer)
 
 
 def is_connected(connection, peer):
-    """Whether a connection to a peer is up."""
     return connection.node.links[peer].value == "up"

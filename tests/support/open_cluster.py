@@ -11,8 +11,6 @@ __all__ = ["Cluster", "cluster", "eventually"]
 
 
 class Cluster:
-    """Nodes that have joined each other; all of them are closed in the end."""
-
     def __init__(self, stack, **settings):
         self._stack = stack
         self._settings = {"timeout_ms": 2000, "seed": 7, "join_timeout_s": 60.0, **settings}
@@ -34,7 +32,6 @@ class Cluster:
         self.nodes.pop(name).close()
 
     def agree(self, timeout_s=10.0):
-        """Wait until every node sees all others, and nobody else."""
         names = set(self.nodes)
         eventually(
             lambda: all({*node.peers, name} == names for name, node in self.nodes.items()),
@@ -42,7 +39,6 @@ class Cluster:
         )
 
     def gossip(self, value=1.0):
-        """One round of all nodes; what each got."""
         for node in self.nodes.values():
             node.update_send(np.full(4, value), 1.0)
         return {name: node.update_wait(1.0)[0] for name, node in self.nodes.items()}

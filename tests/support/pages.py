@@ -9,14 +9,8 @@ _HEADINGS = ("h1", "h2", "h3", "h4")
 
 
 class Page(HTMLParser):
-    """A page that was read.
-
-    Attributes:
-        text: all words, without tags.
-        tags: names of all elements, in order.
-        headings: level of each, in order.
-        pictures: what each shows, in words.
-        mistakes: what is not in order.
+    """A page that was read: its words and its elements in order, and what is
+    not as it should be.
     """
 
     def __init__(self, html):

@@ -20,13 +20,8 @@ from support.times import HANGS_AFTER_S
 
 
 class Partner:
-    """Plays the node `name`: listens on its port, and talks to one real node.
-
-    Args:
-        router: listens as this node.
-        dealer: is connected to the real node.
-        member: the real node.
-        name: of this one.
+    """Plays the node `name`: listens on its port (`router`), and talks to one
+    real node (`dealer`).
     """
 
     def __init__(self, router, dealer, member, name="w2"):
@@ -55,7 +50,6 @@ class Partner:
         return None
 
     def hears_no(self, kind, for_s):
-        """Fail if a message of this kind comes."""
         end = time.monotonic() + for_s
         while time.monotonic() < end:
             if self._router.poll(10):
@@ -67,18 +61,15 @@ class Partner:
         self._router.close(0)
 
     def answer(self, message, *payload):
-        """Send an answer, to whoever was heard last."""
         self._router.send_multipart([self._identity, encode(message), *payload])
 
     def agree(self, proposal, **fields):
-        """Agree to a transaction."""
         said = {"version": self.version, "clock": 1.0, "units": 0, "news": (), **fields}
         self.answer(
             Agreed(**{"request": proposal.request, "transaction": proposal.transaction, **said})
         )
 
     def serve(self, fetch, value=0.0, version=None, **fields):
-        """Send a snapshot, all values the same."""
         data = np.full(self.member.x.numel(), float(value)).tobytes()
         said = {"version": version or self.version, "clock": 1.0, "loss": None, "is_finite": None}
         said.update(nbytes=len(data), codec="none", token=0, news=(), **fields)
@@ -86,13 +77,11 @@ class Partner:
         self.answer(Chunk(request=fetch.request, index=0, checksum=checksum(data)), data)
 
     def note(self, decided):
-        """Take note of a decision."""
         self.answer(DecisionAck(request=decided.request, transaction=decided.transaction))
 
     # What the real node answers
 
     def say(self, message):
-        """Send a message that is not answered."""
         self._dealer.send(encode(message))
 
     def ask(self, message, timeout_s=HANGS_AFTER_S):
@@ -101,14 +90,12 @@ class Partner:
         return self.answered(timeout_s)
 
     def answered(self, timeout_s=HANGS_AFTER_S):
-        """Return the next answer, and its payload if it has one."""
         if not self._dealer.poll(timeout_s * 1000):
             return None
         message, payload = decode(self._dealer.recv_multipart())
         return (message, payload) if payload else message
 
     def proposal(self, transaction=b"pair-one", **fields):
-        """A proposal of this node to the real one."""
         config = self.member.node.config
         terms = "share" if config.algorithm == "push_sum" else "exchange"
         said = {
@@ -125,7 +112,6 @@ class Partner:
         return Propose(**{**said, **fields})
 
     def fetched(self, version):
-        """Fetch a snapshot of the real node; return its header and its values."""
         fingerprint = self.member.adapter._state.layout.fingerprint
         algorithm = self.member.node.config.algorithm
         header = self.ask(fetch_of(fingerprint, version=version, algorithm=algorithm))
@@ -134,11 +120,9 @@ class Partner:
         return header, np.frombuffer(data)
 
     def prepare(self, transaction):
-        """Say that the real node's snapshot is there."""
         self.say(Prepared(request=0, transaction=transaction, name=self.name, is_there=True))
 
     def decide(self, transaction, *, commit):
-        """Tell a decision; return whether it was noted."""
         answer = self.ask(TransactionDecision(request=7, transaction=transaction, commit=commit))
         return isinstance(answer, DecisionAck) and answer.transaction == transaction
 

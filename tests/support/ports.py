@@ -1,8 +1,8 @@
 """Free ports for tests: none is given twice, and no two pytest workers are given the same.
 
-A port that is free when it is looked for may be taken before the node of the test listens: by
-another worker, or by a proxy of the same test. So each worker has a range of its own, below the one
-where `dpwa.launch.ports` looks, and begins anywhere in it: other tests may run on this machine.
+A port that is free when it is looked for may be taken before the node of the test listens. So each
+worker has a range of its own, below the one where `dpwa.launch.ports` looks, and begins anywhere in
+it: other tests may run on this machine.
 """
 
 import itertools

@@ -21,10 +21,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 def start(program, *arguments, stdin=None):
     """Start a program of tests/support/programs; its output is text, to be read line by line.
 
-    Args:
-        program: file name, or a path.
-        *arguments: of the program.
-        stdin: `subprocess.PIPE` to write to its standard input, which is empty otherwise.
+    Its standard input is empty unless `stdin` is `subprocess.PIPE`.
     """
     return Program([str(PROGRAMS / program), *map(str, arguments)], has_input=stdin is not None)
 
@@ -65,22 +62,18 @@ class Program:
 
     @property
     def returncode(self):
-        """Its exit code, or minus the signal that has killed it; `None` while it runs."""
         return self._forks.code_of(self.pid)
 
     def poll(self):
-        """Return the same as `returncode`."""
         return self.returncode
 
     def wait(self, timeout=None):
-        """Wait until it has ended, at most so many seconds; return its exit code."""
         code = self._forks.code_of(self.pid, threading.TIMEOUT_MAX if timeout is None else timeout)
         if code is None:
             raise subprocess.TimeoutExpired(self.args, timeout)
         return code
 
     def communicate(self, said=None, timeout=None):
-        """Wait until it has ended, at most so many seconds; return what it still had to say."""
         with suppress(BrokenPipeError):
             if said is not None:
                 self.stdin.write(said)
@@ -91,13 +84,11 @@ class Program:
         return out, errors
 
     def send_signal(self, number):
-        """Send it a signal, if it still runs."""
         if self.returncode is None:
             with suppress(ProcessLookupError):  # it has ended, and that is on its way
                 os.kill(self.pid, number)
 
     def terminate(self):
-        """Ask it to end."""
         self.send_signal(signal.SIGTERM)
 
     def close(self):
@@ -108,7 +99,6 @@ class Program:
             self.stderr.close()
 
     def kill(self):
-        """End it."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -182,13 +172,11 @@ class _Forks:
             self._process = subprocess.Popen(command, pass_fds=[number], env=environment)
 
     def close(self):
-        """End the server, if it is that of this process."""
         self._channel.close()
         if self._process is not None:
             self._process.wait()
 
     def begin(self, argv, streams, environment):
-        """Fork a program; return its process ID."""
         environment = {**os.environ, **_ENVIRONMENT, **environment}
         request = {"argv": argv, "env": environment, "cwd": str(Path.cwd())}
         with self._lock:

@@ -36,20 +36,9 @@ def lines_of_log(
     run="",
     **figures,
 ):
-    """Yield the lines of a log.
+    """Yield the lines of a log: a sample a second, `figures` in all of them.
 
-    Args:
-        name: of the node.
-        seconds: how long it ran; one sample each.
-        speed: steps per second.
-        began: seconds since the epoch.
-        pid: number of the process.
-        ends: whether it was closed.
-        events: of (seconds since `began`, kind, about).
-        peers: how often it has merged whom, by name.
-        version: of the schema.
-        run: id of the run.
-        **figures: values that all samples have, in place of others.
+    `events` are (seconds since `began`, kind, about); `peers`: how often it has merged whom.
     """
     yield {"type": "start", "run_log": version, "time": began, "name": name, "host": "one",
            "pid": pid, "algorithm": "gossip", "topology": "ring",
@@ -64,7 +53,6 @@ def lines_of_log(
 
 
 def peers_line(at, merges):
-    """The line that says how often a node has merged whom."""
     peers = {
         name: {"merges": count, "merged_bytes": 10 * count, "bytes_received": 4 * count,
                "bytes_sent": count, "health": "alive"}

@@ -19,7 +19,6 @@ class Obedient:
         self.process = process
 
     def tell(self, *command):
-        """Give a command; return the answer."""
         self.process.stdin.write(" ".join(map(str, command)) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -27,12 +26,10 @@ class Obedient:
         return json.loads(line)
 
     def end(self):
-        """Let it come to its end; return its exit code and what it has logged."""
         _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
     def kill(self):
-        """Kill it, and wait until it is dead."""
         self.process.kill()
         self.process.wait()
 

@@ -11,7 +11,6 @@ from support.run_logs import BEGAN
 
 
 def write_simulated_logs(folder, scenario):
-    """Simulate a run, and write the log of each of its nodes into a folder."""
     spec = load_scenario(scenario)
     engine = NodesRun(spec, lambda _: True)
     lines = {node.name: [_start(node.name, spec)] for node in engine.nodes}

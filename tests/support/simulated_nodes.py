@@ -44,15 +44,9 @@ def all_know_each_other(run):
 
 
 class ProgramRun(NodesRun):
-    """A run whose nodes do something else than to train.
+    """A run whose nodes call `program(node, runtime, connection)` in place of training.
 
-    Args:
-        spec: of the run.
-        program: takes the node, its runtime and its connection; what it returns is in `results`.
-
-    Attributes:
-        results: of programs that have ended, by name of the node.
-        errors: of those that have raised an error of dpwa, likewise.
+    `results` and `errors` (of dpwa) are by name of the node.
     """
 
     def __init__(self, spec, program):
@@ -80,5 +74,4 @@ class ProgramRun(NodesRun):
 
     @property
     def is_over(self):
-        """Whether they have."""
         return all(node.is_done for node in self.nodes if node.lives_now)

@@ -15,7 +15,6 @@ from dpwa.sim.tasks import TASKS, make_task
 
 
 def run_spec(nodes, settings=None, options=None, groups=None, **scenario):
-    """Return a run: settings of the configuration, options of the task, keys of the scenario."""
     read = Scenario.model_validate({"nodes": nodes, **scenario})
     listed = [
         {"name": node_name(n), "host": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}", "port": 7000}
@@ -28,19 +27,16 @@ def run_spec(nodes, settings=None, options=None, groups=None, **scenario):
 
 
 def simulated(*arguments, **settings):
-    """Return the outcome of a run, as `run_spec` makes it."""
     return engine.run(run_spec(*arguments, **settings), lambda _: True)
 
 
 def engine_of(kind, spec, dimension=None):
-    """Return one of the engines, before it has done anything."""
     task = make_task(spec)
     sizes = WireSizes.of(spec, dimension or task.dimension)
     return kind(spec, Conditions(spec), task, sizes, task.starts())
 
 
 def played(kind, spec, watch=lambda _: True):
-    """Return an engine that has run to the end, and its samples."""
     made = engine_of(kind, spec)
     x = getattr(made, "x", None)
     recorder = RunRecorder(spec, make_task(spec), made.fleet.x if x is None else x, watch)

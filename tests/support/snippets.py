@@ -37,7 +37,6 @@ class Snippet:
 
 
 def blocks(*languages):
-    """All blocks of code in these languages, in the order of the pages."""
     return [found for found in _all() if found.language in languages]
 
 

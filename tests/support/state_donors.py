@@ -38,12 +38,10 @@ class Net(nn.Module):
 
 
 def state_of(net):
-    """A copy of all that a module is."""
     return {name: tensor.clone() for name, tensor in net.state_dict().items()}
 
 
 def are_equal(one, two):
-    """Whether two states are equal bit for bit."""
     return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -69,7 +67,6 @@ def training(*adapters):
 
 @contextlib.contextmanager
 def nodes(*made):
-    """Close nodes in the end, whatever happens."""
     with contextlib.ExitStack() as stack:
         for node in made:
             stack.callback(node.close)
@@ -77,7 +74,6 @@ def nodes(*made):
 
 
 def adapter_of(net, name, config, **options):
-    """A node that trains a module."""
     return DpwaPyTorchAdapter(net, name, config, **options)
 
 
@@ -88,7 +84,6 @@ class ForkedProcess(FaultyProcess):
         self.popen = Program([*map(str, argv)], **{VARIABLE: str(plan)})
 
     def close(self):
-        """Kill the process if it still runs, and close its pipes."""
         self.kill()
         self.popen.close()
 

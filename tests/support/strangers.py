@@ -9,12 +9,10 @@ from support.times import HANGS_AFTER_S
 
 
 def question(endpoint, message, payload, *more, timeout_s=HANGS_AFTER_S):
-    """Ask a node something, and then more; the first answer."""
     return question_and_payload(endpoint, message, payload, *more, timeout_s=timeout_s)[0]
 
 
 def question_and_payload(endpoint, message, payload, *more, timeout_s=HANGS_AFTER_S):
-    """Ask a node something, and then more; the first answer with its payload."""
     with zmq.Context() as context:
         link = PeerLink(context, "", endpoint)
         try:

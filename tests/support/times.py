@@ -1,8 +1,7 @@
 """Bounds of seconds, which a busy machine stretches by as long as it kept a test waiting.
 
 A process of its own reads how long the threads of the tests, and of all processes that they have
-started, were ready to run while others had the processors. Nothing else is excused: who sleeps,
-waits for a message, or computes for longer than promised fails on a busy machine, too.
+started, were ready to run while others had the processors. Nothing else is excused.
 """
 
 import os

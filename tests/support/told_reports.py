@@ -16,12 +16,6 @@ class SetClock:
 
 
 class ToldReport:
-    """What a real node reports, with other peers.
-
-    Attributes:
-        healths: of the peers, by name.
-    """
-
     def __init__(self, **healths):
         with Node("w1", load_config(config_of(2))) as node:
             self._report = node.report()

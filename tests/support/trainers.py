@@ -12,7 +12,6 @@ EXAMPLES = PROGRAMS.parents[2] / "examples"
 
 
 def run(folder, *command):
-    """Run a command in a folder, to its end."""
     return subprocess.run(
         list(map(str, command)),
         cwd=folder, capture_output=True, text=True, timeout=PROCESS_HANGS_AFTER_S, check=False,

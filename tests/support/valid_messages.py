@@ -11,7 +11,6 @@ TEXTS = ("w1", "tcp://127.0.0.1:45000", "0")
 
 
 def valid_message(kind, rng):
-    """Make a message of a type."""
     values = {
         name: _valid(field.annotation, field.metadata, rng)
         for name, field in kind.model_fields.items()

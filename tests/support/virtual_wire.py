@@ -37,8 +37,6 @@ class PlainLinks:
 
 
 class VirtualHosts:
-    """Hosts by name, each with an endpoint."""
-
     def __init__(self, *names, links=None):
         self.links = links or PlainLinks()
         self.network = VirtualNetwork(seed=1)

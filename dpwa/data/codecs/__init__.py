@@ -52,15 +52,7 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
 
 
 def codec(name: str, **options: Any) -> Codec:
-    """Make a codec; see `Codec` about threads.
-
-    Args:
-        name: of a registered codec.
-        **options: what the codec takes; of those here only `topk` takes any: `keep`.
-
-    Raises:
-        UnknownNameError: no such codec is registered.
-    """
+    """Make the codec of this name, or raise `UnknownNameError`; `topk` takes the option `keep`."""
     made = _REGISTRY.get(name)(**options)
     made.name = name
     return made

@@ -32,8 +32,8 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 class PayloadMemory:
     """Memory for payloads: new to whoever gets it, and used again when nobody looks at it any more.
 
-    A socket may hold a payload long after it was sent, so it cannot be overwritten by the next one.
-    Memory fresh from the system would take several times as long as the encoding itself.
+    A socket may hold a payload long after it was sent. Memory fresh from the system would take
+    several times as long as the encoding itself.
     """
 
     def __init__(self) -> None:

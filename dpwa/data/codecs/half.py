@@ -19,14 +19,10 @@ class Half(Codec):
         fp16   2^-11 |x|, or 2^-25 where |x| < 2^-14
         bf16   2^-8 |x|, or 2^-134 where |x| < 2^-126
 
-    (half the distance of neighbours with 11 and 8 significant bits) while |x| is at most the
-    largest finite one, 65504 or 3.39e38. Values beyond that become it, so that what is finite stays
-    finite; infinities and NaN stay what they are. float64 is rounded to float32 first, which adds
-    2^-24 |x|, or 2^-150 where that is more. Source of the formats: IEEE 754 binary16; Kalamkar et
-    al., "A Study of BFLOAT16 for Deep Learning Training" (2019).
-
-    Args:
-        on_the_wire: "float16" or "bfloat16".
+    while |x| is at most the largest finite one, 65504 or 3.39e38. Values beyond that become it, so
+    that what is finite stays finite; infinities and NaN stay what they are. float64 is rounded to
+    float32 first, which adds 2^-24 |x|, or 2^-150 where that is more. Source of the formats: IEEE
+    754 binary16; Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (2019).
     """
 
     def __init__(self, on_the_wire: str) -> None:
@@ -40,7 +36,6 @@ class Half(Codec):
         dtype: str,
         held: ByteArray | None = None,  # noqa: ARG002
     ) -> ByteArray:
-        """Return the piece as 16-bit floats."""
         if not _is_wide(dtype):
             return piece
         values = tensor_over(piece, FLOATS[dtype])

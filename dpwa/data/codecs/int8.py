@@ -46,7 +46,6 @@ class Int8(Codec):
         dtype: str,
         held: ByteArray | None = None,  # noqa: ARG002
     ) -> ByteArray:
-        """Return the scales and the codes of the piece."""
         if dtype not in FLOATS:
             return piece
         values = tensor_over(piece, FLOATS[dtype])
@@ -57,7 +56,6 @@ class Int8(Codec):
         return payload
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
-        """Return `room` with the codes times their scales."""
         if dtype not in FLOATS:
             return exactly(payload, room.nbytes)
         values = tensor_over(room, FLOATS[dtype])

@@ -10,11 +10,7 @@ from dpwa.types import Frame
 
 
 def exactly(payload: Frame, nbytes: int) -> ByteArray:
-    """Return a view of a payload.
-
-    Raises:
-        ProtocolError: it does not have this size.
-    """
+    """Return a view of a payload, or raise `ProtocolError` if it does not have this size."""
     size = memoryview(payload).nbytes
     if size != nbytes:
         raise ProtocolError(f"the payload of a piece has {size} bytes and must have {nbytes}")

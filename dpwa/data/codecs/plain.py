@@ -17,7 +17,6 @@ class Plain(Codec):
         dtype: str,  # noqa: ARG002
         held: ByteArray | None = None,  # noqa: ARG002
     ) -> ByteArray:
-        """Return the piece itself."""
         return piece
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:  # noqa: ARG002

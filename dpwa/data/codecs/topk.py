@@ -27,9 +27,9 @@ Magnitudes = npt.NDArray[np.signedinteger]
 class TopK(Codec):
     """Sends the k = ceil(keep * n) of n values that are farthest from what the reader holds.
 
-    They are sent as they are, not as differences, so nothing drifts: what has arrived is exact.
-    What was not sent stays in the difference of the next time and is sent when it has grown: this
-    is error feedback. For a piece x and what the reader holds, h before and h' after,
+    They are sent as they are, not as differences, so nothing drifts. What was not sent stays in the
+    difference of the next time and is sent when it has grown: this is error feedback. For a piece x
+    and what the reader holds, h before and h' after,
 
         |x - h'|^2 <= (1 - k/n) |x - h|^2
 
@@ -43,12 +43,6 @@ class TopK(Codec):
 
     Both ends must hold the same. At the start, and whenever a payload was lost, the caller sends
     each piece with the codec `none`, and both ends set `held = piece`.
-
-    Args:
-        keep: share of the values that a payload brings, over 0 and up to 1.
-
-    Raises:
-        UserError: `keep` is not such a number.
     """
 
     is_delta = True
@@ -60,11 +54,7 @@ class TopK(Codec):
         self._scratch = Scratch()
 
     def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:
-        """Return what the reader should know, and set `held` to what it will then hold.
-
-        Raises:
-            ValueError: `held` is missing.
-        """
+        """Return what the reader should know, and set `held` to what it will then hold."""
         if held is None:
             raise ValueError("topk encodes against what the reader holds")
         if dtype not in FLOATS:
@@ -87,9 +77,8 @@ class TopK(Codec):
         return room
 
     def _distances(self, piece: ByteArray, held: ByteArray, dtype: str) -> Magnitudes:
-        """Return |piece - held| as the integers of the same bits, whose order is that of floats.
-
-        In that order NaN is the largest, and 0 is no difference.
+        """Return |piece - held| as the integers of the same bits: NaN is the largest, 0 no
+        difference.
         """
         values = tensor_over(piece, FLOATS[dtype])
         room = self._scratch.take(values.numel(), wide(values.dtype))
@@ -99,9 +88,8 @@ class TopK(Codec):
 
 
 def _largest(magnitudes: Magnitudes, count: int) -> Indices:
-    """Return the indices of the `count` largest, rising; none of a 0, so they may be fewer.
-
-    Of equal ones, the first are taken.
+    """Return the indices of the `count` largest, rising; of equal ones the
+    first, and none of a 0.
     """
     candidates = np.flatnonzero(magnitudes >= _floor(magnitudes, count))
     if candidates.size < count:
@@ -118,10 +106,7 @@ def _largest(magnitudes: Magnitudes, count: int) -> Indices:
 
 
 def _floor(magnitudes: Magnitudes, count: int) -> int:
-    """Guess what at least `count` magnitudes reach, and not many more; 1 if nothing can be said.
-
-    A sample gives it, which takes a tenth of the time of ordering them all.
-    """
+    """Guess, by a sample, what at least `count` magnitudes reach; 1 if nothing can be said."""
     sample = magnitudes[::SAMPLE_EVERY]
     rank = 2 * count // SAMPLE_EVERY + SAMPLE_EVERY
     return max(1, int(np.partition(sample, -rank)[-rank])) if rank < sample.size else 1
@@ -136,10 +121,8 @@ def _packed(indices: Indices, values: npt.NDArray[np.unsignedinteger], size: int
 def _unpacked(
     payload: Frame, held: npt.NDArray[np.unsignedinteger]
 ) -> tuple[Indices, npt.NDArray[np.unsignedinteger]]:
-    """Return indices and values of a payload.
-
-    Raises:
-        ProtocolError: its size, its counts or its indices are impossible.
+    """Return indices and values of a payload; `ProtocolError` if its size or numbers are
+    impossible.
     """
     segments = -(-held.size // SEGMENT_VALUES)
     size = memoryview(payload).nbytes

@@ -1,14 +1,14 @@
 """Ballots: how those who are left agree on what becomes of a collective, and on who is left.
 
 A collective has two moments that all members tell each other of: *entered*, and *ready*: this node
-has done its part, and nothing but the word of the others is missing. Whoever knows that all members
-are ready has the result. If that knowledge does not come in time, or a connection breaks, a ballot
-is held:
+has done its part, and only the word of the others is missing. Whoever knows that all members are
+ready has the result. If that knowledge does not come in time, or a connection breaks, a ballot is
+held:
 
 - Whoever votes is frozen: if it was not ready, it will never be. Its `Stand` does not change.
 - Who is silent for too long is suspected: soon if its connection is gone, but if that is up, only
-  after `STALLED_S`, as a process that is stopped or does not let its threads run answers later.
-  Suspicions are told, and taken over; who is suspected itself has been left behind.
+  after `STALLED_S`, as a process that is stopped answers later. Suspicions are told, and taken
+  over; who is suspected itself has been left behind.
 - The ballot is over for a node once everybody whom it does not suspect has voted with the same
   suspicions. All who get so far among the same survivors have the same stands, so they decide
   alike: the collective holds if every member, lost ones included, is known to have been ready.
@@ -18,8 +18,8 @@ were ready, and it answers a vote with that outcome; nobody can decide without i
 decided by a ballot, the others need its vote too, and get its decision instead. From whoever a node
 suspects it takes neither a vote nor an outcome.
 
-Nothing is certain about a node that was suspected and lives: it may have ended the collective in
-either way. It is told that it was left behind.
+A node that was suspected and lives may have ended the collective in either way. It is told that it
+was left behind.
 """
 
 from __future__ import annotations
@@ -37,49 +37,25 @@ LONGEST_LOOK_S = GONE_S / 4  # of the time between two looks at the clock, what 
 
 @dataclass(frozen=True)
 class Stand:
-    """How far a member had come when it voted.
+    """How far a member had come when it voted."""
 
-    Attributes:
-        entered: whether it had called the collective.
-        ready: whether it had done its part.
-        expired: whether its time was over.
-        seen: members that it knew to be ready.
-        join_requests: nodes that want to be let in.
-    """
-
-    entered: bool
-    ready: bool
-    expired: bool = False
-    seen: frozenset[str] = frozenset()
-    join_requests: tuple[Member, ...] = ()
+    entered: bool  # it had called the collective
+    ready: bool  # it had done its part
+    expired: bool = False  # its time was over
+    seen: frozenset[str] = frozenset()  # members that it knew to be ready
+    join_requests: tuple[Member, ...] = ()  # nodes that want to be let in
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of a collective.
-
-    Attributes:
-        holds: whether it has its result.
-        lost: members that were left behind, in order of rank; the node itself may be among them.
-        joiners: who is let in.
-    """
-
-    holds: bool
-    lost: tuple[str, ...] = ()
-    joiners: tuple[Member, ...] = ()
+    holds: bool  # it has its result
+    lost: tuple[str, ...] = ()  # left behind, in order of rank; the node itself may be among them
+    joiners: tuple[Member, ...] = ()  # who is let in
 
 
 @dataclass
 class Ballot:
-    """One node's side of a ballot.
-
-    Attributes:
-        own: name of this node.
-        members: names of all members, in order of rank.
-        stand: of this node, frozen.
-        opened: when, in seconds.
-        suspects: who is taken for lost.
-    """
+    """One node's side of a ballot; `members` in order of rank, `stand` of this node, frozen."""
 
     own: str
     members: tuple[str, ...]
@@ -109,14 +85,9 @@ class Ballot:
         """Suspect who is silent; return whether that has changed this node's vote.
 
         Of the time between two calls no more than `LONGEST_LOOK_S` counts: while a node itself
-        sleeps it reads no votes, and the silence it finds on waking is its own.
-
-        Args:
-            now: seconds.
-            gone: members that were there, and cannot be reached any more. All others may be silent
-                for `STALLED_S`, from when this node last voted.
-            entered: members that are known to have entered. When the time of this node is over,
-                the others are lost if they vote that they have not, and get `LATE_S`.
+        sleeps it reads no votes, and the silence it finds on waking is its own. Who is `gone`
+        cannot be reached any more; all others may be silent for `STALLED_S`. When the time of this
+        node is over, those not known to have `entered` are lost if they vote so, and get `LATE_S`.
         """
         self._waited_s += min(now - self._looked, LONGEST_LOOK_S)
         self._looked = now

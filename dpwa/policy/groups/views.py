@@ -1,9 +1,8 @@
 """Views: who takes part in collectives, as all who take part have agreed.
 
-A view lasts from one collective to a later one; its successor is decided by its own members, either
-when a collective ends or when it fails. Nobody counts votes against a majority: when the network
-splits, each part goes on with a view of its own, and `has_precedence` says which part takes
-up the other once they hear of each other again.
+The successor of a view is decided by its own members, when a collective ends or fails. No majority
+is needed: when the network splits, each part goes on with a view of its own, and `has_precedence`
+says which part takes up the other once they hear of each other again.
 """
 
 from __future__ import annotations
@@ -21,32 +20,21 @@ UNKNOWN = b""  # the incarnation of a member of the first view, until it is hear
 
 @dataclass(frozen=True, order=True)
 class Member:
-    """A node, and which of its lives: a restarted one is somebody else.
-
-    Attributes:
-        name: of the node.
-        incarnation: random bytes, drawn when its process started.
-    """
+    """A node, and which of its lives: a restarted one is somebody else."""
 
     name: str
-    incarnation: bytes = UNKNOWN
+    incarnation: bytes = UNKNOWN  # random bytes, drawn when its process started
 
 
 @dataclass(frozen=True)
 class GroupView:
-    """Who takes part from one collective on.
+    """Who takes part from one collective on."""
 
-    Attributes:
-        members: in order of rank.
-        since: number of the first collective of this view.
-    """
-
-    members: tuple[Member, ...]
-    since: int = 0
+    members: tuple[Member, ...]  # in order of rank
+    since: int = 0  # number of the first collective of this view
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the members, in order of rank."""
         return tuple(member.name for member in self.members)
 
     @cached_property
@@ -63,13 +51,10 @@ class GroupView:
     def after(
         self, number: int, lost: Iterable[str], joiners: Iterable[Member], ranks: Sequence[str]
     ) -> GroupView:
-        """Return the view after a collective; this one if nothing has changed.
+        """Return the view after collective `number`; this one if nothing has changed.
 
-        Args:
-            number: of the collective.
-            lost: names of members that are gone.
-            joiners: who is let in; of several lives of a node, the greatest (all choose alike).
-            ranks: names of all nodes in the order of the configuration.
+        Of several lives of a joiner the greatest is let in (all choose alike). `ranks` are the
+        names of all nodes in the order of the configuration.
         """
         gone = set(lost)
         stay = {member.name: member for member in self.members if member.name not in gone}
@@ -84,17 +69,11 @@ class GroupView:
 
 @dataclass(frozen=True)
 class ViewRank:
-    """What counts of a view when it meets another.
+    """What counts of a view when it meets another."""
 
-    Attributes:
-        size: how many members it has.
-        ended: how many collectives have come before the one that its members call now, or next.
-        first: name of its first member.
-    """
-
-    size: int
-    ended: int
-    first: str
+    size: int  # how many members it has
+    ended: int  # collectives before the one that its members call now, or next
+    first: str  # name of its first member
 
 
 def has_precedence(one: ViewRank, other: ViewRank, ranks: Sequence[str]) -> bool:
@@ -104,9 +83,8 @@ def has_precedence(one: ViewRank, other: ViewRank, ranks: Sequence[str]) -> bool
     those who are at work; then that whose first member stands earlier in the configuration, or by
     name.
 
-    Views of one never give themselves up for each other. What was heard of a view is never more
-    than it has ended by now, and whoever gives itself up ends nothing afterwards: if it was junior
-    to what it had heard, then whatever the other has heard of it is junior to the other.
+    Views of one never give themselves up for each other: what was heard of a view is never more
+    than it has ended by now, and whoever gives itself up ends nothing afterwards.
     """
     if (one.size, one.ended) != (other.size, other.ended):
         return (one.size, one.ended) > (other.size, other.ended)

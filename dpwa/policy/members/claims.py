@@ -1,20 +1,18 @@
 """Claims: hearsay that a member is another process than the one known, or somewhere else.
 
-Anybody can say so of anybody. So it is put aside, and believed only once the process that is meant
-has been called where it is said to be, and has answered by that name and number. One claim of each
-name is looked into at a time, for `CHECK_WITHIN_S` at the most, and then no other for `PAUSE_S`;
-and of all names a few at a time. So what is said again and again costs no more than a call now and
-then. Nothing is lost with a claim that is dropped: if it is true, it will be heard again.
+Anybody can say so of anybody. So it is believed only once the process that is meant has been called
+where it is said to be, and has answered by that name and number. One claim of each name is looked
+into at a time, for `CHECK_WITHIN_S` at the most, and then no other for `PAUSE_S`; and of all names
+a few at a time. A claim that is dropped will be heard again if it is true.
 
-A member can say anything of anybody: keys keep liars out, a view does not. What a lie can do is
-bounded. Suspicions, deaths and departures are contradicted by the node itself. Invented nodes do
-not answer, so they are gone within seconds, and never more than `most` are kept; when all places
-are taken, whoever else is heard of is called, and one that answers takes the place of one that
-never has. What is said of this node itself is a claim, too: only a later process that
-answers takes its name (`replaced_by`), and its owner does not fight over it; if none does, a higher
-incarnation contradicts. There is always room for that: an incarnation above `HIGHEST_HEARSAY` is a
-claim whoever it is about, so hearsay lifts nobody further, and beyond that a node climbs by one for
-each contradiction.
+Keys keep liars out, a view does not; but what a lie can do is bounded. Suspicions, deaths and
+departures are contradicted by the node itself. Invented nodes do not answer, so they are gone
+within seconds, and never more than `most` are kept; when all places are taken, whoever else is
+heard of is called, and one that answers takes the place of one that never has. Only a later process
+that answers takes this node's own name (`replaced_by`), and its owner does not fight over it; if
+none does, a higher incarnation contradicts. There is always room for that: an incarnation above
+`HIGHEST_HEARSAY` is a claim whoever it is about, so hearsay lifts nobody further, and beyond that a
+node climbs by one for each contradiction.
 """
 
 from __future__ import annotations
@@ -63,9 +61,8 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
 
     def put(self, entry: MemberEntry, now: float) -> None:
-        """Look into a claim, unless another one of this name is in the way.
-
-        Of too many that wait the first is dropped: who claims much has no more than his share.
+        """Look into a claim, unless one of this name is in the way; of too many the first is
+        dropped.
         """
         other = self._claims.get(entry.name)
         if other is not None and now < other.until:
@@ -89,23 +86,16 @@ class Claims:
         return [claim.entry for claim in fresh]
 
     def settle(self, name: str, now: float) -> None:
-        """Take note that the claim of a name was looked into."""
         claim = self._claims.get(name)
         if claim is not None:
             claim.until, claim.is_asked = now + PAUSE_S, True
 
     def drop(self, name: str) -> None:
-        """Take note that the claim of a name could not be looked into just now."""
         self._claims.pop(name, None)
 
 
 def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
-    """Return what to say from now on, so that it holds against the news; `None`: it does already.
-
-    Args:
-        own: what the node says of itself.
-        news: what was said of it.
-    """
+    """Return what a node has to say so that it holds against the news; `None`: it does already."""
     is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # nobody believes it
     if is_wild or news.stamp < own.stamp or news == own:
         return None
@@ -116,10 +106,8 @@ def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
 
 
 def outlived(own: MemberEntry, news: Iterable[MemberEntry]) -> MemberEntry:
-    """Return the node's entry with a higher incarnation than any that is told of its name.
-
-    For a node that has just been let in: its name was free, so these are earlier lives of it, on a
-    host whose clock was ahead.
+    """Return the entry of a node just let in, newer than what is told of
+    earlier lives of its name.
     """
     told = [e.incarnation for e in news if e.name == own.name and e.incarnation < HIGHEST]
     if max(told, default=-1) <= own.incarnation:

@@ -24,11 +24,7 @@ MOST_PATIENCE = 8
 
 @dataclass(eq=False)
 class LocalHealth:
-    """How far this node trusts its own questions; mutable, without a lock.
-
-    Attributes:
-        factor: by which all get more time, from 1 to `most`.
-    """
+    """How far this node trusts its own questions: `factor` times more time for all, 1 to `most`."""
 
     factor: int = 1
     most: int = 2  # of more, a node that is cut off would hold on to the others for too long
@@ -38,29 +34,18 @@ class LocalHealth:
         self.factor = min(self.most, self.factor + 1)
 
     def better(self) -> None:
-        """Note an answer to a question."""
         self.factor = max(1, self.factor - 1)
 
 
 @dataclass(eq=False)
 class Probe:
-    """What one member was asked, and whether it was heard from; mutable, without a lock.
+    """What one member was asked, and whether it was heard from; seconds of any monotonic clock."""
 
-    Times are in seconds, on any clock that never goes back.
-
-    Attributes:
-        heard_at: when it was heard from last; -inf: never.
-        asked_at: when it was asked first since then; `None`: it was not.
-        helpers: names of those who were asked to ask it since then.
-        patience: by how much more time it is given than others.
-        is_accused: whether this node itself suspects it.
-    """
-
-    heard_at: float = -math.inf
-    asked_at: float | None = None
-    helpers: frozenset[str] = frozenset()
-    patience: int = 1
-    is_accused: bool = False
+    heard_at: float = -math.inf  # last; -inf: never
+    asked_at: float | None = None  # first since then; `None`: it was not
+    helpers: frozenset[str] = frozenset()  # names of those who were asked to ask it since then
+    patience: int = 1  # by how much more time it is given than others
+    is_accused: bool = False  # this node itself suspects it
 
     def asked(self, now: float) -> None:
         """Note a question: from now on it should be heard from."""
@@ -75,14 +60,10 @@ class Probe:
         return was_awaited
 
     def answered(self) -> None:
-        """Wait for nothing any more."""
         self.asked_at, self.helpers = None, frozenset()
 
     def helped(self, helper: str) -> None:
-        """Note that a helper says that it has heard from it; others could say so at any time.
-
-        Only the way to it is broken, so that this may also close its connection: no evidence.
-        """
+        """Note that a helper has heard from it, so that a lost connection is no evidence either."""
         if helper in self.helpers:
             self.answered()
             self.patience = max(2, self.patience)
@@ -98,7 +79,6 @@ class Probe:
         return self._is_silent(now, times.ask_others_after_s, health)
 
     def has_failed(self, now: float, times: Times, health: LocalHealth) -> bool:
-        """Tell whether it is to be suspected."""
         return self._is_silent(now, times.suspect_after_s, health)
 
     def _is_silent(self, now: float, limit_s: float, health: LocalHealth) -> bool:

@@ -3,12 +3,9 @@
 Dead nodes are remembered for `remember_s`, and tried again: at first after 1 s, then twice as long
 each time, up to 2.5 s, or 30 s if there are 16 or more (`Trials`). When they are forgotten, their
 last entry is kept for `grave_s` (`Forgotten`): of such a node only what is newer is listened to. So
-old news brings nobody back, unless somebody passes it on who has not listened for as long as
-that, or never did before; then it lasts until the dead node does not answer. Gone nodes that this
-one never knew are forgotten at once: each passes on only the deaths of those whom it knew alive,
-so that news of them dies out.
-
-To be pure, the chance comes from the `rng` that is passed in.
+old news brings nobody back, unless somebody passes it on who has not listened for as long as that;
+then it lasts until the dead node does not answer. Gone nodes that this one never knew are forgotten
+at once: each passes on only the deaths of those whom it knew alive, so that news of them dies out.
 """
 
 from __future__ import annotations
@@ -33,23 +30,14 @@ OTHERS_ASKED = 3  # about a member that is uncertain
 
 @dataclass(eq=False)
 class MemberRecord:
-    """What is known of one node; mutable.
-
-    Attributes:
-        entry: what is said of it.
-        since: when it got its status, or was given fresh time.
-        tells: how often that is still to be passed on before others.
-        probe: whether it answers.
-        pause_s: until the trial after the next, of a dead one.
-        retry_at: when it is tried next.
-    """
+    """What is known of one node; mutable."""
 
     entry: MemberEntry
-    since: float
-    tells: int = 0
+    since: float  # when it got its status, or was given fresh time
+    tells: int = 0  # how often that is still to be passed on before others
     probe: Probe = field(default_factory=Probe)
-    pause_s: float = 0.0
-    retry_at: float = 0.0
+    pause_s: float = 0.0  # until the trial after the next, of a dead one
+    retry_at: float = 0.0  # when it is tried next
 
     def due(self, now: float, times: Times, health: LocalHealth) -> Event | None:
         """Return what has happened to it as time went by, if anything."""
@@ -72,10 +60,7 @@ class MemberRecord:
 
 
 def digest_of(entries: Iterable[MemberEntry]) -> bytes:
-    """Return a digest of those who are members, `DIGEST_BYTES` long.
-
-    Whoever is gone does not count: it is not forgotten everywhere at once.
-    """
+    """Return a digest of the members; the gone do not count: not all forget them at once."""
     packed = msgpack.packb(sorted(entry for entry in entries if entry.status.is_member))
     return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
@@ -85,8 +70,8 @@ def to_pass_on(
 ) -> tuple[MemberEntry, ...]:
     """Choose what to pass on, at most so many entries, and note that it was.
 
-    After those that go `first` comes what has changed and was not told often yet. What room is left
-    goes to members drawn at random, and then to those who are gone.
+    After those that go `first` comes what has changed and was not told often yet, then members
+    drawn at random, then those who are gone.
     """
     rest = [record for record in records if record.entry not in first]
     rng.shuffle(rest)
@@ -109,10 +94,7 @@ def drawn_from(
 def to_ask(
     records: Iterable[MemberRecord], now: float, rng: random.Random, near: Collection[str] = ()
 ) -> list[MemberEntry]:
-    """Choose a member at random and a few that have not answered, and note the question.
-
-    To ask those again is cheap, and one lost message is no evidence.
-    """
+    """Choose a member at random and a few that have not answered, and note the question."""
     members = [record for record in records if record.entry.status.is_member]
     silent = [record for record in members if record.probe.asked_at is not None]
     chosen = rng.sample(silent, min(MOST_REPEATED, len(silent)))
@@ -154,11 +136,7 @@ TRIED_EVERY_S = 0.15  # dead nodes, one after the other: a view of hundreds cost
 
 
 class Trials:
-    """The pauses between trials of one node grow, and trials of all of them have a rate.
-
-    Args:
-        times: how long the pauses are.
-    """
+    """The pauses between trials of one node grow, and trials of all of them have a rate."""
 
     def __init__(self, times: Times) -> None:
         self._times = times
@@ -167,9 +145,8 @@ class Trials:
     def due(
         self, records: Iterable[MemberRecord], now: float, rng: random.Random
     ) -> list[MemberEntry]:
-        """Choose the dead node to try now, if any is due, and note that it was.
-
-        Of many that are due, the one that has waited longest.
+        """Choose the dead node that is due and has waited longest, if any, and note that it was
+        tried.
         """
         if now < self._next_at:
             return []
@@ -193,12 +170,7 @@ class _Kept(NamedTuple):
 
 
 class Forgotten:
-    """The last entries of nodes that are forgotten, for a time; mutable, without a lock.
-
-    Args:
-        lasts_s: for how long, in seconds.
-        most: how many; the oldest goes first.
-    """
+    """The last entries of nodes that are forgotten, for `lasts_s`; mutable, without a lock."""
 
     def __init__(self, lasts_s: float, most: int) -> None:
         self._lasts_s = lasts_s
@@ -206,7 +178,6 @@ class Forgotten:
         self._entries: dict[str, _Kept] = {}  # the newest last
 
     def entry(self, name: str) -> MemberEntry | None:
-        """Return what a node was; `None` if it is not among them."""
         kept = self._entries.get(name)
         return None if kept is None else kept.entry
 
@@ -218,9 +189,7 @@ class Forgotten:
         self._entries[entry.name] = _Kept(entry, now + self._lasts_s)
 
     def drop(self, name: str) -> None:
-        """Take note that a node is back."""
         self._entries.pop(name, None)
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
         self._entries = {name: kept for name, kept in self._entries.items() if now < kept.until}

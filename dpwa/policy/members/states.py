@@ -35,26 +35,17 @@ class MemberStatus(IntEnum):
 
     @property
     def is_member(self) -> bool:
-        """Tell whether such a node is counted in."""
         return self <= MemberStatus.SUSPECT
 
 
 class MemberEntry(NamedTuple):
-    """What is said of one node. News of a node is ordered by (incarnation, version, status).
-
-    Attributes:
-        name: of the node.
-        endpoint: where peers connect to it.
-        incarnation: when its process began, such as Unix time in ms; a later process has a higher
-            one.
-        version: raised by the node alone, to contradict what is said of it.
-        status: what is said.
-    """
+    """What is said of one node. News of a node is ordered by (incarnation, version, status)."""
 
     name: str
-    endpoint: str
+    endpoint: str  # where peers connect to it
+    # when its process began, such as Unix time in ms; a later process has a higher one
     incarnation: int
-    version: int = 0
+    version: int = 0  # raised by the node alone, to contradict what is said of it
     status: MemberStatus = MemberStatus.ALIVE
 
     @property
@@ -70,52 +61,35 @@ class MemberEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds after which something happens.
+    """Seconds after which something happens."""
 
-    Attributes:
-        ask_others_after_s: of a node that was asked and has not been heard from since, others are
-            asked.
-        suspect_after_s: it is suspected.
-        dead_after_s: a suspect that has not contradicted, and was not heard from, is dead.
-        remember_s: a dead node is forgotten.
-        grave_s: it is no longer known who was forgotten.
-        retry_first_s: a dead node is tried again for the first time.
-        retry_few_s: the longest pause between two trials of one node, if few are remembered.
-        retry_many_s: the same if many are.
-    """
-
+    # of a node that was asked and has not been heard from since, others are asked
     ask_others_after_s: float = 2.0
-    suspect_after_s: float = 4.0
-    dead_after_s: float = 3.0
-    remember_s: float = 3600.0
-    grave_s: float = 7200.0
-    retry_first_s: float = 1.0
+    suspect_after_s: float = 4.0  # it is suspected
+    dead_after_s: float = 3.0  # a suspect that was not heard from, and has not contradicted
+    remember_s: float = 3600.0  # a dead node is forgotten
+    grave_s: float = 7200.0  # it is no longer known who was forgotten
+    retry_first_s: float = 1.0  # a dead node is tried again for the first time
+    # the longest pause between two trials of one node, if few are remembered
     retry_few_s: float = 2.5
-    retry_many_s: float = 30.0
+    retry_many_s: float = 30.0  # the same if many are
 
 
 class Change(NamedTuple):
-    """What has become of a node.
+    """What has become of a node."""
 
-    Attributes:
-        entry: of the node; the last one if it is unknown now.
-        before: its status; `None` if it was unknown. The same as `after` if only incarnation,
-            endpoint or version have changed.
-        after: its status now; `None` if it is forgotten.
-        why: for people.
-    """
-
-    entry: MemberEntry
+    entry: MemberEntry  # the last one if it is unknown now
+    # `None`: unknown; the same as `after` if only incarnation, endpoint or version changed
     before: MemberStatus | None
-    after: MemberStatus | None
-    why: str
+    after: MemberStatus | None  # `None` if it is forgotten
+    why: str  # for people
 
 
 class Event(Enum):
     """What happens to the entry of a node; the values are for logs.
 
-    News is *newer* if its (incarnation, version) is higher than what is known (of a node that is
-    forgotten: than what was known), and the *same* if it is equal. Older news is no event.
+    News is *newer* if its (incarnation, version) is higher than what is known, or was known of a
+    node that is forgotten, and the *same* if it is equal. Older news is no event.
     """
 
     NEWER_ALIVE = "it says that it is alive"
@@ -157,10 +131,8 @@ _SAME = (Event.SAME_ALIVE, Event.SAME_SUSPECT, Event.SAME_DEAD, Event.SAME_LEFT)
 
 
 def news_event(news: MemberEntry, known: MemberEntry | None) -> Event | None:
-    """Return what news means to somebody who knows an entry of the node, or its grave.
-
-    Returns:
-        `None` if it is older.
+    """Return what news means to who knows an entry of the node, or its last one; `None`: it is
+    older.
     """
     if known is None or news.stamp > known.stamp:
         return NEWER[news.status]

@@ -13,12 +13,10 @@ for dead are one again as soon as each has heard what the other says of it. A re
 higher incarnation and takes the place of the earlier one at once.
 
 **A sleeper accuses nobody**: when a process was stopped (`woke`), all peers get fresh time, and no
-question is taken to be unanswered. What becomes of the dead stands in `records.py`, and what a lie
-can do in `claims.py`.
+question is taken to be unanswered.
 
 `now` is in seconds, on any clock that never goes back. No clocks are compared, so a node whose
-clock is wrong can take part; if it was set back between two lives of a node, the later one takes a
-higher incarnation than the earlier.
+clock is wrong can take part.
 
 >>> a = Membership(MemberEntry("a", "host-a", incarnation=1))
 >>> b = Membership(MemberEntry("b", "host-b", incarnation=1))
@@ -71,17 +69,11 @@ TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
 class Membership:
     """What one node knows of itself and of all others; mutable, without a lock.
 
-    Args:
-        own: this node, ALIVE.
-        times: when what happens.
-        most: how many other nodes to know, and how many of the forgotten to keep. If there are
-            more, the dead are forgotten first, then those that never answered, for one that has;
-            who is only heard of is not taken in before.
-
-    Attributes:
-        own: what this node says of itself. Its incarnation may be raised, see `hear`.
-        near: names of members that are connected, which are asked and told before others.
-        replaced_by: another process that has this node's name and came later; there is no way back.
+    At most `most` others are known, and as many of the forgotten kept. If there are more, the dead
+    are forgotten first, then those that never answered, for one that has; who is only heard of is
+    not taken in before. `near` are the names of members that are connected, which are asked and
+    told before others. `replaced_by` is another process that has this node's name and came later;
+    there is no way back.
     """
 
     def __init__(self, own: MemberEntry, times: Times | None = None, most: int = 4096) -> None:
@@ -110,7 +102,6 @@ class Membership:
         return self._known(lambda status: status is MemberStatus.DEAD)
 
     def entry(self, name: str) -> MemberEntry | None:
-        """Return what is known of another node; `None` if nothing is."""
         record = self._records.get(name)
         return None if record is None else record.entry
 
@@ -126,12 +117,8 @@ class Membership:
         """Take in what a peer passed on, as far as it is news.
 
         What is said of this node itself is contradicted: a change of its own entry. That a member
-        was restarted or is elsewhere is a claim; it changes nothing yet, see `to_check`. Of whom
-        there is no place for, the same is to be found out: somebody that never answered has one.
-
-        Args:
-            news: foreign; no more than `most` entries are read, and nonsense is ignored.
-            now: when it came.
+        was restarted or is elsewhere is a claim; it changes nothing yet, see `to_check`; so is one
+        for whom there is no place. No more than `most` entries are read, and nonsense is ignored.
         """
         changes: list[Change] = []
         is_crowded = self._is_crowded()
@@ -150,15 +137,10 @@ class Membership:
         return changes
 
     def checked(self, claim: MemberEntry, incarnation: int | None, now: float) -> list[Change]:
-        """Take note of who has answered where a claim said that somebody is.
+        """Take note of who has answered where a claim said that somebody is (`None`: nobody).
 
         If a later process has the name of this node, `replaced_by` says so, and the change leads to
         `None`. If not, the claim was of an earlier life of this node, or a lie; both are outlived.
-
-        Args:
-            claim: as `to_check` has returned it.
-            incarnation: of the process of that name which answered; `None` if there was none.
-            now: when it came.
         """
         for claims in (self._claims, self._newcomers):
             claims.settle(claim.name, now)
@@ -276,10 +258,10 @@ class Membership:
     def news(
         self, rng: random.Random, most: int = 32, to: str | None = None
     ) -> tuple[MemberEntry, ...]:
-        """Choose what to pass on: each node at most once.
+        """Choose what to pass on: each node at most once, at most `most`.
 
         First this node itself, then what is said of the receiver (`to`) if that is not that it is
-        alive, then others, see `to_pass_on`; `most`: for how many there is room.
+        alive, then others, see `to_pass_on`.
         """
         first, said = [self.own], None
         if to is not None and to != self.own.name:
@@ -289,16 +271,12 @@ class Membership:
         return to_pass_on(self._records.values(), first, most, rng)
 
     def to_ask(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Choose whom to ask for news now, and note that they were asked.
-
-        To be called about twice a second; to ask is `news` with a digest.
-        """
+        """Choose whom to ask for news now, about twice a second, and note that they were asked."""
         return to_ask(self._records.values(), now, rng, self.near)
 
     def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:
-        """Choose who is to be asked to ask whom, and note that they were.
-
-        Uncertain members, each with the name of a helper, see `others_heard_from`.
+        """Choose uncertain members, each with the name of a helper to ask, and
+        note that they were.
         """
         records = self._records.values()
         return to_ask_others(records, now, rng, self._times, self._health, self.near)

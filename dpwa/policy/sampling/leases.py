@@ -1,19 +1,19 @@
 """Leases: which process hands out which range of a data set, and which ranges are done.
 
 There is a row for each range: `[epoch, former holder, holder, is done]`. Whoever wants to change a
-row says what it is to become, and the former holder is who holds it as far as they know. The change
-takes effect only if that is so, and the range is not done:
+row says what it is to become, and who holds it as far as they know. The change takes effect only if
+that is so, and the range is not done:
 
     free ──claimed by A──► held by A ──acknowledged by A──► done
                              │  ▲
        A is gone: claimed by B  └─ given back: free
 
 So of two processes that claim a range one gets it, an acknowledgement counts only if the range was
-not given to another one since, and nothing follows on done. That is all that is needed for each
-range to be acknowledged once, whatever the processes believe of each other; that the dead are
-known as such is needed only for all ranges to be done at last. A row of an earlier epoch is free in
-a later one. This is optimistic locking by a version (Kung and Robinson, 1981); the holder that
-counts is a fencing token (Chubby; Burrows, 2006).
+not given to another one since, and nothing follows on done. So each range is acknowledged once,
+whatever the processes believe of each other; that the dead are known as such is needed only for all
+ranges to be done at last. A row of an earlier epoch is free in a later one. This is optimistic
+locking by a version (Kung and Robinson, 1981); the holder that counts is a fencing token (Chubby;
+Burrows, 2006).
 
 Rows are float64, as tables have numbers only; all of them are whole numbers below 2^53.
 """
@@ -34,23 +34,13 @@ _ID_BITS = 52
 
 
 def holder_id(name: str, incarnation: bytes) -> float:
-    """Return the number that stands for a process in rows: from 1 on, below 2^52 + 1.
-
-    Args:
-        name: of the node.
-        incarnation: which of its lives; one that was started again is another holder.
-    """
+    """Return the number that stands for a process in rows: from 1 on, below 2^52 + 1."""
     digest = hashlib.blake2b(incarnation + name.encode(), digest_size=8).digest()
     return float((int.from_bytes(digest, "big") >> (64 - _ID_BITS)) + 1)
 
 
 def change_rows(rows: np.ndarray, wanted: np.ndarray) -> None:
-    """Change rows as somebody wants it, in place: those whose former holder is who holds them.
-
-    Args:
-        rows: float64 of shape (n, 4).
-        wanted: what they are to become, of the same shape; a row of zeros changes nothing.
-    """
+    """Change float64 rows (n, 4) in place as `wanted`, where the former holder still holds them."""
     is_later = wanted[:, EPOCH] > rows[:, EPOCH]
     holder = np.where(is_later, NOBODY, rows[:, HOLDER])
     may_change = is_later | ((wanted[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
@@ -59,19 +49,10 @@ def change_rows(rows: np.ndarray, wanted: np.ndarray) -> None:
 
 
 class Leases:
-    """What one process knows of all leases, and wants to change.
+    """What one process knows of all leases, and wants to change: rows in, wanted rows out.
 
-    It does nothing by itself: it is shown rows, and returns rows that are wanted.
-
-    Args:
-        ranges: how many there are.
-        own: the id of this process.
-        first: where it begins to look for a range that is free; each node elsewhere.
-        lease_s: after how long a range may be claimed whose holder lives.
-
-    Attributes:
-        epoch: of the user, counted from 0; change it by `begin`.
-        handed_out: ranges that this process holds and whose items it gives to its user.
+    It looks for a free range from `first` on; each node elsewhere. A range whose holder lives may
+    be claimed after `lease_s`. `handed_out` are the ranges whose items it gives to its user.
     """
 
     def __init__(self, ranges: int, own: float, first: int, lease_s: float) -> None:
@@ -84,17 +65,14 @@ class Leases:
         self._since = np.full(ranges, -math.inf)  # when a row was first seen as it is
 
     def begin(self, epoch: int) -> None:
-        """Turn to an epoch."""
         self.epoch = epoch
         self.handed_out.clear()
 
     def see(self, rows: np.ndarray, now: float) -> None:
-        """Take note of all rows, as they are now."""
         self._since[(rows != self._rows).any(axis=1)] = now
         self._rows = rows
 
     def see_one(self, number: int, row: np.ndarray, now: float) -> None:
-        """Take note of the row of one range."""
         rows = self._rows.copy()
         rows[number] = row
         self.see(rows, now)
@@ -121,9 +99,7 @@ class Leases:
     def candidate(self, living: Collection[float] | None, now: float) -> int | None:
         """Return a range to claim: one that is free, else one whose holder is gone; or `None`.
 
-        Args:
-            living: ids of the processes that may live, or `None`: not known at present.
-            now: in seconds.
+        `living` are the ids of the processes that may live; `None`: not known at present.
         """
         if self.is_over:
             return None
@@ -144,16 +120,13 @@ class Leases:
         return int(self._turn[places[0]]) if len(places) else None
 
     def claim(self, number: int) -> np.ndarray:
-        """Return the row that is wanted for a range to be handed out by this process."""
         holder = self._rows[number, HOLDER] if self._is_now[number] else NOBODY
         return self._wanted(holder, self._own)
 
     def acknowledgement(self) -> np.ndarray:
-        """Return the row that is wanted for a range that this process is done with."""
         return self._wanted(self._own, self._own, is_done=True)
 
     def release(self) -> np.ndarray:
-        """Return the row that is wanted for a range that others are to have."""
         return self._wanted(self._own, NOBODY)
 
     def remembered(self) -> np.ndarray:
@@ -189,15 +162,12 @@ class Outstanding:
         self.items = 0
 
     def add(self, number: int, length: int) -> None:
-        """Take note of a range that is handed out now."""
         self._left.append([number, length])
         self.items += length
 
     def consume(self, items: int) -> list[int]:
-        """Take note that so many items, at most all of them, were trained on.
-
-        Returns:
-            The ranges that end with them.
+        """Note that so many items, at most all, were trained on; return the ranges that end with
+        them.
         """
         ended: list[int] = []
         self.items -= items
@@ -210,7 +180,6 @@ class Outstanding:
         return ended
 
     def clear(self) -> list[int]:
-        """Forget all of them; return their numbers."""
         numbers = [number for number, _ in self._left]
         self._left.clear()
         self.items = 0

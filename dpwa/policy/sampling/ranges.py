@@ -11,27 +11,16 @@ MAX_SEED = 2**32 - 1  # of numpy.random.RandomState
 
 @dataclass(frozen=True)
 class DatasetRanges:
-    """The ranges that a data set is handed out in.
-
-    Attributes:
-        dataset_size: number of items, at least 1.
-        range_size: items of a range, at least 1; the last range may have fewer.
-        shuffle: whether each epoch has an order of its own; else the indices come as they are.
-        seed: of the orders, 0 to 2^32 - 1.
-    """
-
     dataset_size: int
-    range_size: int
-    shuffle: bool
-    seed: int
+    range_size: int  # the last range may have fewer
+    shuffle: bool  # else the indices come as they are
+    seed: int  # 0 to 2^32 - 1
 
     @property
     def count(self) -> int:
-        """Number of ranges."""
         return -(-self.dataset_size // self.range_size)
 
     def length(self, number: int) -> int:
-        """Return how many items a range has."""
         return min(self.range_size, self.dataset_size - number * self.range_size)
 
     def cut(self, order: np.ndarray, number: int) -> np.ndarray:
@@ -44,13 +33,7 @@ def shuffled(size: int, seed: int, epoch: int, *, shuffle: bool = True) -> np.nd
     """Return the indices 0 to size - 1 in the order of an epoch, int64 of shape (size,).
 
     It is a permutation by `numpy.random.RandomState`, whose streams stay the same in all versions
-    of NumPy (NEP 19): nodes with different versions compute it alike.
-
-    Args:
-        size: of the data set.
-        seed: 0 to 2^32 - 1.
-        epoch: counted from 0.
-        shuffle: without, the indices come as they are.
+    of NumPy (NEP 19): nodes with different versions compute it alike. The seed is 0 to 2^32 - 1.
     """
     order = np.arange(size, dtype=np.int64)
     if shuffle:

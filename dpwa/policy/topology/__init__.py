@@ -18,8 +18,6 @@ Add one of your own under a name that configurations can use:
 ... def chain(options, index, nodes, round_number):
 ...     '''The nodes before and after on a line.'''
 ...     return [other for other in (index - 1, index + 1) if 0 <= other < nodes]
-
-Figures of a topology are worked out with numpy in the module `mixing`.
 """
 
 from __future__ import annotations

@@ -27,11 +27,7 @@ ROUNDING = 1e-12  # below this, a difference is one of rounding
 def adjacency(
     topology: Topology, options: StrictModel, nodes: int, round_number: int = 0
 ) -> Adjacency:
-    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in a round.
-
-    Raises:
-        UserError: as `neighbours_of` does.
-    """
+    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in a round."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for index in range(nodes):
         pulls[index, list(neighbours_of(topology, options, index, nodes, round_number))] = True
@@ -39,11 +35,7 @@ def adjacency(
 
 
 def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Adjacency:
-    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in any round.
-
-    Raises:
-        UserError: as `neighbours_of` does.
-    """
+    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in any round."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for round_number in range(topology.period(options, nodes)):
         pulls |= adjacency(topology, options, nodes, round_number)
@@ -51,12 +43,7 @@ def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Ad
 
 
 def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
-    """Return W = (1-f) I + f A/d: a node moves by f toward a neighbour drawn from its d ones.
-
-    Args:
-        pulls: shape `(N, N)`, as of `adjacency`. A node with no neighbour stays where it is.
-        factor: f, 0 to 1.
-    """
+    """Return W = (1-f) I + f A/d: by f toward a drawn neighbour; who has none stays where it is."""
     degrees = pulls.sum(axis=1)
     matrix: Matrix = pulls * (factor / np.maximum(degrees, 1))[:, None]
     np.fill_diagonal(matrix, np.where(degrees > 0, 1.0 - factor, 1.0))
@@ -66,20 +53,12 @@ def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
 def mixing_matrix(
     topology: Topology, options: StrictModel, nodes: int, factor: float, round_number: int = 0
 ) -> Matrix:
-    """Return W of one round, shape `(N, N)`; see `pull_matrix`.
-
-    Raises:
-        UserError: as `neighbours_of` does.
-    """
+    """Return W of one round, shape `(N, N)`; see `pull_matrix`."""
     return pull_matrix(adjacency(topology, options, nodes, round_number), factor)
 
 
 def period_matrix(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Matrix:
-    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`: what all T rounds of a period do together.
-
-    Raises:
-        UserError: as `neighbours_of` does.
-    """
+    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`: what all T rounds of a period do together."""
     product = mixing_matrix(topology, options, nodes, factor)
     for round_number in range(1, topology.period(options, nodes)):
         product = mixing_matrix(topology, options, nodes, factor, round_number) @ product
@@ -100,12 +79,8 @@ def spectral_gap(matrix: Matrix) -> float:
 def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0) -> int | None:
     """Return after how many rounds disagreement is so many times smaller, in expectation.
 
-    T ln(reduction) / -ln|lambda2|, rounded up; `None` if it never gets smaller.
-
-    Args:
-        modulus: |lambda2| of the matrix of a period.
-        period: its number of rounds, T.
-        reduction: of the distances to where the nodes agree in the end.
+    T ln(reduction) / -ln|lambda2|, rounded up; `None` if it never gets smaller. `modulus` is
+    |lambda2| of the matrix of a period.
     """
     if modulus >= 1.0 - ROUNDING:
         return None
@@ -117,20 +92,15 @@ def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0)
 def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float:
     """Return how much of V is left at most, on average, when each node draws one neighbour.
 
-    V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i. The draws add noise that the mixing matrix
-    does not show. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i (1 - p_i), a round
-    leaves E V' = sum of x^T Q x over the parameters, where
+    V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i, all p_i above 0. The draws add noise that the
+    mixing matrix does not show. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i (1 -
+    p_i), a round leaves E V' = sum of x^T Q x over the parameters, where
 
         Q = (1-f)^2 diag(a) + f(1-f) (diag(a) P + P^T diag(a)) + f^2 diag(P^T a)
             + W^T D^2 W - p p^T
 
     So E V' <= rho V, with rho the largest eigenvalue of D^(-1/2) Q D^(-1/2). For the complete graph
     this is an equality: rho = 1 - 2f(1-f)N/(N-1) - f^2 [2/(N-1) - N/(N-1)^2].
-
-    Args:
-        pulls: shape `(N, N)`, as of `adjacency`.
-        factor: f, 0 to 1.
-        weights: p, shape `(N,)`, all above 0; see `stationary_weights`.
     """
     rest = 1.0 - factor
     spread = weights * (1.0 - weights)
@@ -155,10 +125,8 @@ def is_doubly_stochastic(matrix: Matrix) -> bool:
 def stationary_weights(matrix: Matrix) -> Vector:
     """Return the weights p, shape `(N,)`: where the nodes agree in the end is sum_i p_i x_i.
 
-    p W = p and sum p = 1. All are 1/N if and only if the matrix is doubly stochastic.
-
-    Args:
-        matrix: shape `(N, N)`, of a topology that is strongly connected.
+    p W = p and sum p = 1, for a strongly connected topology. All are 1/N if and only if the matrix
+    is doubly stochastic.
     """
     nodes = len(matrix)
     if is_doubly_stochastic(matrix):
@@ -180,7 +148,6 @@ def _eigenvalues(matrix: Matrix) -> NDArray[np.generic]:
 
 
 def _is_circulant(matrix: Matrix) -> bool:
-    """Tell whether each row is the one above it, moved on by one place."""
     return bool(
         np.allclose(matrix[1:, 1:], matrix[:-1, :-1], rtol=0.0, atol=ROUNDING)
         and np.allclose(matrix[1:, 0], matrix[:-1, -1], rtol=0.0, atol=ROUNDING)
@@ -188,11 +155,7 @@ def _is_circulant(matrix: Matrix) -> bool:
 
 
 def diameter(adjacency: NDArray[np.bool_]) -> int | None:
-    """Return the most hops between any two nodes, or `None` if some can never be reached.
-
-    Args:
-        adjacency: shape `(N, N)`; [i, j] tells whether node i pulls from node j.
-    """
+    """Return the most hops between any two nodes, or `None` if some can never be reached."""
     hops, missing = _spread(adjacency)
     return hops if missing is None else None
 
@@ -203,11 +166,7 @@ def is_connected(adjacency: NDArray[np.bool_]) -> bool:
 
 
 def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """Return the first `(i, j)` such that nothing of node j ever comes to node i, if any.
-
-    Args:
-        adjacency: shape `(N, N)`; [i, j] tells whether node i pulls from node j.
-    """
+    """Return the first `(i, j)` such that nothing of node j ever comes to node i, if any."""
     pullers, sources = np.nonzero(adjacency)
     count = len(adjacency)
     if _reaches_all(pullers, sources, count) and _reaches_all(sources, pullers, count):
@@ -216,7 +175,6 @@ def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
 
 
 def _reaches_all(starts: NDArray[np.intp], ends: NDArray[np.intp], nodes: int) -> bool:
-    """Tell whether edges lead from node 0 to every node."""
     order = np.argsort(starts, kind="stable")
     ends, bounds = ends[order], np.searchsorted(starts[order], np.arange(nodes + 1))
     seen, waiting = {0}, [0]
@@ -262,50 +220,28 @@ REDUCTION = 1000.0  # of distances; their squares, as in V, get smaller by the s
 
 @dataclass(frozen=True)
 class Figures:
-    """What a topology does with N nodes and a factor, over all rounds of its period.
-
-    Attributes:
-        nodes: N.
-        factor: f.
-        period: number of rounds after which all repeats.
-        matrix: what the rounds of a period do together, shape `(N, N)`; see `period_matrix`.
-        second_modulus: |lambda2| of the matrix.
-        rounds: for a thousandth of the disagreement, by |lambda2|; `None`: never.
-        drawn_rounds: the same at most, when each node draws one neighbour a round, by
-            `drawn_contraction`; `None`: there is nothing to draw, or never.
-        diameter: most hops between two nodes, edges of all rounds taken together; `None`: infinite.
-        unreachable: `(i, j)` if nothing of node j ever comes to node i.
-        is_doubly_stochastic: whether the mean of all nodes stays as it is.
-        weights: of each node in what they agree on, shape `(N,)`; `None` if they do not.
-    """
+    """What a topology does with N nodes and a factor f, over all rounds of its period."""
 
     nodes: int
     factor: float
-    period: int
-    matrix: Matrix
-    second_modulus: float
-    rounds: int | None
+    period: int  # number of rounds after which all repeats
+    matrix: Matrix  # what the rounds of a period do together, shape `(N, N)`; see `period_matrix`
+    second_modulus: float  # |lambda2| of the matrix
+    rounds: int | None  # for a thousandth of the disagreement, by |lambda2|; `None`: never
+    # the same at most, by `drawn_contraction`; `None`: nothing to draw, or never
     drawn_rounds: int | None
-    diameter: int | None
-    unreachable: tuple[int, int] | None
-    is_doubly_stochastic: bool
-    weights: Vector | None
+    diameter: int | None  # most hops between two nodes, in edges of all rounds; `None`: infinite
+    unreachable: tuple[int, int] | None  # `(i, j)` if nothing of node j ever comes to node i
+    is_doubly_stochastic: bool  # the mean of all nodes stays as it is
+    weights: Vector | None  # of each node in what they agree on, shape `(N,)`; `None`: they do not
 
     @property
     def spectral_gap(self) -> float:
-        """1 - |lambda2|, over a period."""
         return 1.0 - self.second_modulus
 
 
 def figures_of(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Figures:
-    """Work out all figures.
-
-    Takes about a second for 1000 nodes and a minute for 4096; several if edges are directed and
-    follow no pattern.
-
-    Raises:
-        UserError: as `neighbours_of` does.
-    """
+    """Work out all figures: about a second for 1000 nodes, a minute or several for 4096."""
     period = topology.period(options, nodes)
     pulls = period_adjacency(topology, options, nodes)
     matrix = period_matrix(topology, options, nodes, factor)

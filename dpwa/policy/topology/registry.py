@@ -62,11 +62,7 @@ def register_topology(
 
 
 def topology(name: str) -> Topology:
-    """Return the topology of this name.
-
-    Raises:
-        UnknownNameError: no such topology is registered.
-    """
+    """Return the topology of this name, or raise `UnknownNameError`."""
     return _REGISTRY.get(name)
 
 
@@ -80,9 +76,8 @@ def neighbours_of(
 ) -> tuple[int, ...]:
     """Return the nodes that node `index` of `nodes` pulls from in a round, from 0, sorted.
 
-    Raises:
-        UserError: the topology does not fit this number of nodes, or a registered rule returned
-            something else than other nodes, each once.
+    Raises `UserError` if the topology does not fit this number of nodes, or a registered rule
+    returned something else than other nodes, each once.
     """
     found = tuple(sorted(topology.rule(options, index, nodes, round_number)))
     in_range = not found or (found[0] >= 0 and found[-1] < nodes)
@@ -96,14 +91,10 @@ def neighbours_of(
 
 @dataclass(frozen=True)
 class EdgeList:
-    """Who pulls from whom.
+    """Who pulls from whom."""
 
-    Attributes:
-        names: the names of all nodes, in the order of their positions.
-        pulls: for each node the positions of those that it pulls from, sorted, each once.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of all nodes, in the order of their positions
+    # for each node the positions of those that it pulls from, sorted, each once
     pulls: tuple[tuple[int, ...], ...]
 
     @classmethod
@@ -116,7 +107,6 @@ class EdgeList:
         return cls(tuple(names), tuple(tuple(sorted(sources)) for sources in pulls))
 
     def neighbours(self, index: int) -> tuple[int, ...]:
-        """Return the positions of the nodes that node `index` pulls from."""
         return self.pulls[index]
 
 

@@ -56,7 +56,6 @@ class FileOptions(StrictModel):
 
 
 def log2_ceiling(nodes: int) -> int:
-    """Return the smallest k with 2^k >= nodes."""
     return (nodes - 1).bit_length()
 
 
@@ -159,11 +158,7 @@ def star(
     nodes: int,
     round_number: int,  # noqa: ARG001
 ) -> Sequence[int]:
-    """One node in the middle from all others, and they from it.
-
-    Raises:
-        UserError: there is no node at the position `center`.
-    """
+    """One node in the middle from all others, and they from it."""
     if options.center >= nodes:
         raise UserError(
             f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"
@@ -191,9 +186,6 @@ def file(options: FileOptions, index: int, nodes: int, round_number: int) -> Seq
     """Edges that a file lists, one a line.
 
     This rule only holds the name: `edges_topology` makes the topology of edges that have been read.
-
-    Raises:
-        UserError: always.
     """
     raise UserError(f"the edges in {options.path} have not been read")
 
@@ -208,12 +200,9 @@ def _circulant(index: int, nodes: int, steps: Sequence[int]) -> Sequence[int]:
 
 
 def columns_of(columns: int | None, nodes: int) -> int:
-    """Return how many nodes stand in a row.
+    """Return how many nodes stand in a row; `None` chooses the most square rectangle of N nodes.
 
-    Args:
-        columns: what was asked for; `None` chooses the most square rectangle of exactly N nodes. If
-            even that is more than twice as wide as high (N is prime, say), it is ceil(sqrt(N)).
-        nodes: how many there are, N.
+    If even that is more than twice as wide as high (N is prime, say), it is ceil(sqrt(N)).
     """
     if columns is not None:
         return min(columns, nodes)
@@ -223,7 +212,6 @@ def columns_of(columns: int | None, nodes: int) -> int:
 
 
 def grid_neighbours(columns: int | None, index: int, nodes: int) -> list[int]:
-    """Return the nodes above, left, right and below, where there are any."""
     width = columns_of(columns, nodes)
     column = index % width
     found = [index - width, index + width]
@@ -258,12 +246,6 @@ def small_world_graph(
     On a ring each node has edges to the `neighbours` nearest ones. Then each edge's far end moves,
     with probability `rewired`, to a node drawn from all that are no neighbours yet. An edge of the
     ring is put back wherever the graph would fall apart otherwise, so it is always connected.
-
-    Args:
-        nodes: how many there are.
-        neighbours: how many each has at first, even; if there are not that many others, all.
-        rewired: the share of edges to move, 0 to 1.
-        seed: decides, with the number of nodes, what is drawn.
     """
     rng = random.Random(f"{seed} {nodes}")
     graph = [_nearest(index, nodes, neighbours) for index in range(nodes)]

@@ -1,9 +1,8 @@
-"""A node that descends the quadratic of the simulator, in a model of any size; its step waits.
+"""calibrated_node.py CONFIG INDEX MODEL_BYTES STEP_S SECONDS TASK    (TASK: JSON)
 
-Usage: calibrated_node.py CONFIG INDEX MODEL_BYTES STEP_S SECONDS TASK    (TASK: JSON)
-
-It is told by a line when to begin, and by another one when all have ended. Then it prints the time
-and the loss of each step.
+A node that descends the quadratic of the simulator, in a model of any size; its step waits. It is
+told by a line when to begin, and by another one when all have ended. Then it prints the time and
+the loss of each step.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""Fork a node that calls collectives for each line of standard input.
-
-Usage: collective_members.py     (lines: NAME CONFIG SOCKET, paths without blanks)
+"""Fork a node that calls collectives for each line of standard input: NAME CONFIG SOCKET.
 
 A node connects to the socket, tells its process, and does what each line of JSON says: a command
 and its arguments. What it answers is in `Member`.
@@ -26,8 +24,6 @@ ELEMENTS = {"small": 5, "large": 131_072}  # of float64: told at once; 1 MiB, in
 
 
 class Member:
-    """One node, and the test that tells it what to do."""
-
     def __init__(self, name, config, path):
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(path)
@@ -78,7 +74,6 @@ class Member:
         self._answer(held=True)
 
     def close(self):
-        """Close the node in good order."""
         self._connection.close()
         self._answer(closed=True)
 

@@ -1,7 +1,6 @@
-"""Connects with nothing but what its launcher says, trains until it has merged, and says with whom.
+"""connect_and_merge.py [LATE_S [KILL_ONCE]]: train with what the launcher says until it has merged.
 
-python connect_and_merge.py [LATE_S [KILL_ONCE]]: KILL_ONCE, a file that is not there yet: rank 1
-kills itself once, when it has merged.
+KILL_ONCE, a file that is not there yet: rank 1 kills itself once, when it has merged.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""Groups of two ranks, each a DistributedDataParallel module that is one node of a gossip.
-
-Usage: ddp_groups.py FOLDER SCENARIO...
+"""ddp_groups.py FOLDER SCENARIO...: two ranks, as a DistributedDataParallel module, are one node.
 
 Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
 """
@@ -76,7 +74,6 @@ def told(net, gossip):
 
 
 def all_say(value, rank):
-    """What rank 0 of the group says."""
     box = [value]
     dist.broadcast_object_list(box, 0)
     return box[0]
@@ -139,7 +136,6 @@ def digest_of_parameters(net):
 
 
 def refused(net, name, rank, config, folder):
-    """Errors on one rank are errors on both."""
     found = {}
 
     def attempt(what, make):
@@ -167,7 +163,6 @@ def refused(net, name, rank, config, folder):
 
 
 def late(net, name, rank, config, folder):
-    """A group that comes late takes over parameters, clock, optimizer, schedule on both ranks."""
     is_late, ready = name == "w2", folder / "ready"
     inner = torch.optim.Adam(net.parameters(), lr=0.01)
     config = {**config, "initial_state": "peers", "fetch_probability": 0.0}
@@ -221,7 +216,6 @@ def schedule_free(net, name, rank, config, folder):
 
 
 def finish(net, name, rank, config, folder):
-    """One group ends long before the other: its ranks wait for longer than theirs may be silent."""
     replicas.STILL_AT_WORK_S = 0.5
     with DpwaPyTorchAdapter(net, name, config) as adapter:
         gossip_until_alike(net, adapter, rank, folder)

@@ -1,6 +1,5 @@
-"""Descend to a point near that of the others, as slowly as told, and gossip on the way.
-
-Usage: descend_for_ever.py CONFIG NAME STEP_S     (CONFIG: JSON; STEP_S: of computation in a step)
+"""descend_for_ever.py CONFIG NAME STEP_S: descend to a point near that of the
+others, and gossip.
 """
 
 import json

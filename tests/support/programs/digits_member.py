@@ -1,6 +1,4 @@
-"""A node that learns the digits for as long as it lives, and writes down how it is.
-
-Usage: digits_member.py NAME SEED LOG CONFIG [DELAY_S]
+"""digits_member.py NAME SEED LOG CONFIG [DELAY_S]: learn the digits for ever, and write it down.
 
 CONFIG is JSON, LOG a file that gets a line of JSON each. It connects DELAY_S after it was started.
 """

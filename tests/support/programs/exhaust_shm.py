@@ -1,6 +1,5 @@
-"""Take segments of NBYTES from /dev/shm until there is no room; print what became of them.
-
-Usage: exhaust_shm.py NBYTES
+"""exhaust_shm.py NBYTES: take segments from /dev/shm until there is no room;
+print what they are.
 """
 
 import errno

@@ -1,6 +1,5 @@
-"""Fetch COUNT snapshots from one publisher and check that none is torn.
+"""fetch_snapshots.py PUBLISHER_PORT OWN_PORT COUNT ELEMENTS TRANSPORT: check that none is torn.
 
-Usage: fetch_snapshots.py PUBLISHER_PORT OWN_PORT COUNT ELEMENTS TRANSPORT
 Every element of a snapshot must be its version.
 """
 
@@ -35,7 +34,6 @@ def write(data):
 
 
 def check(arrival):
-    """Count an arrival, and whether it has values of more than one version."""
     global fetched, torn
     fetched += 1
     torn += (arrival.data.view(np.float64) != arrival.version).any()

@@ -1,7 +1,4 @@
-"""Make shared memory, fork a child that closes it and ends; print what is left in the folder.
-
-Usage: fork_and_close.py ROOT
-"""
+"""fork_and_close.py ROOT: make shared memory that a forked child closes; print what is left."""
 
 import os
 import sys

@@ -1,6 +1,4 @@
-"""Fork children that use their parent's nodes, and end in several ways; print what they saw.
-
-Usage: fork_users.py ROOT     (ROOT: folder of a checkpoint)
+"""fork_users.py CHECKPOINTS: fork children that use their parent's nodes, and end in several ways.
 
 One line of JSON for each way to end: [way, what the calls raised, exit status, value that the
 parent's peer merges afterwards, slots of the parent that are there].
@@ -63,7 +61,6 @@ def merged(value):
 
 
 def use():
-    """Call everything; return the names of what is raised."""
     with torch.no_grad():
         net.weight.fill_(749.0)
     calls = {
@@ -136,8 +133,6 @@ def ended(way):
 
 
 class Holding(torch.utils.data.Dataset):
-    """A data set that refers to the adapter."""
-
     def __init__(self):
         self.gossip = gossip
 

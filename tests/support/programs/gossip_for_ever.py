@@ -1,7 +1,4 @@
-"""Gossip an array of which all values are the same; print the value of each peer that was merged.
-
-Usage: gossip_for_ever.py CONFIG NAME VALUE     (CONFIG: a path)
-"""
+"""gossip_for_ever.py CONFIG NAME VALUE: gossip an array of VALUE; print what is merged of whom."""
 
 import sys
 import time

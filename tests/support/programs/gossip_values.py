@@ -1,7 +1,4 @@
-"""Gossip one tensor of which all values are the same; print a line for each round that merged.
-
-Usage: gossip_values.py CONFIG NAME ELEMENTS VALUE     (CONFIG: JSON)
-"""
+"""gossip_values.py CONFIG NAME ELEMENTS VALUE: gossip a tensor; print each round that merged."""
 
 import json
 import sys
@@ -19,13 +16,11 @@ layout = Layout((TensorSpec("weight", "float32", (elements,), 4),))
 
 
 def write(data):
-    """Publish the value."""
     data.view(np.float32).fill(value)
     return FinishedCopy(True)
 
 
 def read(arrival):
-    """Read all of an arrival."""
     arrival.data.view(np.float32).sum()
     return arrival.factor
 

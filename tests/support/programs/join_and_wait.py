@@ -1,6 +1,4 @@
-"""A node that joins and prints where it is, and then gossips until it is killed.
-
-Usage: join_and_wait.py NAME CONFIG [orphans]      (CONFIG: JSON)
+"""join_and_wait.py NAME CONFIG [orphans]: join, print where it is, and gossip until it is killed.
 
 With "orphans" it has a child, as data loaders are, which holds its sockets for a while longer.
 """

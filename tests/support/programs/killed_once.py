@@ -1,6 +1,4 @@
-"""Node w2 kills itself when it has merged, and comes back; both end when they have merged again.
-
-Run: dpwa launch -n 2 --restart on-failure -- python killed_once.py FOLDER [parent]
+"""killed_once.py FOLDER [parent]: w2 kills itself when it has merged; both end merged again.
 
 With `parent` it kills its parent, and dies with that. Nothing is merged in fact: w1 publishes 1,
 and w2 11 or, in its second life, 12.

@@ -1,6 +1,4 @@
-"""Start late among nodes that train, with parameters of its own, and tell what came of it.
-
-Usage: late_member.py NAME CONFIG VALUE [STEP_S]
+"""late_member.py NAME CONFIG VALUE [STEP_S]: start late among nodes that train.
 
 Prints JSON: clock and weight at the start, and after the first merge.
 """

@@ -41,8 +41,6 @@ class Together(trainer_together.Together, lightning.Callback):
 
 
 class Module(lightning.LightningModule):
-    """Trains with Adam."""
-
     def __init__(self):
         super().__init__()
         self.net = NextLetter()

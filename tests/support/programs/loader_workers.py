@@ -1,6 +1,4 @@
-"""Gossip while spawned or forked workers of a DataLoader load batches.
-
-Usage: loader_workers.py WAY PORT PORT     (WAY: fork, spawn or unguarded)
+"""loader_workers.py fork|spawn|unguarded PORT PORT: gossip while workers of a DataLoader load.
 
 Prints the sum of what was loaded, and how many batches came while something was merged. An
 unguarded script does without `if __name__ == "__main__":`, and spawns.
@@ -15,8 +13,6 @@ import dpwa
 
 
 class Numbers(torch.utils.data.Dataset):
-    """A data set."""
-
     def __len__(self):
         return 200
 
@@ -25,7 +21,6 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def main():
-    """Train on what workers load."""
     way, *ports = sys.argv[1:]
     nodes = [
         {"name": f"w{index}", "host": "127.0.0.1", "port": int(port)}

@@ -1,7 +1,4 @@
-"""A node that learns a linear map, each step of a given length, as long as it is told to.
-
-Usage: logged_node.py CONFIG NAME STEP_S SECONDS     (CONFIG: a path)
-"""
+"""logged_node.py CONFIG NAME STEP_S SECONDS: learn a linear map, in steps of a given length."""
 
 import sys
 import time

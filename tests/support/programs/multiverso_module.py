@@ -1,7 +1,4 @@
-"""A worker of dpwa.multiverso that changes the parameters of a module; it prints their changes.
-
-Usage: multiverso_module.py     (DPWA_NAME and DPWA_CONFIG are set)
-"""
+"""A worker of dpwa.multiverso that changes the parameters of a module; it prints their changes."""
 
 import json
 

@@ -1,7 +1,4 @@
-"""A worker of dpwa.multiverso: does what one test of tests/test_multiverso.py is about.
-
-Usage: multiverso_worker.py WHAT     (DPWA_NAME and DPWA_CONFIG are set)
-"""
+"""multiverso_worker.py WHAT: what one test of tests/test_multiverso.py is about."""
 
 import json
 import sys
@@ -13,7 +10,6 @@ import dpwa.multiverso as mv
 
 
 def many_adds():
-    """Return what a vector, a matrix and keys have after some rounds."""
     mv.init()
     rounds, found = 4, []
     vector = mv.ArrayTableHandler(7)
@@ -31,7 +27,6 @@ def many_adds():
 
 
 def who():
-    """Return who this worker is."""
     mv.init()
     mv.barrier()
     return [
@@ -44,13 +39,11 @@ def who():
 
 
 def first_values():
-    """Return the values of a table whose first values differ."""
     mv.init()
     return mv.ArrayTableHandler(3, init_value=[mv.worker_id() + 1.0] * 3).get().tolist()
 
 
 def in_step():
-    """Return all that is read in step."""
     mv.init(sync=True)
     rng = np.random.default_rng(mv.worker_id())
     table = mv.MatrixTableHandler(20, 2)
@@ -63,7 +56,6 @@ def in_step():
 
 
 def shared_variable():
-    """Return a variable that each worker has changed twice."""
     mv.init()
     variable = mv.SharedVariable(np.full((2, 3), 5.0))
     for _ in range(2):

@@ -12,5 +12,4 @@ def obey(**commands):
 
 
 def answer(value):
-    """Print a line of JSON."""
     print(json.dumps(value), flush=True)

@@ -13,13 +13,11 @@ leases = []
 
 
 def pin():
-    """Pin the newest snapshot; return its version."""
     leases.append(memory.pin(Layout.of_bytes()))
     return leases[-1].snapshot.version
 
 
 def values():
-    """Return the values there are in what is pinned."""
     return sorted({int(value) for lease in leases for value in lease.snapshot.data})
 
 

@@ -1,7 +1,4 @@
-"""Two nodes that train at one pace; each tells what its rounds took.
-
-planned_node.py NAME CONFIG ELEMENTS STEP_MS ROUNDS
-"""
+"""planned_node.py NAME CONFIG ELEMENTS STEP_MS ROUNDS: train at one pace; tell what rounds took."""
 
 import json
 import sys

@@ -1,7 +1,4 @@
-"""Publish snapshots in shared memory as told; every byte of a snapshot is its version.
-
-Usage: publisher.py ROOT NBYTES SLOTS
-"""
+"""publisher.py ROOT NBYTES SLOTS: publish snapshots as told; every byte of one is its version."""
 
 import itertools
 import signal
@@ -22,7 +19,6 @@ pool = SnapshotPool(SystemClock(), 60.0, slots, shared)
 
 
 def write(data):
-    """Fill a slot."""
     data.fill((pool.version + 1) % 256)
     return FinishedCopy(True)
 
@@ -35,13 +31,11 @@ def write_half(data):
 
 
 def publish(write=write):
-    """Publish one snapshot; return its version, or `None` when the round was skipped."""
     snapshot = pool.publish(Layout.of_bytes(), nbytes, TrainingProgress(clock=1.0), write)
     return None if snapshot is None else snapshot.version
 
 
 def publish_for_ever():
-    """Publish until this process is killed."""
     answer("publishing")
     while True:
         publish()

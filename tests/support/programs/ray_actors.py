@@ -1,7 +1,4 @@
-"""Three actors gossip; the worker of one is killed, Ray restarts it, and all merge it again.
-
-Usage: ray_actors.py     (RAY_ADDRESS names the cluster; prints a line of JSON)
-"""
+"""Three actors gossip; the worker of one is killed, Ray restarts it, and all merge it again."""
 
 import json
 import os
@@ -35,7 +32,6 @@ class Trainer:
             time.sleep(0.02)
 
     def report(self):
-        """Return the node's name, process and machine, and how often it merged whom."""
         machine = ray.get_runtime_context().get_node_id()
         return self.gossip.connection.node.name, os.getpid(), machine, dict(self.merged)
 
@@ -49,7 +45,6 @@ def reports(trainers):
 
 
 def reports_when(trainers, condition):
-    """Ask all actors until what they say fulfils a condition."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         found = reports(trainers)
@@ -60,12 +55,10 @@ def reports_when(trainers, condition):
 
 
 def have_merged_all(found):
-    """Whether each has merged all others."""
     return all(len(merged) == len(found) - 1 for *_, merged in found)
 
 
 def main():
-    """Run the actors."""
     ray.init(log_to_driver=False)
     actor = ray.remote(num_cpus=0.5, max_restarts=1)(Trainer)
     trainers = [actor.options(name="first").remote(), actor.remote(), actor.remote()]

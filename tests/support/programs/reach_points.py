@@ -1,7 +1,4 @@
-"""Pass fault points again and again, and say each time on standard output how often.
-
-Usage: reach_points.py TIMES POINT...
-"""
+"""reach_points.py TIMES POINT...: pass fault points again and again, and say how often."""
 
 import sys
 

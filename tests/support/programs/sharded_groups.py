@@ -1,6 +1,4 @@
-"""Two groups of two ranks, each a model that `fully_shard` has sharded, which is one member.
-
-Usage: sharded_groups.py FOLDER SCENARIO...
+"""sharded_groups.py FOLDER SCENARIO...: two ranks, a model of `fully_shard`, are one member.
 
 Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
 """
@@ -68,7 +66,6 @@ def digest(net):
 
 
 def train(net, optimizer, rank, step):
-    """One step, on other data on each rank."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     tokens = torch.randint(0, 11, (8,), generator=generator)
     loss = nn.functional.cross_entropy(net(tokens), tokens)
@@ -87,7 +84,6 @@ def evaluate(net):
 
 
 def group_says(value):
-    """What rank 0 of the group says."""
     box = [value]
     dist.broadcast_object_list(box, 0)
     return box[0]
@@ -100,7 +96,6 @@ def until(condition, wait):
 
 
 def merge(name, rank, config, folder, dtype="float32"):
-    """The first merge of w1, while w2 stays as it is."""
     dtype = getattr(torch, dtype)
     net, config = sharded(name, dtype), {**config, "initial_state": "own"}
     if name == "w2":
@@ -195,7 +190,6 @@ def clip(name, rank, config, folder):
 
 
 def late(name, rank, config, folder):
-    """A group that comes late takes over parameters, clock and optimizer."""
     net = sharded(name)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     config = {**config, "fetch_probability": 0.0}
@@ -229,7 +223,6 @@ def told(net, optimizer, gossip):
 
 
 def checkpoints(name, rank, config, folder):
-    """A group goes on from the newest checkpoint that both ranks have."""
     options = {"dir": str(folder), "every_steps": 10, "keep": 5}
     config = {**config, "fetch_probability": 0.0, "initial_state": "own", "checkpoint": options}
     digests = {}

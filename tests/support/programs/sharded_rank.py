@@ -1,9 +1,9 @@
-"""One rank of a sharded model whose parameters are all the same number, until `FOLDER/stop` exists.
+"""sharded_rank.py FOLDER NAME RANK CONFIG PLAN RUN: one rank of a model, until `FOLDER/stop`
+exists.
 
-Usage: sharded_rank.py FOLDER NAME RANK CONFIG PLAN RUN
-
-In each step the number grows. The rank prints a line of JSON for each: [updates, least, largest of
-its parameters, merges so far]. A rank that is half merged would have other numbers than its mate.
+All parameters are one number, which grows in each step. The rank prints a line of JSON for each:
+[updates, least, largest of its parameters, merges so far]. A rank that is half merged would have
+other numbers than its mate.
 """
 
 import json

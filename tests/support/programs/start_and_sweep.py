@@ -1,7 +1,4 @@
-"""Make shared memory COUNT times; print how many folders did not stay.
-
-Usage: start_and_sweep.py ROOT COUNT
-"""
+"""start_and_sweep.py ROOT COUNT: make shared memory; print how many folders did not stay."""
 
 import sys
 from pathlib import Path

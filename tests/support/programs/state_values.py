@@ -1,9 +1,7 @@
-"""Train with raw parameters until killed, or for some updates; all values are equal.
+"""state_values.py NAME CONFIG ELEMENTS VALUE [UPDATES]: train raw parameters, all equal.
 
-Usage: state_values.py NAME CONFIG ELEMENTS VALUE [UPDATES]    (VALUE "clock": the training clock)
-
-With "clock" it begins with the state of its peers or its newest checkpoint. Prints the clock, then
-"training".
+VALUE "clock" is the training clock: it begins with the state of its peers or its newest checkpoint.
+Prints the clock, then "training".
 """
 
 import itertools

@@ -1,10 +1,7 @@
-"""Fork a node that uses tables for each line of standard input.
+"""As collective_members.py, for nodes that use tables; the commands are the methods of `Member`.
 
-Usage: table_members.py     (lines: NAME CONFIG SOCKET, paths without blanks)
-
-As collective_members.py; the commands are the methods of `Member`. Every addition of the k-th node
-adds 1000^k to all values of a table, so that its digits tell how many additions of which node are
-in it.
+Every addition of the k-th node adds 1000^k to all values of a table, so that its digits tell how
+many additions of which node are in it.
 """
 
 import ctypes
@@ -32,8 +29,6 @@ SIZES = {"small": 10, "large": 150_000}  # of float64: told at once; in several 
 
 
 class Member:
-    """One node, and the test that tells it what to do."""
-
     def __init__(self, name, config, path):
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(path)
@@ -63,7 +58,6 @@ class Member:
         self._answer(stalled_s=seconds)
 
     def open(self, replicas):
-        """Make the tables."""
         self._tables = Tables(self._connection)
         self._made = {
             name: self._tables.array(size, dtype="float64", replicas=replicas)
@@ -72,7 +66,6 @@ class Member:
         self._answer(opened=True, members=list(self._tables.members))
 
     def work(self, rounds, seed):
-        """Add and read; tell before each addition, and of those that were acknowledged."""
         rng, added = random.Random(seed), dict.fromkeys(SIZES, 0)
         for _ in range(rounds):
             name = rng.choices(["small", "large"], [4, 1])[0]
@@ -96,13 +89,11 @@ class Member:
         assert (counts[self._rank] >= added).all(), f"own additions are missing: {added} {counts}"
 
     def add(self):
-        """Add once to each table."""
         for name, table in self._made.items():
             table.add(np.full(SIZES[name], float(BASE**self._rank)), sync=True)
         self._answer(added=True)
 
     def meet(self, *names):
-        """Wait until these take part, and all rows are there."""
         end = time.monotonic() + 20.0
         while time.monotonic() < end:
             with suppress(TableLostError):
@@ -113,7 +104,6 @@ class Member:
         self._answer(members=self._tables.members)
 
     def barrier(self):
-        """Meet all the others."""
         self._tables.barrier()
         self._answer(passed=True)
 
@@ -131,7 +121,6 @@ class Member:
         self._answer(held=True)
 
     def close(self):
-        """Close the node in good order."""
         self._tables.close()
         self._connection.close()
         self._answer(closed=True)

@@ -1,7 +1,4 @@
-"""A node that gossips one vector as told, quietly: nothing is trained.
-
-Usage: told_member.py NAME CONFIG VALUE SIZE     (CONFIG: a path)
-"""
+"""told_member.py NAME CONFIG VALUE SIZE: gossip one vector as told; nothing is trained."""
 
 import math
 import sys
@@ -44,7 +41,6 @@ def settle():
 
 
 def state():
-    """Return the lowest and the highest value, and the report."""
     return [net.weight.min().item(), net.weight.max().item(), node.report()]
 
 

@@ -1,7 +1,4 @@
-"""A node that gossips as told; all values that it publishes at once are equal.
-
-Usage: told_node.py NAME CONFIG ELEMENTS     (CONFIG: a path)
-"""
+"""told_node.py NAME CONFIG ELEMENTS: gossip as told; all values published at once are equal."""
 
 import os
 import signal
@@ -23,23 +20,19 @@ connection = DpwaConnection(name, config)
 
 
 def send(value):
-    """Publish this value and start a fetch."""
     connection.update_send(np.full(elements, float(value)), 0.5)
 
 
 def wait():
-    """Return the values that a peer has published, and nothing when none came."""
     parameters, _ = connection.update_wait(0.5)
     return [] if parameters is None else np.unique(parameters).tolist()
 
 
 def fail():
-    """End by an exception that nobody catches."""
     raise RuntimeError("this program fails")
 
 
 def interrupt():
-    """End by Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
 
 

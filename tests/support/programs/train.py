@@ -1,6 +1,6 @@
-"""The training loop of a user, with the original two calls; prints one JSON line a round.
+"""train.py CONFIG NAME ROUNDS PAUSE_MS: the loop of a user, with the original two calls.
 
-Usage: train.py CONFIG NAME ROUNDS PAUSE_MS     (ROUNDS 0: until interrupted)
+Prints one line of JSON a round; ROUNDS 0: until interrupted.
 """
 
 import itertools

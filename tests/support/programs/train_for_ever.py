@@ -1,7 +1,4 @@
-"""Gossip an array, as if a training never ended; says `ready` after the first update.
-
-Usage: train_for_ever.py CONFIG NAME     (CONFIG: JSON)
-"""
+"""train_for_ever.py CONFIG NAME: gossip an array; say `ready` after the first update."""
 
 import json
 import sys

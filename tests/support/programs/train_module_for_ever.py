@@ -1,7 +1,4 @@
-"""Train a tiny module without end; says `ready` after the first update.
-
-Usage: train_module_for_ever.py CONFIG NAME     (CONFIG: a path)
-"""
+"""train_module_for_ever.py CONFIG NAME: train a tiny module; say `ready` after the first update."""
 
 import sys
 import time

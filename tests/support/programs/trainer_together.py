@@ -32,14 +32,12 @@ class NextLetter(torch.nn.Module):
         )
 
     def forward(self, rows):
-        """Return the loss in rows of letters."""
         windows = rows.unfold(1, 5, 1)
         guesses = self.guess(self.letters(windows[..., :4]).flatten(2))
         return torch.nn.functional.cross_entropy(guesses.flatten(0, 1), windows[..., 4].flatten())
 
 
 def newest(pattern):
-    """Return the newest checkpoint of this node, if there is one."""
     return max(FOLDER.glob(pattern), key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -54,14 +52,12 @@ class Together:
         self._has_begun = False
 
     def lost(self, loss):
-        """Note a loss; after the first step, wait until the peer has taken its first, too."""
         self.losses.append(loss)
         if not self._has_begun and self.gossip.gossip.updates > 0:
             self._has_begun = True
             self.gossip.gossip.barrier()
 
     def meet(self):
-        """Wait for the peer."""
         node = self.gossip.gossip.connection.node
         end = time.monotonic() + 60
         while any(link.value != "up" for link in node.links.values()) and time.monotonic() < end:
@@ -69,7 +65,6 @@ class Together:
         self.first_clock = self.gossip.gossip.clock
 
     def note(self):
-        """Note what became of the fetches so far."""
         self.outcomes = [
             p["outcomes"] for p in self.gossip.gossip.connection.node.report()["peers"]
         ]
@@ -80,7 +75,6 @@ class Together:
         self.gossip.gossip.close()
 
     def tell(self, **more):
-        """Print all, for the test."""
         told = {
             "steps": 0,
             "merges": self.gossip.merges,

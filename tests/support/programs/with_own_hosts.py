@@ -1,7 +1,4 @@
-"""Become another program, to which a file is /etc/hosts, and all that knows names of hosts.
-
-Usage: with_own_hosts.py FILE PROGRAM ARGUMENTS...
-"""
+"""with_own_hosts.py FILE PROGRAM ARGUMENTS...: be another program, to which FILE is /etc/hosts."""
 
 import ctypes
 import os

@@ -1,7 +1,4 @@
-"""Become another program, which has a /dev/shm of its own; nobody else sees it.
-
-Usage: with_own_shm.py MOUNT_OPTIONS PROGRAM ARGUMENTS...
-"""
+"""with_own_shm.py MOUNT_OPTIONS PROGRAM ARGUMENTS...: be another program, with its own /dev/shm."""
 
 import ctypes
 import os
