@@ -85,8 +85,15 @@ def test_push_sum_brings_all_to_one_value(found, schedule, topology):
     assert run["variance_ratio"] < 1e-24
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
-@pytest.mark.parametrize("detail", ["rules", "nodes"])
+@pytest.mark.parametrize(
+    ("schedule", "detail"),
+    [
+        ("lockstep", "rules"),
+        pytest.param("asynchronous", "rules", marks=pytest.mark.slow),
+        pytest.param("lockstep", "nodes", marks=pytest.mark.slow),
+        ("asynchronous", "nodes"),
+    ],
+)
 def test_symmetric_exchanges_come_to_consensus(found, schedule, detail):
     run = found(16, schedule, "algorithm=symmetric", f"detail={detail}")
     assert run["reached"]

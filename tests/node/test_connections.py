@@ -65,7 +65,9 @@ def have_merged(nodes):
     return all(node.node.rounds.merges for node in nodes)
 
 
-@pytest.mark.parametrize("algorithm", ["gossip", "symmetric", "push_sum"])
+@pytest.mark.parametrize(
+    "algorithm", ["gossip", pytest.param("symmetric", marks=pytest.mark.slow), "push_sum"]
+)
 def test_all_merge_while_each_has_few_connections(algorithm, monkeypatch):
     monkeypatch.setattr(beginners, "LEAD", math.inf)  # who takes over parameters keeps no sum
     config = config_of(MANY, algorithm=algorithm, transport="tcp", connections=FEWEST)
@@ -253,7 +255,9 @@ def test_a_training_ends_together_though_each_has_few_connections():
         assert all(report.took_part for report in reports)
 
 
-@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
+@pytest.mark.parametrize(
+    "algorithm", ["symmetric", pytest.param("push_sum", marks=pytest.mark.slow)]
+)
 def test_exchanges_go_on_though_half_of_many_names_are_not_there(algorithm, monkeypatch):
     monkeypatch.setattr(beginners, "LEAD", math.inf)
     config = config_of(2 * MANY, algorithm=algorithm, transport="tcp", connections=FEWEST)

@@ -57,7 +57,7 @@ def test_another_peer_is_asked_in_the_place_of_one_that_has_nothing_new():
 
         eventually(both_are_merged)
         for _ in range(20):
-            assert both_are_merged() == 2.0
+            assert eventually(both_are_merged) == 2.0
         assert quick.node.report()["peers"][0]["outcomes"]["nothing_new"] > 0
 
 
