@@ -1,7 +1,7 @@
 """How dpwa scales, from 8 to 10,000 nodes: training, traffic of membership, half of them lost.
 
-Simulated, with the classes of real nodes; docs/simulator.md says what is run with how many nodes. The
-same seed gives the same figures. It takes about a quarter of an hour on two cores.
+Simulated, with the classes of real nodes; docs/simulator.md says what is run with how many nodes.
+The same seed gives the same figures. It takes about a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
