@@ -1,7 +1,7 @@
 """How dpwa scales, from 8 to 10,000 nodes: training, traffic of membership, half of them lost.
 
-Simulated, with the classes of real nodes; docs/scaling.md says what is run with how many nodes. The
-same seed gives the same figures. It takes about a quarter of an hour on two cores.
+Simulated, with the classes of real nodes; docs/simulator.md says what is run with how many nodes.
+The same seed gives the same figures. It takes about a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of all chance (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="a short form, of seconds")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and pictures there")
-    parser.add_argument("--markdown", action="store_true", help="the tables of docs/scaling.md")
+    parser.add_argument("--markdown", action="store_true", help="the tables of docs/simulator.md")
     options = parser.parse_args()
     found = study(QUICK if options.quick else Sizes(), options.seed)
     for title, headings, rows in tables(found):

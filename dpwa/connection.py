@@ -282,7 +282,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         """Return how this node does, for whatever logs the training: a flat dict of numbers.
 
         The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on, as
-        docs/metrics.md lists them; what is not known is left out.
+        docs/watch.md lists them; what is not known is left out.
         """
         self.node.check_process()
         return scalars(self.node.report())

@@ -75,7 +75,7 @@ class ConnectionFacts:
         """Return how this node does, for whatever logs the training: a flat dict of numbers.
 
         The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on, as
-        docs/metrics.md lists them; what is not known is left out.
+        docs/watch.md lists them; what is not known is left out.
 
             for tag, value in gossip.metrics().items():
                 writer.add_scalar(tag, value, step)      # a SummaryWriter of TensorBoard

@@ -94,8 +94,8 @@ def launch(
     With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
     w1, w2, ... get a configuration of their own, on free ports. With --nodes-from, a list of hosts
     such as `10.0.0.1 slots=4`, the same command is given on each host, and starts the nodes of that
-    one; all have the same names, ranks and ports, from --port on (docs/launch.md). With
-    --engine ray, each runs in an actor, where Ray has room for it (docs/ray.md).
+    one; all have the same names, ranks and ports, from --port on. With --engine ray, each
+    runs in an actor, where Ray has room for it. docs/launch.md explains both.
 
     Each process learns who it is from its environment: DPWA_NAME, DPWA_CONFIG (the path of the
     configuration), DPWA_RANK (0 to N-1), DPWA_WORLD_SIZE (N) and, except with --nodes-from,

@@ -106,8 +106,7 @@ def plan(
     With a budget it looks for the settings that keep to it and give up least. Of the present
     settings, and with --table of each of `codec`, `fraction` and `fetch_probability` changed
     alone, it tells the payload of a round, the seconds of a fetch, how much of that passes during
-    the training step and how much is waiting, and the memory of a node. docs/plan.md has the
-    formulas.
+    the training step and how much is waiting, and the memory of a node: see docs/links.md.
 
     Exits with 1 when nothing fits the budget.
 

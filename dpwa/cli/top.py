@@ -54,7 +54,7 @@ def top(
 
     On a terminal, ? shows the keys, and q or Ctrl-C ends it. Nodes with X take no part any more,
     or harm others; what is odd has an exclamation mark; the reasons stand below the table. Where
-    the output is no terminal, one view is printed after the other. docs/top.md explains all.
+    the output is no terminal, one view is printed after the other. docs/watch.md explains all.
 
     Exits with 3 when --once finds nobody who answers.
 

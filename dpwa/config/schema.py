@@ -39,7 +39,7 @@ LISTS = ("nodes", "join", "links", "plugins", "allow")
 
 _HEADER = """\
 # Configuration of a dpwa run; every node reads the same file.
-# `dpwa config check FILE` finds mistakes, docs/configuration.md explains every key.
+# `dpwa config check FILE` finds mistakes, docs/settings.md explains every key.
 
 """
 

@@ -282,7 +282,7 @@ class Merger:
         log.warning(
             "%s: began with other parameters than %s: their average is worse than either, until "
             "they have grown together; use the same seed on all nodes before the model is made "
-            "(such as torch.manual_seed(0)), or load the same weights; see docs/start-and-end.md",
+            "(such as torch.manual_seed(0)), or load the same weights; see docs/state.md",
             self._name,
             arrival.peer,
         )

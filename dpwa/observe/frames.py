@@ -23,7 +23,7 @@ class RunFrames:
         nodes: a row for each node: `node`, `began`, `last` (times), `ended` (whether its log has an
             end), `processes`, `samples` (how many its files have), `best_loss` (lowest of all).
         samples: a row for each sample: `node`, `time`, `process` (0, or more after restarts), and
-            all figures of docs/run-log.md. Counters go on after a restart.
+            all figures of docs/watch.md. Counters go on after a restart.
         events: a row for each event: `node` (who noticed it), `time`, `kind`, `about`, `text`.
         peers: a row for each node and other node: `node`, `peer`, `merges`, `merged_bytes`,
             `received_bytes`, `sent_bytes`, `health` (at the end).

@@ -1,6 +1,6 @@
 """Metrics: the one list of what monitoring gets of a node, and how it is read from a report.
 
-Names and labels are as Prometheus has them; docs/metrics.md has a table.
+Names and labels are as Prometheus has them; docs/watch.md has a table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""RunLog: what a node records, written to a file as lines of JSON; docs/run-log.md has the schema.
+"""RunLog: what a node records, written to a file as lines of JSON; docs/watch.md has the schema.
 
 Each line is written by one call, at the end of the file, so that whatever kills the process leaves
 whole lines and at most one that is torn. A thread of its own writes: a slow disk holds up nobody.

@@ -3,7 +3,7 @@
 Usage: digits_far_apart.py {lossy,slow} [--seed SEED] [--nodes N]
 
 lossy: every node in a network namespace of its own, behind a link of 20 Mbit/s that loses 5 % of
-    the packets (as root; see docs/testing.md).
+    the packets (as root; see CONTRIBUTING.md).
 slow: every node behind a proxy that delays what goes either way by 200 ms.
 """
 

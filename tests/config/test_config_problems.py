@@ -25,6 +25,7 @@ from dpwa.errors import ConfigError
 from dpwa.policy.topology import topology_names
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "configuration.md"
+SETTINGS = DOCUMENTATION.with_name("settings.md")
 
 NODES = "nodes: [{name: w1, port: 1}]\n"
 
@@ -492,26 +493,31 @@ def test_stability_is_judged_even_beside_other_mistakes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_documentation_names_every_key() -> None:
-    text = DOCUMENTATION.read_text(encoding="utf-8")
+def test_the_page_of_settings_has_every_key() -> None:
+    text = SETTINGS.read_text(encoding="utf-8")
+    for key in (name for name in setting_names() if name not in method_names()):
+        assert f"\n### {key}\n" in text
+    for method in methods():
+        assert f"\n### `{method.kind}: {method.name}`\n" in text
     for key in (
-        *setting_names(),
-        *method_names(),
         *(option for method in methods() for option in method.options.model_fields),
         *NodeConfig.model_fields,
         *LinkConfig.model_fields,
         *TopKOptions.model_fields,
     ):
-        assert f"`{key}`" in text
+        assert f"| `{key}` |" in text
 
 
-def test_the_documentation_names_every_variable_and_what_a_method_may_be() -> None:
-    text = DOCUMENTATION.read_text(encoding="utf-8")
+def test_the_page_of_settings_has_every_variable_and_others_name_every_method() -> None:
+    text = SETTINGS.read_text(encoding="utf-8")
     single = set(setting_names()) - {"nodes", "join", "links", "plugins", "allow"}
     for setting in (name for name in single if not options_model(name)):
-        assert f"| `DPWA_{setting.upper()}` | `{setting}` |" in text
-    for name in (*algorithm_names(), *topology_names()):
-        assert re.search(rf"^\| [^|]*`{name}`[^|]* \|", text, flags=re.MULTILINE)
+        section = text.partition(f"\n### {setting}\n")[2].partition("\n### ")[0]
+        assert f"variable `DPWA_{setting.upper()}`" in section
+    for page, names in (("algorithms.md", algorithm_names()), ("topologies.md", topology_names())):
+        table = (DOCUMENTATION.parent / page).read_text(encoding="utf-8")
+        for name in names:
+            assert re.search(rf"^\| [^|]*`{name}`[^|]* \|", table, flags=re.MULTILINE)
 
 
 def test_a_value_of_a_million_digits_is_refused_at_once(tmp_path: Path) -> None:

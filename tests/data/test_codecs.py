@@ -19,7 +19,7 @@ from dpwa.errors import ProtocolError, UnknownNameError, UserError
 NAMES = ("none", "fp16", "bf16", "int8", "topk")
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 PIECE_BYTES = 2**20
-DOCUMENT = Path(__file__).parents[2] / "docs" / "codecs.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "links.md"
 
 
 def piece_of(dtype, nbytes=PIECE_BYTES, seed=0):

@@ -1,11 +1,11 @@
-"""docs/metrics.md has every metric, as the code has it, and no other."""
+"""docs/watch.md has every metric, as the code has it, and no other."""
 
 import re
 from pathlib import Path
 
 from dpwa.observe.metrics import HISTOGRAMS, METRICS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
 
 
 def rows():

@@ -1,4 +1,4 @@
-"""docs/run-log.md has every figure and every kind of event, as the code has it."""
+"""docs/watch.md has every figure and every kind of event, as the code has it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from dpwa.observe.events import KINDS
 from dpwa.observe.figures import FIGURES
 from dpwa.observe.run_log import RUN_LOG_VERSION
 
-PAGE = (Path(__file__).parents[2] / "docs" / "run-log.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_all_figures_and_events():

@@ -37,8 +37,8 @@ NO_COMMANDS = {
     "dpwa … needs matplotlib": "a message",
 }
 NO_CONFIGURATIONS = {
-    ("docs/skypilot.md", "num_nodes: 4"): "a task of SkyPilot",
-    ("docs/skypilot.md", "run: |"): "a part of a task of SkyPilot",
+    ("docs/launch.md", "num_nodes: 4"): "a task of SkyPilot",
+    ("docs/launch.md", "run: |"): "a part of a task of SkyPilot",
     ("docs/simulator.md", "# ours.yaml"): "a scenario, which tests/sim loads",
 }
 WITH_MISTAKES = {

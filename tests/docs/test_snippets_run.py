@@ -19,20 +19,19 @@ pytestmark = pytest.mark.slow
 NOT_RUN = {
     ("README.md", ""): "tests/test_readme.py runs all of it",
     ("docs/testing.md", ""): "tests/testing/test_testing_docs.py runs all of it",
-    ("docs/accelerate.md", ""): "needs Accelerate: tests/integrations run the example",
-    ("docs/lightning.md", ""): "needs Lightning: tests/integrations run the example",
-    ("docs/transformers.md", ""): "needs Transformers: tests/integrations run the example",
-    ("docs/lora.md", "model = get_peft_model"): "needs PEFT: tests/examples run examples/lora.py",
+    ("docs/pytorch.md", "from dpwa.integrations."): "tests/integrations run the examples",
+    ("docs/pytorch.md", "gossip = DpwaGossip("): "needs Accelerate: tests/integrations resume",
+    ("docs/pytorch.md", "model = get_peft_model"): "needs PEFT: tests run examples/lora.py",
     ("docs/fsdp.md", ""): "needs torchrun: tests run examples/fully_sharded.py",
-    ("docs/ray.md", ""): "needs Ray: tests/integrations run actors",
-    ("docs/metrics.md", "wandb.log("): "needs Weights & Biases, MLflow and a trainer",
+    ("docs/launch.md", "@ray.remote"): "needs Ray: tests/integrations run actors",
+    ("docs/watch.md", "wandb.log("): "needs Weights & Biases, MLflow and a trainer",
     ("docs/membership.md", "with DpwaPyTorchAdapter(net"): "waits for three other nodes",
     ("docs/algorithms.md", "ea = AllReduceEA("): "begins within a loop",
     ("docs/tutorial.md", "# "): "the test of the tutorial runs these, as files",
 }
 NEEDED = {  # a library of an extra
-    ("docs/metrics.md", "from torch.utils.tensorboard"): "tensorboard",
-    ("docs/report.md", "import dpwa.observe"): "pandas",
+    ("docs/watch.md", "from torch.utils.tensorboard"): "tensorboard",
+    ("docs/watch.md", "import dpwa.observe"): "pandas",
 }
 COMMANDS_NOT_RUN = {
     "dpwa bench ": "needs two machines: tests/bench run it",

@@ -20,9 +20,10 @@ from dpwa.discovery.launchers import SkyPilot
 
 SLURM, SKYPILOT = EXAMPLES / "slurm.sh", EXAMPLES / "skypilot.yaml"
 TASK: dict[str, Any] = yaml.safe_load(SKYPILOT.read_text())
-PAGE = (EXAMPLES.parent / "docs" / "skypilot.md").read_text()
+PAGE = (EXAMPLES.parent / "docs" / "launch.md").read_text()
 SHOWN, WITH_TORCHRUN = (
-    yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    yaml.safe_load(block)
+    for block in re.findall(r"```yaml\n((?:num_nodes|run):.*?)```", PAGE, re.DOTALL)
 )
 # What `srun -n 2` of SLURM 22.05 sets on one host, beside SLURM_PROCID and SLURM_LOCALID.
 STEP = {

@@ -344,7 +344,7 @@ def test_other_seeds_are_told_once_by_each_node(transport, caplog):
     told = meet([seeded(1), seeded(2)], config_of(2, transport=transport), caplog)
     assert sorted(text[:3] for text in told) == ["w1:", "w2:"]
     assert "torch.manual_seed" in told[0]
-    assert "docs/start-and-end.md" in told[0]
+    assert "docs/state.md" in told[0]
 
 
 def test_equal_seeds_are_not_warned_of_nor_rounding_nor_training(caplog):

@@ -10,7 +10,7 @@ from support.run_logs import BEGAN, write_log
 import dpwa.observe
 from dpwa.errors import UserError
 
-PAGE = Path(__file__).parents[2] / "docs" / "report.md"
+PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 
 
 @pytest.fixture
@@ -38,7 +38,9 @@ def test_the_tables_have_what_the_files_say(folder):
 def test_the_notebook_of_the_page_runs(folder, monkeypatch):
     pytest.importorskip("pandas")
     monkeypatch.chdir(folder.parents[1])
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(import dpwa.observe\n.*?)```", PAGE.read_text(), flags=re.DOTALL
+    )
     names = {}
     exec(code, names)
     assert names["by_second"].shape[1] == 2

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 BENCHMARKS = ROOT / "benchmarks"
-PAGE = ROOT / "docs" / "scaling.md"
+PAGE = ROOT / "docs" / "simulator.md"
 
 
 @pytest.fixture(scope="module")

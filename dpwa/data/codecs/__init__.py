@@ -6,7 +6,7 @@
     int8    8-bit integers and one scale for every 256 values
     topk    the values that have changed most, against what the reader already holds
 
-docs/codecs.md compares them. Add one of your own under a name that configurations can use:
+docs/links.md compares them. Add one of your own under a name that configurations can use:
 
 >>> from dpwa.data.codecs import Codec, register_codec
 >>> @register_codec("mine")
