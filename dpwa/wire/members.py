@@ -69,6 +69,8 @@ class Welcome(WithNews):
 
 
 class TurnedAway(BaseMessage):
+    """Do not let a node in."""
+
     type: Literal["turned_away"] = "turned_away"
     name: Name
     kind: Refusal
@@ -76,10 +78,14 @@ class TurnedAway(BaseMessage):
 
 
 class WhoIs(BaseMessage):
+    """Ask who is there."""
+
     type: Literal["who_is"] = "who_is"
 
 
 class Here(BaseMessage):
+    """Say who is there."""
+
     type: Literal["here"] = "here"
     name: Name
     incarnation: Count

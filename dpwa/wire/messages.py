@@ -93,6 +93,8 @@ class Cancel(BaseMessage):
 
 
 class AskStatus(BaseMessage):
+    """Ask a node how it is."""
+
     type: Literal["ask_status"] = "ask_status"
 
 

@@ -90,6 +90,8 @@ class StateOffer(BaseMessage):
 
 
 class AskPiece(BaseMessage):
+    """Ask for a piece of what was offered."""
+
     type: Literal["ask_piece"] = "ask_piece"
     token: Token
     part: PartName
@@ -97,6 +99,8 @@ class AskPiece(BaseMessage):
 
 
 class StatePiece(BaseMessage):
+    """A piece of a state."""
+
     type: Literal["state_piece"] = "state_piece"
     max_payload_bytes: ClassVar[int | None] = limits.CHUNK_BYTES
     index: PieceIndex

@@ -74,5 +74,7 @@ class TransactionDecision(BaseMessage):
 
 
 class DecisionAck(BaseMessage):
+    """Acknowledge a decision."""
+
     type: Literal["decision_ack"] = "decision_ack"
     transaction: Transaction
