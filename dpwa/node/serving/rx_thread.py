@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
@@ -43,7 +43,8 @@ BUSY_POLL_MS = 10
 LISTEN_AGAIN_S = 0.1
 LOOK_S = 1.0
 SHORT_AGAIN_S = 60.0
-GIVE_BACK_S = 5.0  # after which ZeroMQ has freed what the socket before had received
+# After which ZeroMQ has freed what the socket before had received: on a busy machine, late.
+GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0)
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
@@ -148,20 +149,21 @@ class RxThread(NodeThread):
             authenticator.renew()
             with self._router(listener) as router:
                 self.admission.is_clogged = False
-                self._serve(router, authenticator, self._runtime.now() + GIVE_BACK_S)
+                began = self._runtime.now()
+                self._serve(router, authenticator, [began + s for s in GIVE_BACK_AFTER_S])
         except (AddressError, OSError, zmq.ZMQError) as error:
             log.info("%s: cannot listen again by now: %s", self.endpoint, error)
             self._runtime.sleep(LISTEN_AGAIN_S)
 
     def _serve(
-        self, router: Socket, authenticator: Authenticator, give_back_at: float = math.inf
+        self, router: Socket, authenticator: Authenticator, give_back_at: Sequence[float] = ()
     ) -> None:
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         for each in (self._waker.receiver, *authenticator.sockets):
             wakes.register(each, zmq.POLLIN)
             poller.register(each, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
-        is_busy = False
+        is_busy, give_back_at = False, list(give_back_at)
         while not self.admission.is_clogged:
             limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
             patience_ms = self.admission.patience_ms(limit_ms)
@@ -181,8 +183,8 @@ class RxThread(NodeThread):
                 is_busy = self._tick(now)
                 if now >= self._look_at:
                     self._look_for_descriptors(now)
-                if now >= give_back_at:
-                    give_back_at = math.inf
+                if give_back_at and now >= give_back_at[0]:
+                    del give_back_at[0]
                     give_back_memory()
             except Exception:
                 self.bad_messages += 1
