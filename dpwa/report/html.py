@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from dpwa.report.charts import Drawn, style_sheet
-from dpwa.report.style import FAINT, INK, LINE, PAGE, PALETTE
+from dpwa.report.style import FAINT, INK, LINE, PAGE, PALETTE, Drawn, style_sheet
 
 
 def _var(colour: str) -> str:

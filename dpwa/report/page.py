@@ -13,10 +13,17 @@ from dpwa.errors import UserError
 from dpwa.observe.events import KINDS
 from dpwa.observe.run_data import Run
 from dpwa.observe.verdicts import NodeVerdict
-from dpwa.report.bars import moments, shares_of, traffic_of
-from dpwa.report.charts import Drawn, drawn, gossip_charts, looks_for, training_charts
+from dpwa.report.charts import (
+    gossip_charts,
+    looks_for,
+    moments,
+    shares_of,
+    traffic_of,
+    training_charts,
+)
 from dpwa.report.facts import Facts, NodeFacts, mean
 from dpwa.report.html import document, figures, paragraph, table, tiles
+from dpwa.report.style import Drawn, drawn
 from dpwa.report.wording import (
     UNKNOWN,
     clock,

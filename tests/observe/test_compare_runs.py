@@ -9,8 +9,14 @@ from support.run_logs import BEGAN, write_log
 
 from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
-from dpwa.report.compare import sentences, table_of
-from dpwa.report.comparison import common_loss, compared, figures_of_run, labels_of
+from dpwa.report.compare import (
+    common_loss,
+    compared,
+    figures_of_run,
+    labels_of,
+    sentences,
+    table_of,
+)
 from dpwa.report.facts import facts_of
 from dpwa.report.html import table
 
