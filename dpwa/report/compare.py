@@ -15,8 +15,7 @@ from dpwa import __version__
 from dpwa.observe.history import Floats
 from dpwa.report.charts import Curve, at_each, shares_of, speed_curves, traffic_of
 from dpwa.report.facts import Facts
-from dpwa.report.html import document, figures, paragraph, table
-from dpwa.report.page import folder_to_write
+from dpwa.report.page import folder_to_write, rendered
 from dpwa.report.style import (
     MOST_COLOURS,
     Chart,
@@ -237,30 +236,31 @@ def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Pa
     looks = looks_of([run.label for run in runs], {})
     with folder_to_write(folder):
         pictures = list(drawn(comparison_charts(runs, looks), folder))
-        page = document(f"{len(runs)} runs compared", _body(runs, loss, pictures))
         path = folder / PAGE_NAME
-        path.write_text(page, encoding="utf-8")
+        path.write_text(comparison_page(runs, loss, pictures), encoding="utf-8")
     return path
 
 
-def _body(
+def comparison_page(
     runs: Sequence[ComparedRun], loss: float | None, pictures: Sequence[Drawn]
-) -> Iterator[str]:
+) -> str:
     labels = [run.label for run in runs]
-    yield f"<header><h1>{len(runs)} runs compared</h1>"
-    yield paragraph(names(labels, len(labels)), "faint")
-    yield '</header><main><section aria-labelledby="summary"><h2 id="summary">Summary</h2>'
-    yield from (paragraph(sentence) for sentence in sentences(runs, loss))
-    yield table("The runs", *table_of(runs, loss))
-    yield '</section><section aria-labelledby="pictures"><h2 id="pictures">Pictures</h2>'
-    yield figures(pictures)
-    yield "</section></main><footer>"
-    for run in runs:
-        began = moment(run.facts.run.began)
-        remarks = "".join(f" {remark}." for remark in run.facts.run.remarks)
-        yield paragraph(f"{run.label} began at {began}.{remarks}")
-    yield paragraph(f"Made by dpwa {__version__}.")
-    yield "</footer>"
+    headings, rows = table_of(runs, loss)
+    return rendered(
+        "compare.html",
+        title=f"{len(runs)} runs compared",
+        about=names(labels, len(labels)),
+        sentences=sentences(runs, loss),
+        headings=headings,
+        rows=rows,
+        pictures=pictures,
+        notes=[*map(_note, runs), f"Made by dpwa {__version__}."],
+    )
+
+
+def _note(run: ComparedRun) -> str:
+    remarks = "".join(f" {remark}." for remark in run.facts.run.remarks)
+    return f"{run.label} began at {moment(run.facts.run.began)}.{remarks}"
 
 
 def comparison_charts(runs: Sequence[ComparedRun], looks: Looks) -> list[Chart]:

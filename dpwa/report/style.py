@@ -35,31 +35,22 @@ INK, FAINT, LINE, OTHERS, PAGE = "#222325", "#5f6368", "#d9dce0", "#b3b8bf", "#f
 # Okabe and Ito's palette, told apart with every common kind of colour blindness; yellow is left out
 # because thin yellow lines vanish on white. On dark pages each has a lighter stand-in.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a8a")
-DARK = {
-    INK: "#e8eaed",
-    FAINT: "#a6abb3",
-    LINE: "#363a41",
-    OTHERS: "#5c626b",
-    PAGE: "#16181d",
-    "#0072b2": "#4aa3e8",
-    "#d55e00": "#ff7f3f",
-    "#009e73": "#2fc99b",
-    "#cc79a7": "#e99fca",
-    "#e69f00": "#f3b73e",
-    "#56b4e9": "#a5dcff",
-    "#000000": "#ffffff",
-    "#8a8a8a": "#9aa0a8",
+COLOURS = {  # what it is called in CSS, and what it is on dark pages
+    INK: ("ink", "#e8eaed"),
+    FAINT: ("faint", "#a6abb3"),
+    LINE: ("line", "#363a41"),
+    OTHERS: ("others", "#5c626b"),
+    PAGE: ("card", "#16181d"),
+    "#0072b2": ("blue", "#4aa3e8"),
+    "#d55e00": ("vermilion", "#ff7f3f"),
+    "#009e73": ("green", "#2fc99b"),
+    "#cc79a7": ("pink", "#e99fca"),
+    "#e69f00": ("orange", "#f3b73e"),
+    "#56b4e9": ("sky", "#a5dcff"),
+    "#000000": ("black", "#ffffff"),
+    "#8a8a8a": ("grey", "#9aa0a8"),
 }
-_STYLES: tuple[Any, ...] = (
-    "-",
-    "-",
-    "-",
-    "-",
-    (0, (5, 1.5)),
-    (0, (5, 1.5)),
-    (0, (2, 1)),
-    (0, (2, 1)),
-)
+_STYLES: tuple[Any, ...] = ("-",) * 4 + ((0, (5, 1.5)),) * 2 + ((0, (2, 1)),) * 2
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dpwa",
@@ -220,10 +211,7 @@ class Chart:
     height: float = HEIGHT  # in inches
 
 
-@dataclass(frozen=True)
-class Drawn:
-    chart: Chart
-    svg: str
+Drawn = tuple[Chart, str]  # a chart, and its picture as an element of HTML
 
 
 def drawn(charts: list[Chart], folder: Path) -> Iterator[Drawn]:
@@ -233,7 +221,7 @@ def drawn(charts: list[Chart], folder: Path) -> Iterator[Drawn]:
             figure = new_figure(chart.height)
             chart.draw(figure)
             save_png(figure, folder / f"{chart.name}.png")
-            yield Drawn(chart, inline_svg(figure, chart.name, chart.alt))
+            yield chart, inline_svg(figure, chart.name, chart.alt)
 
 
 _NAMESPACE = re.compile(r"^\{[^}]*\}")
@@ -241,13 +229,13 @@ _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 _DECIMALS = re.compile(r"(-?\d+\.\d)\d+")
 _REFERENCE = re.compile(r"url\(#([\w-]+)\)")
 _FONT = re.compile(r"font: ([\d.]+px) [^;]*")
-_VARIABLES = {colour: f"var(--c{colour[1:]})" for colour in DARK}
+_VARIABLES = {colour: f"var(--{name})" for colour, (name, _) in COLOURS.items()}
 
 
 def style_sheet() -> str:
     """Return the colours of all pictures as variables, for light and dark pages."""
-    light = "".join(f"--c{colour[1:]}:{colour};" for colour in DARK)
-    dark = "".join(f"--c{colour[1:]}:{other};" for colour, other in DARK.items())
+    light = "".join(f"--{name}:{colour};" for colour, (name, _) in COLOURS.items())
+    dark = "".join(f"--{name}:{other};" for name, other in COLOURS.values())
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
