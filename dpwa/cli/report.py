@@ -94,8 +94,16 @@ def compare(
         dpwa compare runs/gossip runs/push_sum
         dpwa compare runs/1 runs/2 runs/3 --loss 0.25 --json
     """
-    from dpwa.report.compare import MOST_RUNS, sentences, table_of, write_comparison
-    from dpwa.report.comparison import common_loss, compared, figures_of_run, labels_of
+    from dpwa.report.compare import (
+        MOST_RUNS,
+        common_loss,
+        compared,
+        figures_of_run,
+        labels_of,
+        sentences,
+        table_of,
+        write_comparison,
+    )
     from dpwa.report.style import require_matplotlib
 
     if not 2 <= len(folders) <= MOST_RUNS:

@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpwa.config import load_config
-from dpwa.demo.chart import draw_chart
 from dpwa.demo.progress import ProgressView, progress_view
 from dpwa.demo.records import History, parse_record
-from dpwa.demo.report import DemoResult, print_json, show_report, summarise
+from dpwa.demo.report import DemoResult, draw_chart, print_json, show_report, summarise
 from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, local_config, run_nodes
 from dpwa.launch.stopping import PASSED_ON

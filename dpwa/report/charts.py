@@ -3,111 +3,62 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpwa.observe.events import RunEvent
+from dpwa.observe.figures import INDEX
+from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.report import bars, curves
+from dpwa.observe.run_data import Bins, NodeLog, Run
 from dpwa.report.facts import Facts
-from dpwa.report.style import HEIGHT, Looks, drawing, looks_of, new_figure, save_png
+from dpwa.report.style import (
+    FAINT,
+    HEIGHT,
+    INK,
+    LINE,
+    MOST_LABELLED,
+    OTHERS,
+    PALETTE,
+    Chart,
+    Looks,
+    label,
+    legend,
+    line_handles,
+    looks_of,
+    nothing,
+    scale,
+    short,
+    time_unit,
+)
 from dpwa.report.wording import duration, names, number, plural, share, size
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-import html
-import io
-import re
-import xml.etree.ElementTree as ET
-
-from dpwa.report.style import DARK, INK
-
-_NAMESPACE = re.compile(r"^\{([^}]*)\}")
-_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-_DECIMALS = re.compile(r"(-?\d+\.\d)\d+")
-_REFERENCE = re.compile(r"url\(#([\w-]+)\)")
-_VARIABLES = {colour: f"var(--c{colour[1:]})" for colour in DARK}
-_FONT = re.compile(r"font: ([\d.]+px) [^;]*")
-
-
-def style_sheet() -> str:
-    """Return the colours of all pictures as variables, for light and dark pages."""
-    light = "".join(f"--c{colour[1:]}:{colour};" for colour in DARK)
-    dark = "".join(f"--c{colour[1:]}:{other};" for colour, other in DARK.items())
-    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
-
-
-def inline_svg(figure: Figure, name: str, alt: str) -> str:
-    """Return a figure as an element of HTML; no other picture of the page may have its `name`."""
-    data = io.BytesIO()
-    figure.savefig(data, format="svg", facecolor="none", metadata={"Date": None})
-    root = ET.fromstring(data.getvalue())  # noqa: S314  (of matplotlib, and just written)
-    _tidy(root, name)
-    root.attrib = {
-        "viewBox": root.attrib["viewBox"],
-        "stroke-linejoin": "round",
-        "role": "img",
-        "aria-label": alt,
-    }
-    return "".join(_written(root))
-
-
-def _tidy(root: ET.Element, name: str) -> None:
-    """Drop what a page does not need, and have all names begin with that of the picture."""
-    for parent in root.iter():
-        for child in list(parent):
-            if _local(child.tag) in ("metadata", "title", "style"):
-                parent.remove(child)
-    used = set()
-    for element in root.iter():
-        for key, value in element.attrib.items():
-            used.update(_REFERENCE.findall(value))
-            if _local(key) == "href" and value.startswith("#"):
-                used.add(value[1:])
-    for element in root.iter():
-        attributes = {}
-        for key, value in element.attrib.items():
-            local, text = _local(key), value
-            if local == "id":
-                if value not in used:
-                    continue
-                text = f"{name}-{value}"
-            elif local == "href":
-                text = f"#{name}-{value[1:]}" if value.startswith("#") else value
-            elif local in ("d", "points", "x", "y", "transform", "width", "height"):
-                text = _DECIMALS.sub(r"\1", value)
-            attributes[local] = _coloured(_REFERENCE.sub(rf"url(#{name}-\1)", text))
-        if _local(element.tag) == "text" and "fill" not in attributes.get("style", ""):
-            attributes["fill"] = _VARIABLES[INK]
-        element.attrib = attributes
-
-
-def _coloured(text: str) -> str:
-    text = _FONT.sub(r"font-size: \1", text)
-    return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), text)
-
-
-def _written(element: ET.Element) -> Iterator[str]:
-    """Yield an element as HTML has it: without namespaces, everything quoted."""
-    tag = _local(element.tag)
-    attributes = "".join(f' {key}="{html.escape(v)}"' for key, v in element.attrib.items())
-    yield f"<{tag}{attributes}>"
-    if text := (element.text or "").strip():
-        yield html.escape(text)
-    for child in element:
-        yield from _written(child)
-    yield f"</{tag}>"
-
-
-def _local(tag: str) -> str:
-    return _NAMESPACE.sub("", tag)
-
 
 MISSING_HEIGHT = 1.0  # inches
+ROW_INCHES = 0.2
+MOST_POINTS = 240  # of a curve
+MOST_POINTS_OF_ALL = 8_000
+SPEED_WINDOWS = 60  # of a run, over each of which a speed is taken
+LEAST_WINDOW_S = 3.0
+MOST_WRITTEN = 10  # nodes of which each cell has its number
+DARK_CELL = 0.55  # of the largest: text on it is white
+MOMENTS = 80  # of a time line: what several nodes notice in one of them is one mark
+ACTIVITY_COLOURS = dict(
+    zip(ACTIVITIES, (PALETTE[0], PALETTE[5], PALETTE[4], PALETTE[2]), strict=True)
+)
+_TRAFFIC = (
+    ("sent", PALETTE[0]),
+    ("received", PALETTE[4]),
+    ("mapped", PALETTE[2]),
+)
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _WHY = {
     "diverged": "diverged",
     "gone": "lost",
@@ -117,32 +68,7 @@ _WHY = {
     "refused": "refused",
     "waiting": "waits",
 }
-
-
-@dataclass(frozen=True)
-class Chart:
-    name: str  # a word; that of its file, too
-    title: str
-    text: str  # how to read it
-    alt: str  # what is to be seen, in words
-    draw: Callable[[Figure], None]  # into an empty figure
-    height: float = HEIGHT  # in inches
-
-
-@dataclass(frozen=True)
-class Drawn:
-    chart: Chart
-    svg: str
-
-
-def drawn(charts: list[Chart], folder: Path) -> Iterator[Drawn]:
-    """Draw pictures, and write each as a PNG into a folder."""
-    with drawing():
-        for chart in charts:
-            figure = new_figure(chart.height)
-            chart.draw(figure)
-            save_png(figure, folder / f"{chart.name}.png")
-            yield Drawn(chart, inline_svg(figure, chart.name, chart.alt))
+Curve = tuple[Floats, Floats]  # times in seconds since the epoch, and values
 
 
 def looks_for(facts: Facts) -> Looks:
@@ -160,28 +86,28 @@ def looks_for(facts: Facts) -> Looks:
 
 def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
     run = facts.run
-    has_distance = any(np.isfinite(d).any() for _, d in curves.distance_curves(run).values())
+    has_distance = any(np.isfinite(d).any() for _, d in distance_curves(run).values())
     return [
         Chart(
             "loss",
             "Training loss",
             "What each node has told with its updates.",
             _alt_of_loss(facts),
-            lambda figure: curves.draw_loss(figure, run, looks),
+            lambda figure: draw_loss(figure, run, looks),
         ),
         Chart(
             "speed",
             "Steps per second",
             "Training steps that each node has taken.",
             _alt_of_speed(facts),
-            lambda figure: curves.draw_speed(figure, run, looks),
+            lambda figure: draw_speed(figure, run, looks),
         ),
         Chart(
             "consensus",
             "Consensus distance",
             "How far the parameters of a node were from those that it merged.",
             _alt_of_distance(facts),
-            lambda figure: curves.draw_distance(figure, run, looks),
+            lambda figure: draw_distance(figure, run, looks),
             HEIGHT if has_distance else MISSING_HEIGHT,
         ),
         Chart(
@@ -190,8 +116,8 @@ def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
             "Training is whatever is no gossip: loading data, computing, and what a node does "
             "before its first update.",
             _alt_of_time(facts),
-            lambda figure: bars.draw_time(figure, run),
-            bars.height_of(len(run.nodes)),
+            lambda figure: draw_time(figure, run),
+            height_of(len(run.nodes)),
         ),
     ]
 
@@ -205,7 +131,7 @@ def gossip_charts(facts: Facts) -> list[Chart]:
             "A row is the node that merges, a column the node whose parameters it took; an empty "
             "cell is a pair that never did.",
             _alt_of_pairs(facts),
-            lambda figure: bars.draw_pairs(figure, run),
+            lambda figure: draw_pairs(figure, run),
             3.6,
         ),
         Chart(
@@ -213,7 +139,7 @@ def gossip_charts(facts: Facts) -> list[Chart]:
             "Staleness of what was merged",
             "How many updates the other node was behind the one that merged it.",
             _alt_of_staleness(facts),
-            lambda figure: bars.draw_staleness(figure, run),
+            lambda figure: draw_staleness(figure, run),
         ),
         Chart(
             "bytes",
@@ -221,18 +147,26 @@ def gossip_charts(facts: Facts) -> list[Chart]:
             "For each node what went out, and below it what came in. What nodes on one host map "
             "from each other is not sent.",
             _alt_of_bytes(facts),
-            lambda figure: bars.draw_bytes(figure, run),
-            bars.height_of(len(run.nodes)) + 0.6,
+            lambda figure: draw_bytes(figure, run),
+            height_of(len(run.nodes)) + 0.6,
         ),
         Chart(
             "events",
             "What happened when",
             "A line is the life of a node; a mark on it is what happened to that node.",
             _alt_of_events(facts),
-            lambda figure: bars.draw_events(figure, facts),
-            bars.height_of(len(run.nodes)) + 0.6,
+            lambda figure: draw_events(figure, facts),
+            height_of(len(run.nodes)) + 0.6,
         ),
     ]
+
+
+def height_of(nodes: int) -> float:
+    return min(6.0, max(2.2, 1.3 + ROW_INCHES * nodes))
+
+
+def draw_loss(figure: Figure, run: Run, looks: Looks) -> None:
+    _draw(figure, run, looks, loss_curves(run), "training loss", "No node has told its loss.")
 
 
 def _alt_of_loss(facts: Facts) -> str:
@@ -246,6 +180,13 @@ def _alt_of_loss(facts: Facts) -> str:
     )
 
 
+def draw_speed(figure: Figure, run: Run, looks: Looks) -> None:
+    curves = speed_curves(run)
+    axes = _draw(figure, run, looks, curves, "steps per second", "No node has taken steps.")
+    if axes is not None:
+        axes.set_ylim(bottom=0)
+
+
 def _alt_of_speed(facts: Facts) -> str:
     speeds = {n: f.rates.steps_per_s for n, f in facts.nodes.items() if f.rates.steps_per_s}
     if not speeds:
@@ -257,8 +198,37 @@ def _alt_of_speed(facts: Facts) -> str:
     )
 
 
+def speed_curves(run: Run) -> dict[str, Curve]:
+    window_s = max(LEAST_WINDOW_S, run.seconds / SPEED_WINDOWS)
+    return {name: speed(node, window_s) for name, node in run.nodes.items()}
+
+
+def speed(node: NodeLog, window_s: float) -> Curve:
+    """Return the training steps per second of a node, over windows of at least this length.
+
+    A window over a restart has the pause in it.
+    """
+    times, steps = node.times, node.figure("steps")
+    known = np.isfinite(steps)
+    times, steps = times[known], steps[known]
+    edges = [0] if len(times) else []
+    for index in range(1, len(times)):
+        if times[index] - times[edges[-1]] >= window_s:
+            edges.append(index)
+    at, counted = times[edges], steps[edges]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (at[1:] + at[:-1]) / 2, np.diff(counted) / np.diff(at)
+
+
+def draw_distance(figure: Figure, run: Run, looks: Looks) -> None:
+    """Draw how far each node is from the peer that it has merged last."""
+    missing = "No node has measured it: the adapters for PyTorch do,\nDpwaConnection does not."
+    curves = distance_curves(run)
+    _draw(figure, run, looks, curves, "consensus distance", missing)
+
+
 def _alt_of_distance(facts: Facts) -> str:
-    at, middle = curves.middle_of(curves.distance_curves(facts.run), np.nanmedian)
+    at, middle = middle_of(distance_curves(facts.run), np.nanmedian)
     if not len(at):
         return "No consensus distance is known."
     return (
@@ -267,8 +237,116 @@ def _alt_of_distance(facts: Facts) -> str:
     )
 
 
+def loss_curves(run: Run) -> dict[str, Curve]:
+    return {name: _curve(node, "loss") for name, node in run.nodes.items()}
+
+
+def distance_curves(run: Run) -> dict[str, Curve]:
+    return {name: _curve(node, "consensus_distance") for name, node in run.nodes.items()}
+
+
+def _curve(node: NodeLog, figure: str) -> Curve:
+    values = node.rows[:, 1 + INDEX[figure]]
+    known = ~np.isnan(values)
+    return node.times[known], values[known]
+
+
+def _draw(
+    figure: Figure,
+    run: Run,
+    looks: Looks,
+    curves: Mapping[str, Curve],
+    height: str,
+    missing: str,
+) -> Axes | None:
+    axes = figure.subplots()
+    if not any(np.isfinite(values).any() for _, values in curves.values()):
+        nothing(axes, missing)
+        return None
+    length, unit = time_unit(run.seconds)
+    most = max(40, min(MOST_POINTS, MOST_POINTS_OF_ALL // len(curves)))
+    for name, (times, values) in curves.items():
+        at, thinned = sparse(times, values, most)
+        if len(at):
+            dots: dict[str, Any] = {"marker": "o", "markersize": 4} if len(at) == 1 else {}
+            axes.plot((at - run.began) / length, thinned, **looks[name].line, **dots)
+    is_crowded = any(not look.label for look in looks.values())
+    if is_crowded:
+        at, middle = middle_of(curves, np.nanmedian)
+        axes.plot((at - run.began) / length, middle, color=INK, linewidth=1.6, zorder=4)
+    scale(axes, np.concatenate([values for _, values in curves.values()]))
+    axes.margins(x=0.01)
+    is_log = axes.get_yscale() == "log"
+    label(axes, f"{unit} since the start", height + (", log scale" if is_log else ""))
+    handles = line_handles(looks, list(curves))
+    if is_crowded:
+        from matplotlib.lines import Line2D
+
+        handles.insert(0, Line2D([], [], color=INK, linewidth=2, label="median"))
+    legend(figure, handles, 3 if is_crowded else 4)
+    return axes
+
+
+def middle_of(
+    curves: Mapping[str, Curve], middle: Callable[..., Floats], points: int = MOST_POINTS
+) -> Curve:
+    """Return the middle of several curves at each moment, of those that are there then.
+
+    `middle` makes one value of many along an axis, and passes over NaN.
+    """
+    there = [(times, values) for times, values in curves.values() if len(times)]
+    if not there:
+        return np.empty(0), np.empty(0)
+    grid = np.linspace(min(t[0] for t, _ in there), max(t[-1] for t, _ in there), points)
+    rows = np.stack([at_each(grid, *curve) for curve in there])
+    is_known = np.isfinite(rows).any(axis=0)
+    rows[np.isinf(rows)] = np.nan
+    is_known &= ~np.isnan(rows).all(axis=0)
+    return grid[is_known], middle(rows[:, is_known], axis=0)
+
+
+def at_each(grid: Floats, times: Floats, values: Floats) -> Floats:
+    """Return the value of a curve at each moment; NaN before its begin and after its end."""
+    known = np.isfinite(values)
+    if not known.any():
+        return np.full(len(grid), np.nan)
+    found: Floats = np.interp(grid, times[known], values[known], left=np.nan, right=np.nan)
+    return found
+
+
+def sparse(times: Floats, values: Floats, most: int) -> Curve:
+    """Return at most so many points of a curve, the ends among them, without what is infinite."""
+    values = np.where(np.isinf(values), np.nan, values)
+    if len(times) > most:
+        chosen = np.unique(np.linspace(0, len(times) - 1, most).round().astype(int))
+        times, values = times[chosen], values[chosen]
+    known = ~np.isnan(values)
+    return times[known], values[known]
+
+
+def draw_time(figure: Figure, run: Run) -> None:
+    axes = figure.subplots()
+    shares = {name: shares_of(node) for name, node in run.nodes.items()}
+    if not any(shares.values()):
+        nothing(axes, "No node has told where its time went.")
+        return
+    left = np.zeros(len(shares))
+    for activity in ACTIVITIES:
+        widths = np.array([100 * s[activity] if s else 0.0 for s in shares.values()])
+        axes.barh(range(len(shares)), widths, left=left, color=ACTIVITY_COLOURS[activity])
+        left += widths
+    axes.set_xlim(0, 100)
+    label(axes, "share of the time (%); on the right, what is gossip", "", grid="")
+    name_rows(axes, list(shares))
+    for row in range(0, len(shares), _step(len(shares))):
+        if found := list(shares.values())[row]:
+            gossip = share(max(0.0, 1.0 - found["train"]))
+            axes.text(101, row, gossip, va="center", color=FAINT, fontsize=8)
+    legend(figure, [_patch(ACTIVITY_COLOURS[a], a) for a in ACTIVITIES])
+
+
 def _alt_of_time(facts: Facts) -> str:
-    shares = {name: bars.shares_of(node.log) for name, node in facts.nodes.items()}
+    shares = {name: shares_of(node.log) for name, node in facts.nodes.items()}
     known = {name: found for name, found in shares.items() if found}
     if not known:
         return "It is not known where the time went."
@@ -283,8 +361,47 @@ def _alt_of_time(facts: Facts) -> str:
     )
 
 
+def shares_of(node: NodeLog) -> dict[str, float] | None:
+    spent = {activity: node.total(f"{activity}_s") for activity in ACTIVITIES}
+    total = sum(spent.values())
+    return {activity: s / total for activity, s in spent.items()} if total > 0 else None
+
+
+def draw_pairs(figure: Figure, run: Run) -> None:
+    from matplotlib import colormaps
+
+    axes = figure.subplots()
+    names, merges = list(run.nodes), merges_of(run)
+    if not merges.any():
+        nothing(axes, "Nothing was merged.")
+        return
+    shown = np.where(merges > 0, merges, np.nan)
+    colours = colormaps["cividis_r"]
+    image = axes.imshow(shown, cmap=colours, vmin=0, interpolation="none", aspect="equal")
+    if len(names) <= MOST_WRITTEN:
+        for (row, column), count in np.ndenumerate(merges):
+            if count:
+                is_dark = count > DARK_CELL * merges.max()
+                colour = "#ffffff" if is_dark else "#111111"
+                written = f"{count:.0f}" if count < 10_000 else f"{count / 1000:.0f}k"
+                axes.text(column, row, written, ha="center", va="center", color=colour, fontsize=8)
+    label(axes, "merged node", "merging node", grid="")
+    name_rows(axes, names)
+    step = -(-len(names) // MOST_LABELLED)
+    columns = range(0, len(names), step)
+    axes.set_xticks(columns, [short(names[c]) for c in columns])
+    is_long = max(map(len, names)) * len(columns) > 40
+    axes.tick_params(axis="x", length=0, rotation=90 if is_long else 0)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
+    bar.set_label("merges", color=FAINT)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(colors=FAINT, length=3)
+
+
 def _alt_of_pairs(facts: Facts) -> str:
-    merges = bars.merges_of(facts.run)
+    merges = merges_of(facts.run)
     if not merges.any():
         return "Nothing was merged."
     pairs = int((merges > 0).sum())
@@ -296,8 +413,37 @@ def _alt_of_pairs(facts: Facts) -> str:
     )
 
 
+def merges_of(run: Run) -> Floats:
+    names = list(run.nodes)
+    position = {name: index for index, name in enumerate(names)}
+    found = np.zeros((len(names), len(names)))
+    for name, node in run.nodes.items():
+        for other, exchanged in node.exchanged.items():
+            if other in position:
+                found[position[name], position[other]] += exchanged.merges
+    return found
+
+
+def draw_staleness(figure: Figure, run: Run) -> None:
+    """Draw how many updates what was merged lay behind the node that merged it."""
+    axes = figure.subplots()
+    bins = staleness_of(run)
+    if bins is None or not sum(bins.counts):
+        nothing(axes, "Nothing was merged.")
+        return
+    last = max(index for index, count in enumerate(bins.counts) if count)
+    counts, names = bins.counts[: last + 1], _bin_names(bins.bounds)[: last + 1]
+    total = sum(counts)
+    bars = axes.bar(range(len(counts)), counts, color=PALETTE[0], width=0.85)
+    axes.bar_label(bars, [_percent(c / total) for c in counts], color=INK, fontsize=8.5, padding=2)
+    axes.set_xticks(range(len(counts)), names)
+    axes.margins(y=0.12)
+    axes.tick_params(axis="x", labelsize=8.5)
+    label(axes, "updates behind, at most (0: or ahead)", "merges")
+
+
 def _alt_of_staleness(facts: Facts) -> str:
-    bins = bars.staleness_of(facts.run)
+    bins = staleness_of(facts.run)
     if bins is None or not sum(bins.counts):
         return "Nothing was merged."
     total = sum(bins.counts)
@@ -307,16 +453,181 @@ def _alt_of_staleness(facts: Facts) -> str:
     return f"Histogram of {total:,} merges: half of them were {half} updates behind."
 
 
+def staleness_of(run: Run) -> Bins | None:
+    """Return how stale what all nodes have merged was; `None`: no node tells."""
+    told = [node.staleness for node in run.nodes.values() if node.staleness is not None]
+    if not told:
+        return None
+    alike = [bins.counts for bins in told if bins.bounds == told[0].bounds]
+    return Bins(told[0].bounds, tuple(sum(counts) for counts in zip(*alike, strict=True)))
+
+
+def _bin_names(bounds: Sequence[float]) -> list[str]:
+    return [*(f"{bound:g}" for bound in bounds), "more" if bounds else "all"]
+
+
+def _percent(part: float) -> str:
+    if part == 0:
+        return ""
+    return f"{100 * part:.0f} %" if part >= 0.01 else "<1 %"
+
+
+def draw_bytes(figure: Figure, run: Run) -> None:
+    """Draw two bars for each node: bytes sent, and below them bytes received and mapped."""
+    axes = figure.subplots()
+    traffic = {name: traffic_of(node) for name, node in run.nodes.items()}
+    most = max(max(bars.values()) for bars in traffic.values())
+    if not most:
+        nothing(axes, "No bytes were exchanged.")
+        return
+    length, unit = next((u for u in _UNITS if most >= u[0]), _UNITS[-1])
+    came = np.zeros(len(traffic))
+    for kind, colour in _TRAFFIC:
+        widths = np.array([bars[kind] / length for bars in traffic.values()])
+        rows = np.arange(len(traffic)) + (-0.2 if kind == "sent" else 0.2)
+        axes.barh(rows, widths, height=0.36, left=0.0 if kind == "sent" else came, color=colour)
+        came += 0.0 if kind == "sent" else widths
+    label(axes, unit, "", grid="x")
+    name_rows(axes, list(traffic))
+    totals = {kind: sum(bars[kind] for bars in traffic.values()) for kind, _ in _TRAFFIC}
+    legend(figure, [_patch(c, f"{kind} {size(totals[kind])}") for kind, c in _TRAFFIC], 3)
+
+
 def _alt_of_bytes(facts: Facts) -> str:
-    totals = [bars.traffic_of(node.log) for node in facts.nodes.values()]
+    totals = [traffic_of(node.log) for node in facts.nodes.values()]
     parts = [f"{size(sum(t[kind] for t in totals))} {kind}" for kind in totals[0]]
     return f"Bytes of each node; in all {names(parts)}."
 
 
+def traffic_of(node: NodeLog) -> dict[str, float]:
+    merged, received = node.total("merged_bytes"), node.total("received_bytes")
+    mapped = max(0.0, merged - received)
+    return {"sent": node.total("sent_bytes"), "received": received, "mapped": mapped}
+
+
+@dataclass(frozen=True)
+class Mark:
+    marker: str  # of matplotlib
+    colour: str  # in light
+    text: str  # in the legend
+
+
+MARKS = {
+    "joined": Mark("^", PALETTE[2], "joined"),
+    "left": Mark("v", PALETTE[7], "left"),
+    "checkpoint": Mark("|", PALETTE[0], "checkpoint"),
+    "skipped": Mark("1", PALETTE[7], "snapshot skipped"),
+    "refused": Mark("_", PALETTE[3], "refused"),
+    "silent": Mark("o", PALETTE[5], "silent"),
+    "suspect": Mark("d", PALETTE[4], "suspect"),
+    "unreachable": Mark("x", PALETTE[1], "unreachable"),
+    "quarantined": Mark("s", PALETTE[3], "quarantined"),
+    "released": Mark("D", PALETTE[2], "released"),
+    "diverged": Mark("*", PALETTE[1], "diverged"),
+    "log_failed": Mark("P", PALETTE[4], "log not written"),
+    "dead": Mark("X", PALETTE[6], "dead"),
+    "lost": Mark("X", PALETTE[1], "log ends without an end line"),
+}
+
+
+def draw_events(figure: Figure, facts: Facts) -> None:
+    """Draw a line for each node while it was there, and marks where something happened to it."""
+    axes = figure.subplots()
+    run = facts.run
+    length, unit = time_unit(run.seconds)
+    width = 2.5 if len(run.nodes) <= MOST_LABELLED else 1.2
+    rows = {name: row for row, name in enumerate(run.nodes)}
+    for name, node in run.nodes.items():
+        for process in node.processes:
+            ends = [(at - run.began) / length for at in (process.began, process.last)]
+            axes.plot(ends, [rows[name]] * 2, color=OTHERS, linewidth=width, solid_capstyle="butt")
+    marked = _marks(facts)
+    handles = []
+    for kind, mark in MARKS.items():
+        places = [((at - run.began) / length, rows[name]) for at, name in marked.get(kind, ())]
+        if places:
+            _scatter(axes, places, mark)
+            handles.append(_handle(mark))
+    axes.margins(x=0.02)
+    label(axes, f"{unit} since the start", "", grid="x")
+    name_rows(axes, list(run.nodes))
+    axes.spines["left"].set_visible(False)
+    legend(figure, handles, 3)
+
+
 def _alt_of_events(facts: Facts) -> str:
     counts: dict[str, int] = {}
-    for event, _ in bars.moments(facts.run):
+    for event, _ in moments(facts.run):
         counts[event.kind] = counts.get(event.kind, 0) + 1
     parts = [f"{count} times {kind.replace('_', ' ')}" for kind, count in counts.items()]
     told = f"Marks: {names(parts, 20)}." if parts else "Nothing happened to any node."
     return f"The life of each node as a line. {told}"
+
+
+def _marks(facts: Facts) -> dict[str, list[tuple[float, str]]]:
+    found: dict[str, list[tuple[float, str]]] = {}
+    for event, _ in moments(facts.run):
+        if event.kind in MARKS and event.about in facts.run.nodes:
+            found.setdefault(event.kind, []).append((event.time, event.about))
+    for name, node in facts.nodes.items():
+        lost = [process.last for process in node.log.processes[:-1] if not process.ended]
+        if node.end == "lost":
+            lost.append(node.log.last)
+        found.setdefault("lost", []).extend((at, name) for at in lost)
+    return found
+
+
+def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]]]:
+    """Return what happened, each with all who have noticed it at about the same time.
+
+    Of more than `most` the rarest kinds come first; the order is that of time.
+    """
+    window_s = max(2.0, run.seconds / MOMENTS)
+    found: list[tuple[RunEvent, list[str]]] = []
+    newest: dict[tuple[str, str], tuple[RunEvent, list[str]]] = {}
+    events = [event for node in run.nodes.values() for event in node.events]
+    for event in sorted(events, key=lambda event: event.time):
+        key = (event.kind, event.about)
+        known = newest.get(key)
+        if known is not None and event.time - known[0].time < window_s:
+            if event.node not in known[1]:
+                known[1].append(event.node)
+            continue
+        newest[key] = (event, [event.node])
+        found.append(newest[key])
+    if most is None or len(found) <= most:
+        return found
+    counts = {kind: sum(e.kind == kind for e, _ in found) for kind in {e.kind for e, _ in found}}
+    kept = sorted(found, key=lambda moment: counts[moment[0].kind])[:most]
+    return sorted(kept, key=lambda moment: moment[0].time)
+
+
+def _scatter(axes: Axes, places: list[tuple[float, int]], mark: Mark) -> None:
+    x, y = zip(*places, strict=True)
+    is_line = mark.marker in "x|_1"
+    edge: Any = {} if is_line else {"edgecolors": LINE, "linewidths": 0.5}
+    axes.scatter(x, y, marker=mark.marker, color=mark.colour, s=34, zorder=3, **edge)
+
+
+def _handle(mark: Mark) -> Any:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color=mark.colour, marker=mark.marker, linestyle="none", label=mark.text)
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Have a row for each name, the first on top."""
+    rows = range(0, len(names), _step(len(names)))
+    axes.set_yticks(rows, [short(names[row]) for row in rows])
+    axes.set_ylim(len(names) - 0.5, -0.5)  # the first on top
+    axes.tick_params(axis="y", length=0)
+
+
+def _step(rows: int) -> int:
+    return -(-rows // MOST_LABELLED)
+
+
+def _patch(colour: str, text: str) -> object:
+    from matplotlib.patches import Patch
+
+    return Patch(color=colour, label=text)

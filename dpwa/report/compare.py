@@ -1,34 +1,266 @@
-"""Writes a comparison of runs: a page that needs nothing else, and its pictures as files."""
+"""Several runs beside each other: their figures, in words, and as a page with pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpwa import __version__
-from dpwa.report.charts import Chart, Drawn, drawn
-from dpwa.report.comparison import Band, ComparedRun, common_loss, figures_of_run
-from dpwa.report.curves import scale
-from dpwa.report.html import document, figures, paragraph, table
-from dpwa.report.page import folder_to_write
+from dpwa.observe.history import Floats
+from dpwa.report.charts import Curve, at_each, shares_of, speed_curves, traffic_of
+from dpwa.report.facts import Facts
+from dpwa.report.page import folder_to_write, rendered
 from dpwa.report.style import (
     MOST_COLOURS,
+    Chart,
+    Drawn,
     Looks,
+    drawn,
     label,
     legend,
     line_handles,
     looks_of,
     nothing,
+    scale,
     time_unit,
 )
 from dpwa.report.wording import UNKNOWN, duration, moment, names, number, share, size
 from dpwa.types import JsonObject
+from dpwa.wire.messages import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST_RUNS = MOST_COLOURS
+PAGE_NAME = "compare.html"
+POINTS = 240  # of each curve
+MOST_NODES = 0.5  # of a run: where fewer are, a mean would leap
+
+
+@dataclass(frozen=True)
+class Band:
+    """A value of all nodes of a run: its mean, and between which values it lies."""
+
+    at: Floats  # seconds since the start, or steps of a node; shape `(points,)`
+    mean: Floats  # of the nodes that are there then
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    label: str  # a name that no other of them has
+    facts: Facts
+    loss_by_time: Band  # by seconds since its start
+    loss_by_steps: Band  # by steps that a node has taken
+    speed: Band  # steps per second of a node, by seconds since its start
+    moved: Curve  # bytes that were merged by all nodes until then, by seconds since its start
+
+    @property
+    def lowest(self) -> float:
+        """The lowest mean loss of its nodes; NaN: no loss is known."""
+        return (
+            float(np.min(self.loss_by_time.mean, initial=math.inf)) if self.has_loss else math.nan
+        )
+
+    @property
+    def has_loss(self) -> bool:
+        return len(self.loss_by_time.mean) > 0
+
+    def reached(self, loss: float) -> tuple[float | None, float | None]:
+        """Return after how many seconds, and steps of a node, the nodes' mean loss was this; or
+        `None`.
+        """
+        return _first_below(self.loss_by_time, loss), _first_below(self.loss_by_steps, loss)
+
+
+def compared(label: str, facts: Facts) -> ComparedRun:
+    run = facts.run
+    losses, by_steps = {}, {}
+    for name, node in run.nodes.items():
+        values, steps = node.figure("loss"), node.figure("steps")
+        known = np.isfinite(values) & np.isfinite(steps)
+        losses[name] = (node.times[known] - run.began, values[known])
+        by_steps[name] = (steps[known], values[known])
+    speeds = {n: (at - run.began, values) for n, (at, values) in speed_curves(run).items()}
+    return ComparedRun(
+        label=label,
+        facts=facts,
+        loss_by_time=_band(losses.values()),
+        loss_by_steps=_band(by_steps.values(), MOST_NODES),
+        speed=_band(speeds.values(), MOST_NODES),
+        moved=_moved(facts),
+    )
+
+
+def _first_below(band: Band, loss: float) -> float | None:
+    found = np.nonzero(band.mean <= loss)[0]
+    return float(band.at[found[0]]) if len(found) else None
+
+
+def _band(curves: Iterable[Curve], least_share: float = 0.0) -> Band:
+    """Return a band over curves, where at least this share of them is there."""
+    there = [(at, values) for at, values in curves if len(at)]
+    if not there:
+        return Band(*[np.empty(0)] * 4)
+    grid = np.linspace(min(a[0] for a, _ in there), max(a[-1] for a, _ in there), POINTS)
+    rows = np.stack([at_each(grid, at, values) for at, values in there])
+    known = np.isfinite(rows).sum(axis=0) >= max(1.0, least_share * len(rows))
+    rows, grid = rows[:, known], grid[known]
+    return Band(grid, np.nanmean(rows, axis=0), np.nanmin(rows, axis=0), np.nanmax(rows, axis=0))
+
+
+def _moved(facts: Facts) -> Curve:
+    run = facts.run
+    grid = np.linspace(0.0, max(run.seconds, 1e-3), POINTS)
+    total = np.zeros(len(grid))
+    for node in run.nodes.values():
+        values = node.figure("merged_bytes")
+        known = np.isfinite(values)
+        if known.any():
+            total += np.interp(grid, node.times[known] - run.began, values[known], left=0.0)
+    return grid, total
+
+
+def labels_of(folders: Sequence[Path]) -> list[str]:
+    """Return a name for each folder: the last part of its path, or more of it if need be."""
+    paths = [folder.resolve() for folder in folders]
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        labels = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(labels)) == len(set(paths)):
+            break
+    seen: dict[str, int] = {}
+    unique = []
+    for name in labels:
+        seen[name] = seen.get(name, 0) + 1
+        unique.append(printable(name if seen[name] == 1 else f"{name} ({seen[name]})"))
+    return unique
+
+
+def common_loss(runs: Sequence[ComparedRun]) -> float | None:
+    """Return the lowest mean loss that all runs have reached; `None`: no loss is known."""
+    known = [run.lowest for run in runs if run.has_loss]
+    return max(known, default=None)
+
+
+def figures_of_run(run: ComparedRun, loss: float | None) -> JsonObject:
+    facts = run.facts
+    logs = [node.log for node in facts.nodes.values()]
+    seconds, steps = (None, None) if loss is None else run.reached(loss)
+    speeds = [s for node in facts.nodes.values() if (s := node.rates.steps_per_s) is not None]
+    waits = [shares["wait"] for log in logs if (shares := shares_of(log))]
+    traffic = [traffic_of(log) for log in logs]
+    best = facts.best
+    return {
+        "run": run.label,
+        "folder": str(facts.run.folder),
+        "nodes": len(logs),
+        "lost": sorted(name for name, node in facts.nodes.items() if node.is_("gone")),
+        "slow": sorted(name for name, node in facts.nodes.items() if node.is_("slow")),
+        "seconds": facts.run.seconds,
+        "steps": facts.steps,
+        "steps_per_s": median(speeds) if speeds else None,
+        "best_loss": best.log.best.loss if best and best.log.best else None,
+        "last_loss": fmean(facts.losses) if facts.losses else None,
+        "seconds_to_loss": seconds,
+        "steps_to_loss": steps,
+        "merges": sum(log.total("merges") for log in logs),
+        **{f"{k}_bytes": sum(t[k] for t in traffic) for k in ("sent", "received", "mapped")},
+        "wait_share": fmean(waits) if waits else None,
+    }
+
+
+def sentences(runs: Sequence[ComparedRun], loss: float | None) -> Iterator[str]:
+    """Yield in words which run was the first at a loss, and which got the lowest."""
+    target = common_loss(runs) if loss is None else loss
+    if target is None:
+        yield "No run has told a loss."
+        return
+    found = {run.label: run.reached(target)[0] for run in runs}
+    times = {label: seconds for label, seconds in found.items() if seconds is not None}
+    which = "the lowest mean loss that all have reached" if loss is None else "a mean loss"
+    if times:
+        first = min(times, key=lambda label: times[label])
+        others = [f"{n} after {duration(s)}" for n, s in times.items() if n != first]
+        rest = f", {names(others, len(others))}" if others else ""
+        what = f"{which}, {number(target)}," if loss is None else f"{which} of {number(target)}"
+        yield f"{first} was the first at {what} after {duration(times[first])}{rest}."
+    never = [label for label, seconds in found.items() if seconds is None]
+    if never:
+        yield f"{names(never)} never had a mean loss of {number(target)}."
+    best = min((run for run in runs if run.has_loss), key=lambda run: run.lowest)
+    yield f"The lowest mean loss of all is {number(best.lowest)}, of {best.label}."
+
+
+def table_of(runs: Sequence[ComparedRun], loss: float | None) -> tuple[list[str], list[list[str]]]:
+    target = common_loss(runs) if loss is None else loss
+    to_loss = f"to loss {number(target, 3)}"
+    names = [
+        *("nodes", "lost", "duration", "steps", "steps/s", "best loss", "last loss"),
+        *(to_loss, "steps to it", "sent", "received", "mapped", "waiting"),
+    ]
+    columns = [_column(figures_of_run(run, target)) for run in runs]
+    rows = [list(row) for row in zip(names, *columns, strict=True)]
+    return ["figure", *(run.label for run in runs)], rows
+
+
+def _column(found: JsonObject) -> list[str]:
+    seconds, steps = found["seconds_to_loss"], found["steps_to_loss"]
+    return [
+        str(found["nodes"]),
+        str(len(found["lost"])),
+        duration(found["seconds"]),
+        f"{found['steps']:,.0f}",
+        number(found["steps_per_s"], 3),
+        number(found["best_loss"]),
+        number(found["last_loss"]),
+        "never" if seconds is None else duration(seconds),
+        UNKNOWN if steps is None else f"{steps:,.0f}",
+        *(size(found[f"{kind}_bytes"]) for kind in ("sent", "received", "mapped")),
+        share(found["wait_share"]),
+    ]
+
+
+def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Path) -> Path:
+    """Write the page and the pictures into a folder, which is made; return where the page is.
+
+    There are at most `MOST_RUNS` runs. `loss` is what they are to reach; `None`: the lowest that
+    all have.
+    """
+    looks = looks_of([run.label for run in runs], {})
+    with folder_to_write(folder):
+        pictures = list(drawn(comparison_charts(runs, looks), folder))
+        path = folder / PAGE_NAME
+        path.write_text(comparison_page(runs, loss, pictures), encoding="utf-8")
+    return path
+
+
+def comparison_page(
+    runs: Sequence[ComparedRun], loss: float | None, pictures: Sequence[Drawn]
+) -> str:
+    labels = [run.label for run in runs]
+    headings, rows = table_of(runs, loss)
+    return rendered(
+        "compare.html",
+        title=f"{len(runs)} runs compared",
+        about=names(labels, len(labels)),
+        sentences=sentences(runs, loss),
+        headings=headings,
+        rows=rows,
+        pictures=pictures,
+        notes=[*map(_note, runs), f"Made by dpwa {__version__}."],
+    )
+
+
+def _note(run: ComparedRun) -> str:
+    remarks = "".join(f" {remark}." for remark in run.facts.run.remarks)
+    return f"{run.label} began at {moment(run.facts.run.began)}.{remarks}"
 
 
 def comparison_charts(runs: Sequence[ComparedRun], looks: Looks) -> list[Chart]:
@@ -123,93 +355,3 @@ def _draw_moved(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
     label(axes, f"{unit} since the start", "")
     legend(figure, line_handles(looks, [run.label for run in runs]), 3)
-
-
-MOST_RUNS = MOST_COLOURS
-PAGE_NAME = "compare.html"
-
-
-def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Path) -> Path:
-    """Write the page and the pictures into a folder, which is made; return where the page is.
-
-    There are at most `MOST_RUNS` runs. `loss` is what they are to reach; `None`: the lowest that
-    all have.
-    """
-    looks = looks_of([run.label for run in runs], {})
-    with folder_to_write(folder):
-        pictures = list(drawn(comparison_charts(runs, looks), folder))
-        page = document(f"{len(runs)} runs compared", _body(runs, loss, pictures))
-        path = folder / PAGE_NAME
-        path.write_text(page, encoding="utf-8")
-    return path
-
-
-def table_of(runs: Sequence[ComparedRun], loss: float | None) -> tuple[list[str], list[list[str]]]:
-    target = common_loss(runs) if loss is None else loss
-    to_loss = f"to loss {number(target, 3)}"
-    names = [
-        *("nodes", "lost", "duration", "steps", "steps/s", "best loss", "last loss"),
-        *(to_loss, "steps to it", "sent", "received", "mapped", "waiting"),
-    ]
-    columns = [_column(figures_of_run(run, target)) for run in runs]
-    rows = [list(row) for row in zip(names, *columns, strict=True)]
-    return ["figure", *(run.label for run in runs)], rows
-
-
-def _column(found: JsonObject) -> list[str]:
-    seconds, steps = found["seconds_to_loss"], found["steps_to_loss"]
-    return [
-        str(found["nodes"]),
-        str(len(found["lost"])),
-        duration(found["seconds"]),
-        f"{found['steps']:,.0f}",
-        number(found["steps_per_s"], 3),
-        number(found["best_loss"]),
-        number(found["last_loss"]),
-        "never" if seconds is None else duration(seconds),
-        UNKNOWN if steps is None else f"{steps:,.0f}",
-        *(size(found[f"{kind}_bytes"]) for kind in ("sent", "received", "mapped")),
-        share(found["wait_share"]),
-    ]
-
-
-def _body(
-    runs: Sequence[ComparedRun], loss: float | None, pictures: Sequence[Drawn]
-) -> Iterator[str]:
-    labels = [run.label for run in runs]
-    yield f"<header><h1>{len(runs)} runs compared</h1>"
-    yield paragraph(names(labels, len(labels)), "faint")
-    yield '</header><main><section aria-labelledby="summary"><h2 id="summary">Summary</h2>'
-    yield from (paragraph(sentence) for sentence in sentences(runs, loss))
-    yield table("The runs", *table_of(runs, loss))
-    yield '</section><section aria-labelledby="pictures"><h2 id="pictures">Pictures</h2>'
-    yield figures(pictures)
-    yield "</section></main><footer>"
-    for run in runs:
-        began = moment(run.facts.run.began)
-        remarks = "".join(f" {remark}." for remark in run.facts.run.remarks)
-        yield paragraph(f"{run.label} began at {began}.{remarks}")
-    yield paragraph(f"Made by dpwa {__version__}.")
-    yield "</footer>"
-
-
-def sentences(runs: Sequence[ComparedRun], loss: float | None) -> Iterator[str]:
-    """Yield in words which run was the first at a loss, and which got the lowest."""
-    target = common_loss(runs) if loss is None else loss
-    if target is None:
-        yield "No run has told a loss."
-        return
-    found = {run.label: run.reached(target)[0] for run in runs}
-    times = {label: seconds for label, seconds in found.items() if seconds is not None}
-    which = "the lowest mean loss that all have reached" if loss is None else "a mean loss"
-    if times:
-        first = min(times, key=lambda label: times[label])
-        others = [f"{n} after {duration(s)}" for n, s in times.items() if n != first]
-        rest = f", {names(others, len(others))}" if others else ""
-        what = f"{which}, {number(target)}," if loss is None else f"{which} of {number(target)}"
-        yield f"{first} was the first at {what} after {duration(times[first])}{rest}."
-    never = [label for label, seconds in found.items() if seconds is None]
-    if never:
-        yield f"{names(never)} never had a mean loss of {number(target)}."
-    best = min((run for run in runs if run.has_loss), key=lambda run: run.lowest)
-    yield f"The lowest mean loss of all is {number(best.lowest)}, of {best.label}."

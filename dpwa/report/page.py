@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from pathlib import Path
 from statistics import median
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpwa import __version__
 from dpwa.errors import UserError
 from dpwa.observe.events import KINDS
 from dpwa.observe.run_data import Run
 from dpwa.observe.verdicts import NodeVerdict
-from dpwa.report.bars import moments, shares_of, traffic_of
-from dpwa.report.charts import Drawn, drawn, gossip_charts, looks_for, training_charts
+from dpwa.report.charts import (
+    gossip_charts,
+    looks_for,
+    moments,
+    shares_of,
+    traffic_of,
+    training_charts,
+)
 from dpwa.report.facts import Facts, NodeFacts, mean
-from dpwa.report.html import document, figures, paragraph, table, tiles
+from dpwa.report.style import Drawn, drawn, style_sheet
 from dpwa.report.wording import (
     UNKNOWN,
     clock,
@@ -31,7 +38,6 @@ from dpwa.report.wording import (
 from dpwa.wire.messages import printable
 
 MOST_EVENT_ROWS = 300
-_SEVERITIES = {"bad": "Problem", "odd": "Note"}
 _IN_SHORT = {
     "lost": ("gone",),
     "much slower than the others": ("slow",),
@@ -39,14 +45,43 @@ _IN_SHORT = {
     "of no use any more, with a loss or parameters that are not finite": ("diverged",),
 }
 _ENDS = {"ended": "ended well", "lost": "lost", "running": "still at work"}
-_NODE_HEADINGS = (
-    *("node", "end", "steps", "steps/s", "last loss", "best loss", "merges"),
-    *("training", "publishing", "waiting", "merging", "staleness", "sent", "received", "mapped"),
-)
 
 
 def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> str:
-    return document(f"Report of {title_of(facts.run)}", _body(facts, training, gossip))
+    run = facts.run
+    events, shown = moments(run), moments(run, MOST_EVENT_ROWS)
+    rarest = "" if len(shown) == len(events) else f", the rarest {len(shown)} of them"
+    kinds = dict.fromkeys(event.kind for event, _ in shown)
+    return rendered(
+        "report.html",
+        title=f"Report of {title_of(run)}",
+        about=_told(run),
+        sentences=sentences(facts),
+        tiles=_tiles(facts),
+        findings=findings(facts),
+        training=training,
+        gossip=gossip,
+        nodes=[_node_row(name, node) for name, node in facts.nodes.items()],
+        events_summary=f"{plural(len(events), 'event')}{rarest}",
+        events=[
+            (clock(e.time), e.about, e.kind, names(by), printable(e.text) or UNKNOWN)
+            for e, by in shown
+        ],
+        meanings=[(kind, KINDS[kind]) for kind in kinds if kind in KINDS],
+        notes=_notes(run),
+    )
+
+
+def rendered(template: str, **shown: object) -> str:
+    """Return a page; whatever is put into it is escaped, but for pictures."""
+    pages = Environment(
+        loader=PackageLoader("dpwa.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return pages.get_template(template).render(colours=style_sheet(), **shown)
 
 
 def title_of(run: Run) -> str:
@@ -95,33 +130,6 @@ def findings(facts: Facts) -> list[tuple[str, NodeVerdict]]:
     return sorted(found, key=lambda finding: finding[1].severity != "bad")
 
 
-def _body(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> Iterator[str]:
-    run = facts.run
-    yield f"<header><h1>Report of {escape(title_of(run))}</h1>"
-    yield paragraph(_told(run), "faint")
-    yield "</header><main>"
-    yield '<section aria-labelledby="summary"><h2 id="summary">Summary</h2>'
-    yield from (paragraph(sentence) for sentence in sentences(facts))
-    yield tiles(_tiles(facts))
-    yield "</section>"
-    yield '<section aria-labelledby="findings"><h2 id="findings">What stands out</h2>'
-    yield _findings(facts)
-    yield "</section>"
-    yield '<section aria-labelledby="training"><h2 id="training">Training</h2>'
-    yield figures(training)
-    yield "</section>"
-    yield '<section aria-labelledby="gossip"><h2 id="gossip">Gossip</h2>'
-    yield figures(gossip)
-    yield "</section>"
-    yield '<section aria-labelledby="nodes"><h2 id="nodes">Nodes</h2>'
-    yield _node_table(facts)
-    yield "</section>"
-    yield '<section aria-labelledby="all-events"><h2 id="all-events">Events</h2>'
-    yield from _events(run)
-    yield "</section></main>"
-    yield f"<footer>{''.join(map(paragraph, _notes(run)))}</footer>"
-
-
 def _told(run: Run) -> str:
     """Say what the nodes ran, and where."""
     parts = []
@@ -153,26 +161,6 @@ def _tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
     yield "waiting", share(mean(waits)), "of the time, mean of the nodes"
 
 
-def _findings(facts: Facts) -> str:
-    found = findings(facts)
-    if not found:
-        text = "Nothing: no node was lost, slow, stalled, diverged or left alone by others."
-        return f'<ul class="findings"><li class="good">{text}</li></ul>'
-    items = []
-    for name, verdict in found:
-        about = f"<b>{escape(name)}</b> " if name else ""
-        items.append(
-            f'<li class="{verdict.severity}"><b>{_SEVERITIES[verdict.severity]}:</b>'
-            f"{about}{escape(verdict.text)}.</li>"
-        )
-    return f'<ul class="findings">{"".join(items)}</ul>'
-
-
-def _node_table(facts: Facts) -> str:
-    rows = [_node_row(name, node) for name, node in facts.nodes.items()]
-    return table("What each node did", _NODE_HEADINGS, rows, text=[1])
-
-
 def _node_row(name: str, node: NodeFacts) -> list[str]:
     log, rates = node.log, node.rates
     shares = shares_of(log)
@@ -190,26 +178,6 @@ def _node_row(name: str, node: NodeFacts) -> list[str]:
         number(rates.staleness, 3),
         *map(size, traffic_of(log).values()),
     ]
-
-
-def _events(run: Run) -> Iterator[str]:
-    found = moments(run)
-    shown = moments(run, MOST_EVENT_ROWS)
-    if not found:
-        yield paragraph("Nothing happened to any node.")
-        return
-    some = "" if len(shown) == len(found) else f", the rarest {len(shown)} of them"
-    yield f"<details><summary>{plural(len(found), 'event')}{some}</summary>"
-    rows = [
-        (clock(event.time), event.about, event.kind, names(by), printable(event.text) or UNKNOWN)
-        for event, by in shown
-    ]
-    headings = ("time", "node", "event", "noticed by", "more")
-    yield table("Events, oldest first", headings, rows, text=[1, 2, 3, 4])
-    kinds = dict.fromkeys(event.kind for event, _ in shown)
-    meanings = [(kind, KINDS[kind]) for kind in kinds if kind in KINDS]
-    yield table("What the events mean", ("event", "meaning"), meanings, text=[1])
-    yield "</details>"
 
 
 def _notes(run: Run) -> Iterator[str]:

@@ -1,15 +1,21 @@
-"""What all pictures share: size, colours for light and dark pages, axes, and who is shown how."""
+"""What all pictures share: size, colours for light and dark pages, axes, how they are written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
 
+import numpy as np
+
 from dpwa.errors import UserError
+from dpwa.observe.history import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,39 +27,30 @@ LONGEST_LABEL = 14
 MOST_COLOURS = 8  # nodes of which each has its own
 MOST_SHOWN = 5  # of more nodes: those that stand out
 MOST_LABELLED = 24  # rows; of more, each so many-th has its name
-MOST_POINTS = 240  # of a curve
-MOST_POINTS_OF_ALL = 8_000
+LOG_ABOVE = 20.0  # times the least value: then the axis is logarithmic
+SHORT_LOG = 1000.0  # times the least value: then there is room for 2 and 5
 
 INK, FAINT, LINE, OTHERS, PAGE = "#222325", "#5f6368", "#d9dce0", "#b3b8bf", "#fefefe"
 
 # Okabe and Ito's palette, told apart with every common kind of colour blindness; yellow is left out
 # because thin yellow lines vanish on white. On dark pages each has a lighter stand-in.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a8a")
-DARK = {
-    INK: "#e8eaed",
-    FAINT: "#a6abb3",
-    LINE: "#363a41",
-    OTHERS: "#5c626b",
-    PAGE: "#16181d",
-    "#0072b2": "#4aa3e8",
-    "#d55e00": "#ff7f3f",
-    "#009e73": "#2fc99b",
-    "#cc79a7": "#e99fca",
-    "#e69f00": "#f3b73e",
-    "#56b4e9": "#a5dcff",
-    "#000000": "#ffffff",
-    "#8a8a8a": "#9aa0a8",
+COLOURS = {  # what it is called in CSS, and what it is on dark pages
+    INK: ("ink", "#e8eaed"),
+    FAINT: ("faint", "#a6abb3"),
+    LINE: ("line", "#363a41"),
+    OTHERS: ("others", "#5c626b"),
+    PAGE: ("card", "#16181d"),
+    "#0072b2": ("blue", "#4aa3e8"),
+    "#d55e00": ("vermilion", "#ff7f3f"),
+    "#009e73": ("green", "#2fc99b"),
+    "#cc79a7": ("pink", "#e99fca"),
+    "#e69f00": ("orange", "#f3b73e"),
+    "#56b4e9": ("sky", "#a5dcff"),
+    "#000000": ("black", "#ffffff"),
+    "#8a8a8a": ("grey", "#9aa0a8"),
 }
-_STYLES: tuple[Any, ...] = (
-    "-",
-    "-",
-    "-",
-    "-",
-    (0, (5, 1.5)),
-    (0, (5, 1.5)),
-    (0, (2, 1)),
-    (0, (2, 1)),
-)
+_STYLES: tuple[Any, ...] = ("-",) * 4 + ((0, (5, 1.5)),) * 2 + ((0, (2, 1)),) * 2
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "dpwa",
@@ -189,3 +186,106 @@ def time_unit(seconds: float) -> tuple[float, str]:
         if seconds >= 3 * length:
             return length, unit
     return 1.0, "seconds"
+
+
+def scale(axes: Axes, values: Floats) -> None:
+    """Have a logarithmic axis where values differ by orders of magnitude."""
+    finite = values[np.isfinite(values)]
+    if finite.min() > 0 and finite.max() > LOG_ABOVE * finite.min():
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        axes.set_yscale("log")
+        is_short = finite.max() < SHORT_LOG * finite.min()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if is_short else (1.0,)))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter("{x:g}")
+
+
+@dataclass(frozen=True)
+class Chart:
+    name: str  # a word; that of its file, too
+    title: str
+    text: str  # how to read it
+    alt: str  # what is to be seen, in words
+    draw: Callable[[Figure], None]  # into an empty figure
+    height: float = HEIGHT  # in inches
+
+
+Drawn = tuple[Chart, str]  # a chart, and its picture as an element of HTML
+
+
+def drawn(charts: list[Chart], folder: Path) -> Iterator[Drawn]:
+    """Draw pictures, and write each as a PNG into a folder."""
+    with drawing():
+        for chart in charts:
+            figure = new_figure(chart.height)
+            chart.draw(figure)
+            save_png(figure, folder / f"{chart.name}.png")
+            yield chart, inline_svg(figure, chart.name, chart.alt)
+
+
+_NAMESPACE = re.compile(r"^\{[^}]*\}")
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+_DECIMALS = re.compile(r"(-?\d+\.\d)\d+")
+_REFERENCE = re.compile(r"url\(#([\w-]+)\)")
+_FONT = re.compile(r"font: ([\d.]+px) [^;]*")
+_VARIABLES = {colour: f"var(--{name})" for colour, (name, _) in COLOURS.items()}
+
+
+def style_sheet() -> str:
+    """Return the colours of all pictures as variables, for light and dark pages."""
+    light = "".join(f"--{name}:{colour};" for colour, (name, _) in COLOURS.items())
+    dark = "".join(f"--{name}:{other};" for name, other in COLOURS.values())
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def inline_svg(figure: Figure, name: str, alt: str) -> str:
+    """Return a figure as an element of HTML; no other picture of the page may have its `name`."""
+    data = io.BytesIO()
+    figure.savefig(data, format="svg", facecolor="none", metadata={"Date": None})
+    root = ET.fromstring(data.getvalue())  # noqa: S314  (of matplotlib, and just written)
+    _tidy(root, name)
+    root.attrib = {
+        "viewBox": root.attrib["viewBox"],
+        "stroke-linejoin": "round",
+        "role": "img",
+        "aria-label": alt,
+    }
+    return ET.tostring(root, encoding="unicode", short_empty_elements=False)
+
+
+def _tidy(root: ET.Element, name: str) -> None:
+    """Drop what a page does not need, and have all names begin with that of the picture."""
+    used = set()
+    for element in root.iter():
+        element.tag = _NAMESPACE.sub("", element.tag)
+        element.attrib = {_NAMESPACE.sub("", k): value for k, value in element.attrib.items()}
+        element.text, element.tail = (element.text or "").strip(), None
+        for key, value in element.attrib.items():
+            used.update(_REFERENCE.findall(value))
+            if key == "href" and value.startswith("#"):
+                used.add(value[1:])
+    for element in root.iter():
+        for child in list(element):
+            if child.tag in ("metadata", "title", "style"):
+                element.remove(child)
+        attributes = {}
+        for key, value in element.attrib.items():
+            text = value
+            if key == "id":
+                if value not in used:
+                    continue
+                text = f"{name}-{value}"
+            elif key == "href":
+                text = f"#{name}-{value[1:]}" if value.startswith("#") else value
+            elif key in ("d", "points", "x", "y", "transform", "width", "height"):
+                text = _DECIMALS.sub(r"\1", value)
+            attributes[key] = _coloured(_REFERENCE.sub(rf"url(#{name}-\1)", text))
+        if element.tag == "text" and "fill" not in attributes.get("style", ""):
+            attributes["fill"] = _VARIABLES[INK]
+        element.attrib = attributes
+
+
+def _coloured(text: str) -> str:
+    text = _FONT.sub(r"font-size: \1", text)
+    return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), text)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpwa.report.curves import scale
 from dpwa.report.style import (
     FAINT,
     INK,
@@ -24,6 +23,7 @@ from dpwa.report.style import (
     new_figure,
     nothing,
     save_png,
+    scale,
     time_unit,
 )
 from dpwa.report.wording import duration, size

@@ -1,6 +1,7 @@
 """`dpwa compare`: several runs beside each other."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from support.commands import run_dpwa
@@ -9,10 +10,16 @@ from support.run_logs import BEGAN, write_log
 
 from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
-from dpwa.report.compare import sentences, table_of
-from dpwa.report.comparison import common_loss, compared, figures_of_run, labels_of
+from dpwa.report.compare import (
+    common_loss,
+    compared,
+    comparison_page,
+    figures_of_run,
+    labels_of,
+    sentences,
+    table_of,
+)
 from dpwa.report.facts import facts_of
-from dpwa.report.html import table
 
 LATER = BEGAN + 1e6
 
@@ -94,9 +101,12 @@ def test_the_command_writes_a_page_and_pictures(folders, tmp_path):
     assert "fast was the first at the lowest mean loss that all have reached" in page.text
 
 
-def test_names_of_runs_may_be_broken_so_that_eight_fit_a_page():
-    made = table("The runs", ["figure", "a_run_with_a_long_name", "b"], [["x", "1", "2"]])
-    assert '<th scope="col" class="long">a_run_with_a_long_name</th><th scope="col">b<' in made
+def test_names_of_runs_are_text_and_may_be_broken_so_that_eight_fit_a_page(runs):
+    long = replace(runs[0], label="a_run_with_a_<long>_name")
+    page = comparison_page([long, runs[1]], None, ())
+    assert '<th scope="col" class="long">a_run_with_a_&lt;long&gt;_name</th>' in page
+    assert '<th scope="col">fast</th>' in page
+    assert "<long>" not in page
 
 
 @pytest.mark.parametrize("count", [1, 9])
