@@ -202,14 +202,22 @@ class Wait:
         left_s = max(0.0, self._began + self._timeout_s - now)
         left = f"for {left_s:.0f} s more"
         if self._gives_up:
-            return f"{self._name}: not let in yet, asks {left} (join_timeout_s): {told(problems)}"
-        return f"{self._name}: asks the members that it remembers {left}: {told(problems)}"
+            return (
+                f"{self._name}: not let in yet, asks {left} (join_timeout_s): {told(problems)}"
+                " [DPWA-W041]"
+            )
+        return (
+            f"{self._name}: asks the members that it remembers {left}: {told(problems)} [DPWA-W042]"
+        )
 
     def last_words(self, problems: Mapping[str, str], *, someone_waits: bool) -> str:
         """Return what to say when it gives up."""
         advice = f"{_CYCLE}; else {_ADVICE}" if someone_waits else _ADVICE
         within = f"within {self._timeout_s:g} s (join_timeout_s)"
-        return f"{self._name}: gives up, nobody has let it in {within}: {told(problems)}; {advice}"
+        return (
+            f"{self._name}: gives up, nobody has let it in {within}: {told(problems)}; {advice}"
+            " [DPWA-E226]"
+        )
 
 
 def told(problems: Mapping[str, str]) -> str:

@@ -130,7 +130,7 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
         return kind(kind.options_model.model_validate(dict(options or {})))
     except ValidationError:
         wrong = mistakes(kind.options_model, dict(options or {}), name)
-        raise UserError(f"options of the updater {wrong}") from None
+        raise UserError(f"options of the updater {wrong} [DPWA-E180]") from None
 
 
 @register_updater("default")
