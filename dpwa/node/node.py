@@ -111,7 +111,9 @@ class Node(Closeable):
             self._open()
         except AddressError as error:
             self._context.close()
-            raise AddressError(f"node {name!r} {error.text} [DPWA-E052]") from None
+            is_listening = error.message_code == "DPWA-E051"
+            code = "[DPWA-E224]" if is_listening else "[DPWA-E052]"
+            raise AddressError(f"node {name!r} {error.text} {code}") from None
         except BaseException:
             self._context.close()
             raise
