@@ -399,6 +399,7 @@ def _explained(name: str) -> Iterator[None]:
         raise type(error)(
             f"{error.text}: this process holds it already, by the node {name!r} that it has made "
             "before: close() the old one, or use it; dpwa.close_all() closes all that are open here"
+            f" [{error.message_code}]"
         ) from None
 
 

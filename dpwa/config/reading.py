@@ -101,12 +101,14 @@ def validated(
 
 
 def mistakes(model: type[StrictModel], values: object, path: str) -> str:
-    """Say in one line what is wrong with a mapping of plain values that a model has refused."""
+    """Say in one line, with a code, what is wrong with plain values that a model has refused."""
     problems = Problems()
     read_model(model, PythonSource().node(values), path, problems)
-    lines = map(without_codes, problems.lines())
-    found = [line.removeprefix(f"{SOURCE}: ") for line in lines]
-    return "; ".join(found) or f"{path}: expected other values (got {values!r:.60})"
+    found = [line.removeprefix(f"{SOURCE}: ") for line in problems.lines()]
+    if not found:
+        return f"{path}: expected other values (got {values!r:.60}) [DPWA-E241]"
+    told = list(map(without_codes, found))
+    return "; ".join(told) + found[0].removeprefix(told[0])
 
 
 def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
