@@ -111,9 +111,10 @@ class Node(Closeable):
             self._open()
         except AddressError as error:
             self._context.close()
-            is_listening = error.message_code == "DPWA-E051"
-            code = "[DPWA-E224]" if is_listening else "[DPWA-E052]"
-            raise AddressError(f"node {name!r} {error.text} {code}") from None
+            told = f"node {name!r} {error.text}"
+            is_taken = error.message_code == "DPWA-E051"
+            told += " [DPWA-E224]" if is_taken else " [DPWA-E052]"
+            raise AddressError(told) from None
         except BaseException:
             self._context.close()
             raise

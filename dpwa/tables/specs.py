@@ -80,7 +80,8 @@ def make_spec(**fields: object) -> TableSpec:
     try:
         spec = TableSpec.model_validate(fields)
     except ValidationError:
-        raise UserError(mistakes(TableSpec, fields, "table")) from None
+        wrong = mistakes(TableSpec, fields, "table")
+        raise UserError(wrong) from None
     if spec.rows * (spec.columns or 1) > MAX_VALUES:
         raise UserError(
             f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES} [DPWA-E169]"
