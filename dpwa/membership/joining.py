@@ -159,13 +159,13 @@ _ADVICE = (
 class Wait:
     """How long a node waits to be let in, and what it says meanwhile.
 
-    >>> wait = Wait("w7", now=0.0, timeout_s=300.0, gives_up=True)
-    >>> place = "tcp://h:7000"
+    >>> wait = Wait("a", now=0.0, timeout_s=300.0, gives_up=True)
+    >>> place = "h:7"
     >>> wait.line(0.1, {place: f"nothing answers at {place}"}, has_tried=True)
-    'w7: not let in yet, asks for 300 s more (join_timeout_s): tcp://h:7000: nothing answers [DPWA-W041]'
+    'a: not let in yet, asks for 300 s more (join_timeout_s): h:7: nothing answers [DPWA-W041]'
     >>> wait.line(9.9, {}, has_tried=True)
     >>> wait.line(10.2, {place: "no answer yet"}, has_tried=True)
-    'w7: not let in yet, asks for 290 s more (join_timeout_s): tcp://h:7000: no answer yet [DPWA-W041]'
+    'a: not let in yet, asks for 290 s more (join_timeout_s): h:7: no answer yet [DPWA-W041]'
 
     Args:
         name: of the node.
