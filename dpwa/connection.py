@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,7 +22,6 @@ from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.membership.members import Members
-from dpwa.message_codes import get_log
 from dpwa.node.arrival import Arrival, CopiedOut, FetchTerms
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.node import Node
@@ -36,7 +36,7 @@ from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 from dpwa.wire.shards import WHOLE
 
-log = get_log("dpwa.connection")
+log = logging.getLogger("dpwa.connection")
 
 Parameters = bytes | bytearray | memoryview | NumericArray
 _made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
@@ -180,7 +180,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             found = getattr(parameters, "dtype", type(parameters).__name__)
             raise ParametersError(
                 f"finish averages numpy arrays of floating numbers, not {found}: "
-                "use update_send and update_wait for the rest"
+                "use update_send and update_wait for the rest [DPWA-E144]"
             )
         own, layout = np.array(parameters, order="C"), array_layout(parameters)
         # In float16 the mean of several would lose what is less than half a unit, one by one.
@@ -218,6 +218,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             raise UserError(
                 f"`algorithm: {self.node.config.algorithm}` needs an adapter that merges, such as "
                 "DpwaPyTorchAdapter; with a DpwaConnection only `algorithm: gossip` is possible"
+                " [DPWA-E113]"
             )
 
     def _writing(self, layout: Layout, source: NumericArray) -> Callable[[ByteArray], SnapshotCopy]:
@@ -328,7 +329,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if self.node.is_own:
             if not self.node.closed and isinstance(sys.exc_info()[1], KeyboardInterrupt):
                 done = self.updates, self.node.rounds.merges
-                log.warning("%s: interrupted after %d updates and %d merges", self.name, *done)
+                log.warning(
+                    "%s: interrupted after %d updates and %d merges [DPWA-W074]", self.name, *done
+                )
             with self._runtime.uninterrupted():
                 self._stack.close()
 
@@ -342,7 +345,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise UserError(
             f"node {self.name!r} cannot be pickled or copied: its threads and sockets belong to "
-            "this process"
+            "this process [DPWA-E091]"
         )
 
 
@@ -367,7 +370,7 @@ def close_former(name: str, config: Config) -> None:
     for connection in _open_ones(name):
         if _place_of(name, connection.node.config) == _place_of(name, config):
             connection.close()
-            log.warning("%s: closed the one that this session has made before", name)
+            log.warning("%s: closed the one that this session has made before [DPWA-W001]", name)
 
 
 def _place_of(name: str, config: Config) -> object:
@@ -395,10 +398,13 @@ def _explained(name: str) -> Iterator[None]:
         raise type(error)(
             f"{error.text}: this process holds it already, by the node {name!r} that it has made "
             "before: close() the old one, or use it; dpwa.close_all() closes all that are open here"
+            f" [{error.message_code}]"
         ) from None
 
 
 def _require_name(name: object) -> None:
     if not isinstance(name, str):
         got = type(name).__name__
-        raise UserError(f"name: expected the name of a node as text (got {got}); is DPWA_NAME set?")
+        raise UserError(
+            f"name: expected the name of a node as text (got {got}); is DPWA_NAME set? [DPWA-E056]"
+        )

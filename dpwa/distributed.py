@@ -82,7 +82,7 @@ def _missing(what: str) -> MissingError:
     calls = [f"{name}({', '.join(signature(call).parameters)})" for name, call in _calls.items()]
     return MissingError(
         f"dpwa.distributed has no {what}; it has ReduceOp SUM, AVG, MAX and MIN, one group, and "
-        f"{', '.join(calls)}"
+        f"{', '.join(calls)} [DPWA-E304]"
     )
 
 
@@ -134,7 +134,9 @@ def init_process_group(
     """
     global _connection, _patience_s
     if _connection is not None:
-        raise UserError("init_process_group was called already; call destroy_process_group first")
+        raise UserError(
+            "init_process_group was called already; call destroy_process_group first [DPWA-E155]"
+        )
     if isinstance(config, str) and "://" in config:  # the `init_method` of torch
         config = None
     if config is None and name is not None and name.lower().partition(":")[0] in (*BACKENDS, "cpu"):
@@ -242,7 +244,7 @@ def broadcast(
     group_of_all = _group()
     members = group_of_all.members
     if src not in range(len(members)):
-        raise UserError(f"src must be a rank from 0 to {len(members) - 1}, not {src!r}")
+        raise UserError(f"src must be a rank from 0 to {len(members) - 1}, not {src!r} [DPWA-E157]")
     result = group_of_all.broadcast(tensor, members[src], timeout_s)
     _require_in_place(tensor, result)
 
@@ -275,7 +277,7 @@ def all_gather_object(
 
 def _group() -> DpwaConnection:
     if _connection is None:
-        raise UserError("call dpwa.distributed.init_process_group first")
+        raise UserError("call dpwa.distributed.init_process_group first [DPWA-E156]")
     return _connection
 
 
@@ -283,5 +285,5 @@ def _require_in_place(given: object, result: object) -> None:
     if result is not given:
         raise UserError(
             "expected a tensor or an array that can be changed in place, "
-            f"got {type(given).__name__}"
+            f"got {type(given).__name__} [DPWA-E158]"
         )

@@ -7,27 +7,28 @@ logged, and never reach a training loop.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_CODE = re.compile(r" \[(DPWA-[EW]\d{3})\]$", re.MULTILINE)
 
 
 class DpwaError(Exception):
     """Root of every error that dpwa raises on purpose.
 
-    Its text ends with its code, as docs/troubleshooting.md has it; `args[0]` is without.
+    Its text ends with its code, such as ` [DPWA-E041]`, by which docs/troubleshooting.md has it.
     """
 
     @property
     def message_code(self) -> str | None:
-        """The code of the message, such as `DPWA-E041`; None for one that is not of dpwa."""
-        return _code_of(self, self.text)
+        """The code of the message, such as `DPWA-E041`; None for one without."""
+        found = _CODE.search(str(self))
+        return found and found[1]
 
     @property
     def text(self) -> str:
         """The message without its code, to be quoted in another message."""
-        return super().__str__()
-
-    def __str__(self) -> str:
-        return _with_code(self.text, self.message_code)
+        return without_codes(super().__str__())
 
 
 class UserError(DpwaError):
@@ -38,12 +39,9 @@ class ConfigError(UserError):
     """A configuration has mistakes: all of them, one line each, in `problems`."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(self.problems))
-
-    def __str__(self) -> str:
-        lines = self.text.splitlines()
-        return "\n".join(_with_code(line, _code_of(self, line)) for line in lines)
+        lines = tuple(problems)
+        self.problems = tuple(map(without_codes, lines))
+        super().__init__("\n".join(lines))
 
 
 class UnknownNameError(UserError):
@@ -124,10 +122,6 @@ class PeerError(DpwaError):
     It has no code: users are told what the node makes of it.
     """
 
-    @property
-    def message_code(self) -> None:
-        """None."""
-
 
 class ProtocolError(PeerError):
     """A message that the protocol does not allow: malformed, oversized or out of order."""
@@ -141,21 +135,6 @@ class VersionError(ProtocolError):
         super().__init__(f"the peer speaks protocol version {theirs}, this node speaks {ours}")
 
 
-def _code_of(error: DpwaError, text: str) -> str | None:
-    try:
-        from dpwa.message_codes import code_of  # not before a message is shown
-    except (ImportError, OSError):  # no descriptor is left: the message counts, not its code
-        return None
-    return code_of(text, "E") if _is_raised_here(error) else None
-
-
-def _with_code(text: str, code: str | None) -> str:
-    return text if code is None or text.endswith(f"[{code}]") else f"{text} [{code}]"
-
-
-def _is_raised_here(error: DpwaError) -> bool:
-    """Return whether no other module has raised it, such as a plugin that uses the class."""
-    trace, module = error.__traceback__, "dpwa"
-    while trace is not None:
-        module, trace = trace.tb_frame.f_globals.get("__name__", ""), trace.tb_next
-    return module.partition(".")[0] == "dpwa"
+def without_codes(text: str) -> str:
+    """Return a text whose lines end without the codes of messages."""
+    return _CODE.sub("", text)

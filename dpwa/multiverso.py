@@ -15,6 +15,7 @@ may die, and the others go on. A failed check raises an error of `dpwa.errors`.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from contextlib import ExitStack
@@ -25,7 +26,6 @@ import numpy as np
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, TableLostError, UserError
-from dpwa.message_codes import get_log
 from dpwa.tables.rows import as_array, as_integers
 from dpwa.tables.table import PendingGet, SyncedArray
 from dpwa.tables.tables import Tables
@@ -33,7 +33,7 @@ from dpwa.tables.tables import Tables
 if TYPE_CHECKING:
     from dpwa.adapters.tables import ModuleParameterManager as _ModuleParameterManager
 
-log = get_log("dpwa.tables")
+log = logging.getLogger("dpwa.tables")
 
 
 class _Session:
@@ -51,7 +51,7 @@ class _Session:
         except TableLostError:
             raise
         except DpwaError as error:
-            log.warning("not all workers have come to the end: %s", error.text)
+            log.warning("not all workers have come to the end: %s [DPWA-W038]", error.text)
         finally:
             self.tables.close()
             self.connection.close()
@@ -75,7 +75,7 @@ def init(sync: bool = False, name: str | None = None, config: ConfigSource | Non
     """
     global _session
     if _session is not None:
-        raise UserError("dpwa.multiverso.init was called already; call shutdown first")
+        raise UserError("dpwa.multiverso.init was called already; call shutdown first [DPWA-E185]")
     found = name or _variable("DPWA_NAME", "name"), config or _variable("DPWA_CONFIG", "config")
     _session = _Session(*found, sync=sync)
 
@@ -321,7 +321,7 @@ def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
 
 def _now() -> _Session:
     if _session is None:
-        raise UserError("call dpwa.multiverso.init first (and nothing after shutdown)")
+        raise UserError("call dpwa.multiverso.init first (and nothing after shutdown) [DPWA-E186]")
     return _session
 
 
@@ -330,6 +330,6 @@ def _variable(variable: str, argument: str) -> str:
     if not value:
         raise UserError(
             f"dpwa.multiverso.init: give `{argument}`, or start this program by `dpwa launch`, "
-            f"which sets {variable}"
+            f"which sets {variable} [DPWA-E185]"
         )
     return value

@@ -20,7 +20,9 @@ class Registry(Generic[Item]):
         """Raises `UserError` for a taken name, unless the same `source` comes again (reload)."""
         if name in self._items and self._items[name][0] is not source:
             article = "an" if self._kind[0] in "aeiou" else "a"
-            raise UserError(f"{article} {self._kind} named {name!r} is already registered")
+            raise UserError(
+                f"{article} {self._kind} named {name!r} is already registered [DPWA-E019]"
+            )
         self._items[name] = source, item
 
     def get(self, name: str) -> Item:
@@ -29,7 +31,9 @@ class Registry(Generic[Item]):
             return self._items[name][1]
         except KeyError:
             known = ", ".join(self.names())
-            raise UnknownNameError(f"no {self._kind} is named {name!r} (known: {known})") from None
+            raise UnknownNameError(
+                f"no {self._kind} is named {name!r} (known: {known}) [DPWA-E015]"
+            ) from None
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._items)

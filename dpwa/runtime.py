@@ -151,7 +151,7 @@ def require_descriptors(needed: int) -> None:
     if limit != resource.RLIM_INFINITY and left < needed:
         raise DescriptorsError(
             f"too few file descriptors are left in this process: {left} of {limit} "
-            "(see `ulimit -n`)"
+            "(see `ulimit -n`) [DPWA-E303]"
         )
 
 

@@ -75,7 +75,9 @@ def loss_value(loss: Loss) -> float | None:
         # A tensor that requires grad warns when it is converted by float().
         value = float(loss.item() if hasattr(loss, "item") else loss)
     except (TypeError, ValueError, RuntimeError):
-        raise ParametersError(f"a loss must be one number or None, not {loss!r:.80}") from None
+        raise ParametersError(
+            f"a loss must be one number or None, not {loss!r:.80} [DPWA-E114]"
+        ) from None
     return value if math.isfinite(value) else math.inf
 
 

@@ -14,7 +14,6 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
-    {"message_codes"},
     {"errors", "clock", "fault_points"},
     {"types", "registry", "lifecycle"},
     {"runtime", "virtual_network"},

@@ -89,12 +89,12 @@ def center_of(algorithm: Algorithm, name: str) -> TensorValues:
     if not algorithm.has_center:
         raise UserError(
             f"`algorithm: {name}` has no center; expected one that draws nodes to a center, "
-            "as `algorithm: elastic` (AllReduceEA and EASGD have copy_center)"
+            "as `algorithm: elastic` (AllReduceEA and EASGD have copy_center) [DPWA-E145]"
         )
     if not isinstance(algorithm.center, TensorValues):
         raise UserError(
             f"`algorithm: {name}` has no center before the first update_send, and after the "
-            "module has changed: it begins as the module is then"
+            "module has changed: it begins as the module is then [DPWA-E145]"
         )
     return algorithm.center
 
@@ -102,4 +102,6 @@ def center_of(algorithm: Algorithm, name: str) -> TensorValues:
 def require_module(net: object) -> None:
     """Raise a `ParametersError` if this is no module."""
     if not isinstance(net, torch.nn.Module):
-        raise ParametersError(f"net: expected a torch.nn.Module (got {type(net).__name__})")
+        raise ParametersError(
+            f"net: expected a torch.nn.Module (got {type(net).__name__}) [DPWA-E057]"
+        )

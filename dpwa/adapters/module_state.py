@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import math
 import operator
 import os
@@ -35,11 +36,10 @@ from dpwa.data.layout import FINGERPRINT_BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
 from dpwa.errors import ParametersError, UserError
-from dpwa.message_codes import get_log
 from dpwa.types import JsonObject
 from dpwa.wire.shards import Shard, shard_between
 
-log = get_log("dpwa.adapters")
+log = logging.getLogger("dpwa.adapters")
 
 INTEGER = "integer buffers"
 COMPLEX = "complex buffers"
@@ -86,7 +86,7 @@ def contents(
 
 def warn_of_left_out(net: nn.Module, node: str) -> None:
     """Warn of the buffers that a state dict has and dpwa cannot hand on, each with the reason."""
-    text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s"
+    text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s [DPWA-W049]"
     for prefix, module in net.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
             is_transient = name.rpartition(".")[2] in module._non_persistent_buffers_set
@@ -340,6 +340,7 @@ class ModuleState:
                 found += " on this rank; shard over fewer ranks"
             raise ParametersError(
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
+                " [DPWA-E110]"
             )
         layout = Layout(tuple(_spec(entry) for entry in entries), self._find_frozen(entries))
         parameters = [entry.tensor for entry in entries if not entry.is_buffer]
@@ -448,6 +449,7 @@ class ModuleState:
             raise ParametersError(
                 "what an algorithm publishes must have the shapes, dtypes and devices of the "
                 f"{len(self._values.tensors)} trainable parameters of {type(self._net).__name__}"
+                " [DPWA-E115]"
             )
         return _plain_side_of(self._cut(values))
 
@@ -496,7 +498,9 @@ class ModuleState:
         `UserError` if the module is sharded over several ranks.
         """
         if self._may_be_sharded:
-            raise UserError("center: this rank has shards only of a module that is sharded")
+            raise UserError(
+                "center: this rank has shards only of a module that is sharded [DPWA-E135]"
+            )
         copies: dict[int, torch.UntypedStorage] = {}
 
         def there(tensor: torch.Tensor) -> torch.Tensor:
@@ -646,5 +650,5 @@ def _is_constant(buffer: torch.Tensor) -> bool:
 def _require_mergeable(name: str, tensor: torch.Tensor) -> bool:
     reason = why_not_mergeable(tensor)
     if reason:
-        raise ParametersError(f"parameter {name!r} cannot be gossiped: {reason}")
+        raise ParametersError(f"parameter {name!r} cannot be gossiped: {reason} [DPWA-E109]")
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import Counter
@@ -16,7 +17,6 @@ from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.plain_tensors import local, why_not_plain
 from dpwa.errors import UserError
 from dpwa.lifecycle import uninterrupted
-from dpwa.message_codes import get_log
 from dpwa.node.finish import SECONDS
 from dpwa.policy.beginners import TRACE_VALUES, trace_of
 from dpwa.types import Loss
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attachment", "GossipOptimizer", "GossipSteps", "OptimizerGossip"]
 
-log = get_log("dpwa.adapters")
+log = logging.getLogger("dpwa.adapters")
 
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})
 _LEARNING_RATES = ("lr", "initial_lr")  # the second is where schedulers start from
@@ -182,7 +182,7 @@ class Optimizers:
         if is_left:
             log.warning(
                 "%s: goes on at update %d, and its learning rate scheduler begins anew (%s): its "
-                "next step sets the learning rate back; see docs/state.md",
+                "next step sets the learning rate back; see docs/state.md [DPWA-W071]",
                 node,
                 updates,
                 what,
@@ -209,7 +209,7 @@ class Optimizers:
             "%s: %s trains other tensors than the module's parameters, of which %d are in no "
             "param_groups: what is merged into them is lost. Make the optimizer of "
             "net.parameters() as they are now; if it is to train copies, such as fp32 masters, "
-            "gossip these in place of the module: see docs/pytorch.md",
+            "gossip these in place of the module: see docs/pytorch.md [DPWA-W069]",
             node,
             " and ".join(sorted({type(each).__name__ for each in optimizers})),
             len(left),
@@ -261,7 +261,9 @@ def _each(given: Any, what: str, *needed: str) -> list[Any]:
     found = list(given) if isinstance(given, (list, tuple)) else [given]
     for each in found:
         if not all(hasattr(each, name) for name in needed):
-            raise UserError(f"{what}: expected one or a list of them, not {type(each).__name__}")
+            raise UserError(
+                f"{what}: expected one or a list of them, not {type(each).__name__} [DPWA-E178]"
+            )
     return found
 
 
@@ -401,7 +403,7 @@ class GossipOptimizer(torch.optim.Optimizer):
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise UserError(
             "a GossipOptimizer cannot be pickled or copied, as its connection cannot: "
-            "save its state_dict()"
+            "save its state_dict() [DPWA-E123]"
         )
 
 
@@ -411,6 +413,7 @@ def require_one(optimizer: object) -> None:
         raise UserError(
             f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}: take the "
             "one that steps last, and give all of a list to dpwa.connect; or call gossip.step(loss)"
+            " [DPWA-E302]"
         )
 
 
@@ -451,7 +454,7 @@ class GossipSteps:
         if conn.lr_scale != 1.0:
             raise UserError(
                 "`lr_spread` scales learning rates, and schedulers made before would undo that: "
-                "wrap the optimizer in GossipOptimizer in place of attaching it"
+                "wrap the optimizer in GossipOptimizer in place of attaching it [DPWA-E047]"
             )
         self._conn = conn
         self.last_merge: Merge | None = None

@@ -47,7 +47,7 @@ def require_unsharded(net: nn.Module) -> None:
         if place_of(parameter):
             raise ParametersError(
                 f"parameter {name!r} was sharded after the adapter was made: make the adapter, "
-                "on all ranks, once `fully_shard` is done"
+                "on all ranks, once `fully_shard` is done [DPWA-E136]"
             )
 
 
@@ -228,7 +228,7 @@ def require_plain(net: nn.Module) -> None:
             raise ParametersError(
                 f"module {name!r} is a quantised {type(module).__name__}, whose weights are no "
                 "tensors: gossip the float module and quantise it afterwards, or make the adapter "
-                "of a part that is not quantised"
+                "of a part that is not quantised [DPWA-E137]"
             )
     fsdp = getattr(sys.modules.get(_FSDP), "FullyShardedDataParallel", None)
     if fsdp is not None:
@@ -236,13 +236,13 @@ def require_plain(net: nn.Module) -> None:
             if isinstance(module, fsdp):
                 raise ParametersError(
                     f"module {name!r} is a FullyShardedDataParallel, which keeps parameters "
-                    "in a form of its own: shard the module by `fully_shard` (FSDP2)"
+                    "in a form of its own: shard the module by `fully_shard` (FSDP2) [DPWA-E129]"
                 )
     for name, parameter in net.named_parameters():
         reason = why_not_plain(parameter)
         if reason:
             fate = "gossiped" if parameter.requires_grad else "handed on or kept in checkpoints"
-            raise ParametersError(f"parameter {name!r} cannot be {fate}: {reason}")
+            raise ParametersError(f"parameter {name!r} cannot be {fate}: {reason} [DPWA-E128]")
 
 
 def _is_packed(module: nn.Module) -> bool:

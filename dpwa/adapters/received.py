@@ -89,7 +89,7 @@ class ReceivedSnapshot:
         if self._arrival.data.nbytes != self._arrival.nbytes:
             raise UserError(
                 "an algorithm that needs all values of a peer needs `fraction: 1`, and so "
-                "does `robust: clip`"
+                "does `robust: clip` [DPWA-E117]"
             )
         return self._arrival.data
 
@@ -106,7 +106,9 @@ class ReceivedSnapshot:
 
 def _require_factor(method: str, factor: float) -> None:
     if not 0.0 <= factor <= 1.0:
-        raise UserError(f"received.{method}: expected a factor from 0 to 1 (got {factor!r})")
+        raise UserError(
+            f"received.{method}: expected a factor from 0 to 1 (got {factor!r}) [DPWA-E116]"
+        )
 
 
 def merge_whole(

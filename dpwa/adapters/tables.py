@@ -35,7 +35,7 @@ class ModuleParameterManager:
     def __init__(self, module: torch.nn.Module, tables: Tables, **options: Any) -> None:
         self._parameters = [p for p in module.parameters() if p.is_floating_point()]
         if not self._parameters:
-            raise UserError("the module has no floating-point parameters")
+            raise UserError("the module has no floating-point parameters [DPWA-E111]")
         is_double = any(p.dtype == torch.float64 for p in self._parameters)
         self._dtype = torch.float64 if is_double else torch.float32
         values = self._collected()

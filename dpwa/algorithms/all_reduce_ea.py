@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,9 @@ from dpwa.data.layout import Layout
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ParametersError, UserError
-from dpwa.message_codes import get_log
 from dpwa.policy.elastic import elastic_warning
 
-log = get_log("dpwa.algorithms")
+log = logging.getLogger("dpwa.algorithms")
 
 MOST_ALPHA = 0.2
 BETA = 0.9
@@ -80,7 +80,9 @@ class AllReduceEA:
 
     def __init__(self, node: Collective, tau: int = 10, alpha: float | None = None) -> None:
         if tau < 1:
-            raise UserError(f"tau: expected at least 1 step between exchanges (got {tau})")
+            raise UserError(
+                f"tau: expected at least 1 step between exchanges (got {tau}) [DPWA-E161]"
+            )
         self.tau = tau
         self._given = alpha
         self._steps = UnevenSteps(node, "AllReduceEA")
@@ -151,7 +153,9 @@ class AllReduceEA:
             ParametersError: as above.
         """
         if self._center is None:
-            raise UserError("there is no center before the first call that takes parameters")
+            raise UserError(
+                "there is no center before the first call that takes parameters [DPWA-E162]"
+            )
         flat = FlatFloats(into)
         self._center.check(flat.layout)
         flat.write(self._center.values)
@@ -162,13 +166,15 @@ class AllReduceEA:
     def _check_alpha(self) -> None:
         alpha, nodes, who = self.alpha, self._steps.nodes, type(self).__name__
         if not 0.0 < alpha < math.inf:
-            raise UserError(f"{who}: expected a strength above 0 (alpha is {alpha:.3g})")
+            raise UserError(
+                f"{who}: expected a strength above 0 (alpha is {alpha:.3g}) [DPWA-E163]"
+            )
         warning = elastic_warning(alpha, nodes)
         if warning is not None and nodes != self._warned_of:
             self._warned_of = nodes
             log.warning(
                 "%s: %s; from there on the center swings further with every exchange. Recommended "
-                "is %.2g: 0.9/N, at most %g",
+                "is %.2g: 0.9/N, at most %g [DPWA-W029]",
                 who,
                 warning,
                 min(MOST_ALPHA, BETA / nodes),
@@ -221,9 +227,13 @@ class FlatFloats:
         for tensor in self.layout.tensors:
             if tensor.dtype not in _NARROW + _WIDE:
                 expected = ", ".join(_NARROW + _WIDE)
-                raise ParametersError(f"elastic averaging needs {expected} (got {tensor})")
+                raise ParametersError(
+                    f"elastic averaging needs {expected} (got {tensor}) [DPWA-E164]"
+                )
         if self._payload.result() is not values:
-            raise ParametersError("expected tensors and writable arrays, to be changed in place")
+            raise ParametersError(
+                "expected tensors and writable arrays, to be changed in place [DPWA-E159]"
+            )
         self._runs = self.layout.pieces(self._payload.nbytes, self._payload.nbytes)
 
     def read(self) -> list[Floats]:
@@ -259,7 +269,7 @@ class Center:
         if difference is not None:
             raise ParametersError(
                 "the parameters have another form than the center (there), which only "
-                f"synchronize_parameters makes anew: {difference}"
+                f"synchronize_parameters makes anew: {difference} [DPWA-E165]"
             )
 
 

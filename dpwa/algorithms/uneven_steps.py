@@ -105,7 +105,7 @@ class UnevenSteps:
         if self.is_left_behind:
             raise UserError(
                 f"{self._tag}: the others have gone on without {self._node.name}, whose values are "
-                "out of date; expected synchronize_parameters before the next step"
+                "out of date; expected synchronize_parameters before the next step [DPWA-E166]"
             )
 
 
@@ -113,4 +113,5 @@ def _check_in_place(value: Any, result: Any) -> None:
     if result is not value:
         raise ParametersError(
             "values are changed in place: expected tensors and writable arrays, not numbers"
+            " [DPWA-E160]"
         )

@@ -101,7 +101,7 @@ def _require_server(endpoint: str, address: str) -> None:
         name = str(answer.report.get("name"))[: limits.MAX_NAME_CHARACTERS]
         raise UserError(
             f"{host}:{port}: the node {name!r} of a training answers there; give the port of "
-            "`dpwa bench link --serve`"
+            "`dpwa bench link --serve` [DPWA-E277]"
         )
 
 

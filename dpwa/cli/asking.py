@@ -91,7 +91,7 @@ def run_here(otherwise: str = "") -> LaunchedRun:
     if not runs:
         raise UserError(
             "no run of `dpwa launch` is under way on this machine: name the run to look at by "
-            f"-c FILE{otherwise}"
+            f"-c FILE{otherwise} [DPWA-E248]"
         )
     first, *others = runs
     typer.echo(f"dpwa: this is {_described(first)}", err=True)
@@ -131,5 +131,5 @@ def _seed(address: str) -> Seed:
         place = f"tcp://{place}"
     whole = f"{name}@{place}" if name else place
     if not is_join_address(whole):
-        raise UserError(f"--at: expected host:port, or NAME@host:port (got {address})")
+        raise UserError(f"--at: expected host:port, or NAME@host:port (got {address}) [DPWA-E249]")
     return seed_of(whole)

@@ -61,7 +61,7 @@ def link(
         dpwa bench link 10.0.0.2 --json > link.json
     """
     if serve == (host is not None):
-        raise UserError("expected the HOST to measure the way from, or --serve")
+        raise UserError("expected the HOST to measure the way from, or --serve [DPWA-E275]")
     if serve:
         _serve(port, bind, seconds or SERVING_S)
         return
@@ -98,6 +98,7 @@ def _endpoint_of(text: str) -> str:
             return endpoint
     raise UserError(
         f"expected a HOST, or HOST:PORT, such as 10.0.0.2 or [2001:db8::2]:{PORT} (got {text:.60})"
+        " [DPWA-E276]"
     )
 
 

@@ -60,12 +60,14 @@ def init(
     if last_port > _HIGHEST_PORT:
         raise UserError(
             f"expected ports up to {_HIGHEST_PORT} (the last of {nodes} would be {last_port})"
+            " [DPWA-E021]"
         )
     try:
         text = config_text(local_nodes(range(base_port, last_port + 1), host))
     except ValidationError:
         raise UserError(
             f"--host: expected a host name or IP address, without a port (got {shown(host)})"
+            " [DPWA-E022]"
         ) from None
     if output is None:
         typer.echo(text, nl=False)
@@ -115,7 +117,7 @@ def show(
         _show_where(file)
         return
     if file is None:
-        raise UserError("expected a FILE, or --where")
+        raise UserError("expected a FILE, or --where [DPWA-E029]")
     config = load_config(file)
     if as_json:
         typer.echo(json.dumps(config.to_mapping()))
@@ -148,4 +150,4 @@ def _show_where(file: Path | None) -> None:
     for line in discovery.lines():
         typer.echo(line)
     if not discovery.is_complete:
-        raise UserError("nobody says which node this is, and where its peers are")
+        raise UserError("nobody says which node this is, and where its peers are [DPWA-E038]")

@@ -48,7 +48,7 @@ def dashboard(
     except ImportError as error:
         raise UserError(
             f"dpwa dashboard needs {error.name}: install it with: "
-            "pip install -c constraints.txt '.[dashboard]'"
+            "pip install -c constraints.txt '.[dashboard]' [DPWA-E250]"
         ) from None
 
     with watch(config, at, as_name) as watched, server.listen(host, port) as listening:

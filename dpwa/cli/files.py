@@ -13,7 +13,7 @@ from dpwa.errors import UserError
 def require_new(output: Path, *, force: bool) -> None:
     """Refuse to overwrite a file without `force`; before the work whose result it is to have."""
     if not force and os.path.lexists(output):
-        raise UserError(f"{output}: exists already; --force overwrites it")
+        raise UserError(f"{output}: exists already; --force overwrites it [DPWA-E023]")
 
 
 def write_new(output: Path, text: str, *, force: bool) -> None:
@@ -24,5 +24,5 @@ def write_new(output: Path, text: str, *, force: bool) -> None:
         with output.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise UserError(f"{output}: cannot be written ({error.strerror})") from None
+        raise UserError(f"{output}: cannot be written ({error.strerror}) [DPWA-E024]") from None
     typer.echo(f"{output}: written", err=True)

@@ -79,11 +79,15 @@ def add(
     folder = _folder(keys, name)
     is_key = key_bytes(key) is not None
     if not is_key and not Path(key).exists():
-        raise UserError(f"expected a file, or a public key of 40 characters (got {shown(key)})")
+        raise UserError(
+            f"expected a file, or a public key of 40 characters (got {shown(key)}) [DPWA-E106]"
+        )
     public = key if is_key else read_public_key(Path(key))
     taken = [other for other in folder.names() if folder.public_key(other) == public]
     if taken and taken != [name]:
-        raise UserError(f"expected a key of its own for {name} (it is that of {taken[0]})")
+        raise UserError(
+            f"expected a key of its own for {name} (it is that of {taken[0]}) [DPWA-E107]"
+        )
     if taken:
         typer.echo(f"{folder.public_file(name)}: has this key already")
         return
@@ -101,7 +105,7 @@ def remove(name: Name, keys: Keys = KEYS) -> None:
     folder = _folder(keys, name)
     public = folder.public_file(name)
     if not public.exists():
-        raise UserError(f"{name} is not let in: there is no {public}")
+        raise UserError(f"{name} is not let in: there is no {public} [DPWA-E108]")
     folder.remove(name)
     typer.echo(f"{name} is let in no more by the nodes that use {folder.path}")
     secret = folder.secret_file(name)
@@ -142,7 +146,7 @@ def _folder(path: Path, *names: str) -> KeyFolder:
         if not is_label(name):
             raise UserError(
                 "expected a name of 1 to 64 letters, digits, dots, underscores or hyphens "
-                f"(got {name!r})"
+                f"(got {name!r}) [DPWA-E243]"
             )
     return KeyFolder(path)
 

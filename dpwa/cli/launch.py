@@ -252,7 +252,7 @@ def _hosts_run(
     nodes = nodes[:count]
     own = [node for node in nodes if node.host == here]
     if not own:
-        raise UserError(f"none of the first {len(nodes)} nodes of {file} is on {here}")
+        raise UserError(f"none of the first {len(nodes)} nodes of {file} is on {here} [DPWA-E070]")
     require_free_addresses(own)
     names, world = ([node.name for node in listed] for listed in (own, nodes))
     with _folder() as folder:
@@ -303,6 +303,7 @@ def _with_nodes_of(config: Path, spec: LaunchSpec, count: int | None) -> LaunchS
         raise UserError(
             f"{config}: expected nodes to start (it has `join` only: start each node by itself, as "
             f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(spec.command)})"
+            " [DPWA-E004]"
         )
     _require_enough(count, len(nodes), config)
     nodes = nodes[:count]

@@ -143,7 +143,9 @@ class NodeLogs(Closeable):
                 )
         except OSError as error:
             self.close()
-            raise UserError(f"cannot write {path}: {error.strerror} (--log-dir)") from None
+            raise UserError(
+                f"cannot write {path}: {error.strerror} (--log-dir) [DPWA-E077]"
+            ) from None
 
     def write(self, node: str, line: str) -> None:
         file = self._files.get(node)

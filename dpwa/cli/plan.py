@@ -131,13 +131,13 @@ def plan(
     if budget.is_given and budget.wait_share is None:
         budget = replace(budget, wait_share=USUAL_WAIT)
     if write and (config is None or not budget.is_given):
-        raise UserError("--write: expected a file (-c FILE), and a budget to choose by")
+        raise UserError("--write: expected a file (-c FILE), and a budget to choose by [DPWA-E260]")
     figures = _link_of(link, latency_ms, bandwidth_mbps)
     base = _config_of(config)
     _require_transport(base, is_one_host=figures is None)
     count = nodes or len(base.nodes)
     if count < FEWEST_NODES:
-        raise UserError(f"{config}: expected the number of nodes beside it (-n N)")
+        raise UserError(f"{config}: expected the number of nodes beside it (-n N) [DPWA-E271]")
     layout = _layout_of(parameters, checkpoint, dtype)
     payloads = Payloads(layout, partial(codec_of, base))
     setting = Setting(count, step_ms / 1000, figures)
@@ -171,7 +171,7 @@ def require_torch(command: str) -> None:
     except ImportError as error:
         raise UserError(
             f"{command} needs PyTorch, which cannot be imported ({error}); "
-            "install it with: pip install -c constraints.txt torch"
+            "install it with: pip install -c constraints.txt torch [DPWA-E278]"
         ) from None
 
 
@@ -187,7 +187,9 @@ def _config_of(path: Path | None) -> Config:
 
 def _layout_of(parameters: str | None, checkpoint: Path | None, dtype: str) -> Layout:
     if (parameters is None) == (checkpoint is None):
-        raise UserError("expected the size of the model: --parameters N or --checkpoint FILE")
+        raise UserError(
+            "expected the size of the model: --parameters N or --checkpoint FILE [DPWA-E261]"
+        )
     from dpwa.plan.model_sizes import (
         DTYPES,
         layout_of_checkpoint,
@@ -198,7 +200,9 @@ def _layout_of(parameters: str | None, checkpoint: Path | None, dtype: str) -> L
     if checkpoint is not None:
         return layout_of_checkpoint(checkpoint)
     if dtype not in DTYPES:
-        raise UserError(f"--dtype: expected one of {', '.join(DTYPES)} (got {dtype:.40})")
+        raise UserError(
+            f"--dtype: expected one of {', '.join(DTYPES)} (got {dtype:.40}) [DPWA-E256]"
+        )
     return layout_of_count(parameter_count(parameters or ""), dtype)
 
 
@@ -211,16 +215,21 @@ def _link_of(
     typed = (latency_ms, bandwidth_mbps)
     if link is not None:
         if typed != (None, None):
-            raise UserError("expected either --link, or --latency-ms and --bandwidth-mbps")
+            raise UserError(
+                "expected either --link, or --latency-ms and --bandwidth-mbps [DPWA-E265]"
+            )
         return None if link == ONE_HOST else read_link(link)
     if latency_ms is None or bandwidth_mbps is None:
         raise UserError(
             "expected the link: --latency-ms and --bandwidth-mbps, --link FILE with what "
             "`dpwa bench link HOST --json` has measured, or --link shm for nodes of one host"
+            " [DPWA-E262]"
         )
     _require_positive("--bandwidth-mbps", bandwidth_mbps)
     if not 0.0 <= latency_ms < float("inf"):
-        raise UserError(f"--latency-ms: expected a number of at least 0 (got {latency_ms:g})")
+        raise UserError(
+            f"--latency-ms: expected a number of at least 0 (got {latency_ms:g}) [DPWA-E258]"
+        )
     return LinkFigures(latency_ms=latency_ms, bandwidth_mbps=bandwidth_mbps)
 
 
@@ -239,11 +248,11 @@ def read_link(source: str) -> LinkFigures:
                 text = file.read(MOST_LINK_CHARS)
         return LinkFigures.model_validate_json(text)
     except OSError as error:
-        raise UserError(f"--link {where}: cannot be read ({error.strerror})") from None
+        raise UserError(f"--link {where}: cannot be read ({error.strerror}) [DPWA-E266]") from None
     except (ValidationError, UnicodeDecodeError):
         raise UserError(
             f"--link {where}: expected the output of `dpwa bench link HOST --json`, "
-            "with latency_ms and bandwidth_mbps"
+            "with latency_ms and bandwidth_mbps [DPWA-E267]"
         ) from None
 
 
@@ -252,10 +261,10 @@ def _require_transport(config: Config, *, is_one_host: bool) -> None:
     if is_one_host and config.transport == "tcp":
         raise UserError(
             "transport: tcp streams on one host, too: expected what `dpwa bench link localhost "
-            "--json` has measured, in place of --link shm"
+            "--json` has measured, in place of --link shm [DPWA-E263]"
         )
     if not is_one_host and config.transport == ONE_HOST:
-        raise UserError("transport: shm is for nodes of one host: expected --link shm")
+        raise UserError("transport: shm is for nodes of one host: expected --link shm [DPWA-E264]")
 
 
 def _share_of(text: str | None) -> float | None:
@@ -264,13 +273,15 @@ def _share_of(text: str | None) -> float | None:
     match = _SHARE.fullmatch(text.strip())
     share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
     if not 0.0 <= share <= 1.0:
-        raise UserError(f"--max-wait: expected a share such as 5% or 0.05 (got {text:.40})")
+        raise UserError(
+            f"--max-wait: expected a share such as 5% or 0.05 (got {text:.40}) [DPWA-E259]"
+        )
     return share
 
 
 def _require_positive(name: str, value: float | None) -> None:
     if value is not None and not 0.0 < value < float("inf"):
-        raise UserError(f"{name}: expected a number above 0 (got {value:g})")
+        raise UserError(f"{name}: expected a number above 0 (got {value:g}) [DPWA-E257]")
 
 
 def _show(choices: Choices, layout: Layout, fits: Sequence[Choice], *, with_table: bool) -> None:

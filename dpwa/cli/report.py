@@ -107,7 +107,9 @@ def compare(
     from dpwa.report.style import require_matplotlib
 
     if not 2 <= len(folders) <= MOST_RUNS:
-        raise UserError(f"compare: expected 2 to {MOST_RUNS} run directories (got {len(folders)})")
+        raise UserError(
+            f"compare: expected 2 to {MOST_RUNS} run directories (got {len(folders)}) [DPWA-E284]"
+        )
     require_matplotlib("compare")
     labels = labels_of(folders)
     runs = [compared(label, _facts(f, None)) for label, f in zip(labels, folders, strict=True)]

@@ -174,7 +174,7 @@ def _make(folder: Path) -> None:
 
 
 def _unwritable(folder: Path, error: OSError) -> UserError:
-    return UserError(f"--out: {folder} cannot be written ({error.strerror or error})")
+    return UserError(f"--out: {folder} cannot be written ({error.strerror or error}) [DPWA-E290]")
 
 
 def _fixed(settings: Sequence[str], seed: int | None) -> dict[str, object]:
@@ -189,10 +189,12 @@ def _varied(sweep: Sequence[str], fixed: Mapping[str, object]) -> dict[str, list
     for text in sweep:
         key, value = _pair("--sweep", text, "A,B,C")
         if key in varied or key in fixed:
-            raise UserError(f"--sweep: expected each key once, and not with --set (got {key})")
+            raise UserError(
+                f"--sweep: expected each key once, and not with --set (got {key}) [DPWA-E289]"
+            )
         varied[key] = [item.strip() for item in value.split(",")]
         if not all(varied[key]):
-            raise UserError(f"--sweep: expected values between the commas (got {text})")
+            raise UserError(f"--sweep: expected values between the commas (got {text}) [DPWA-E301]")
     return varied
 
 
@@ -201,7 +203,7 @@ def _pair(option: str, text: str, value_name: str) -> tuple[str, str]:
     if not key.strip() or not equals:
         from dpwa.config.problems import shown
 
-        raise UserError(f"{option}: expected KEY={value_name} (got {shown(text)})")
+        raise UserError(f"{option}: expected KEY={value_name} (got {shown(text)}) [DPWA-E178]")
     return key.strip(), value.strip()
 
 

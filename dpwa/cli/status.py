@@ -78,7 +78,7 @@ def status(
     from dpwa.node.query import asking_keyring, query_cluster, query_status
 
     if not LEAST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:  # typer lets NaN pass
-        raise UserError(f"--interval: expected a number of seconds (got {interval})")
+        raise UserError(f"--interval: expected a number of seconds (got {interval}) [DPWA-E027]")
     loaded = load_config(run_of(config))
     keyring = asking_keyring(loaded, as_name)
     tells_leader = _follows_leaders(loaded)

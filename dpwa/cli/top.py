@@ -66,7 +66,7 @@ def top(
     from dpwa.cli.top_page import SORTS, ViewChoices
 
     if sort not in SORTS:
-        raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort})")
+        raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort}) [DPWA-E287]")
     look = ViewChoices(sort)
     if config is None and at is None:
         run = asking.run_here(asking.OR_AT)

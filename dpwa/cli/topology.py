@@ -73,7 +73,7 @@ def topology(
     from dpwa.cli.topology_report import describe, listing_of, show, show_listing
 
     if not 0.0 <= factor <= 1.0:  # NaN is neither above nor below the limits that typer checks
-        raise UserError(f"--factor: expected a number from 0 to 1 (got {factor})")
+        raise UserError(f"--factor: expected a number from 0 to 1 (got {factor}) [DPWA-E026]")
     if config is not None:
         _refuse_beside_config(name, nodes, settings)
         chosen, options, names = _configured(config)
@@ -83,7 +83,9 @@ def topology(
         chosen, names = _placed(chosen, options, nodes)
     else:
         if settings or draw:
-            raise UserError("NAME: expected a topology to set or draw something of (got none)")
+            raise UserError(
+                "NAME: expected a topology to set or draw something of (got none) [DPWA-E242]"
+            )
         typer.echo(json.dumps({"topologies": listing_of()})) if as_json else show_listing()
         return
     if draw is not None:
@@ -103,7 +105,7 @@ def _refuse_beside_config(
     for option, value in (("NAME", name), ("--nodes", nodes), ("--set", settings)):
         if value:
             shown = " ".join(value) if isinstance(value, list) else value
-            raise UserError(f"{option}: expected nothing beside --config (got {shown})")
+            raise UserError(f"{option}: expected nothing beside --config (got {shown}) [DPWA-E007]")
 
 
 def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
@@ -115,9 +117,12 @@ def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
     if not names:
         raise UserError(
             f"{file}: expected nodes (it has `join` only; try {config.topology} -n {DEFAULT_NODES})"
+            " [DPWA-E004]"
         )
     if len(names) > MOST_NODES:
-        raise UserError(f"{file}: expected at most {MOST_NODES} nodes (got {len(names)})")
+        raise UserError(
+            f"{file}: expected at most {MOST_NODES} nodes (got {len(names)}) [DPWA-E005]"
+        )
     options = config.options_of(config.topology)
     return topology_of(config.topology, options, names), options, names
 
@@ -130,7 +135,7 @@ def _known(name: str) -> Topology:
     if name not in names:
         hint = suggestion(name, names)
         raise UnknownNameError(
-            f"NAME: expected one of {', '.join(names)} (got {shown(name)}){hint}"
+            f"NAME: expected one of {', '.join(names)} (got {shown(name)}){hint} [DPWA-E025]"
         )
     return topology(name)
 
@@ -170,5 +175,5 @@ def _placed(
     count = len(edges.names)
     if count > MOST_NODES or nodes not in (None, count):
         expected = MOST_NODES if nodes is None else nodes
-        raise UserError(f"{options.path}: expected {expected} nodes (got {count})")
+        raise UserError(f"{options.path}: expected {expected} nodes (got {count}) [DPWA-E006]")
     return edges_topology(edges), edges.names

@@ -45,13 +45,17 @@ Colour = tuple[str, float]  # its name and opacity
 def require_drawable(path: Path, nodes: int) -> None:
     """Make sure that a drawing is possible, before anything takes its time."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--draw: expected a file that ends in .svg or .png (got {path})")
+        raise UserError(
+            f"--draw: expected a file that ends in .svg or .png (got {path}) [DPWA-E028]"
+        )
     if nodes > MOST_DRAWN_NODES:
-        raise UserError(f"--draw: expected at most {MOST_DRAWN_NODES} nodes (got {nodes})")
+        raise UserError(
+            f"--draw: expected at most {MOST_DRAWN_NODES} nodes (got {nodes}) [DPWA-E028]"
+        )
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(
             "--draw needs matplotlib; install it with: "
-            'pip install -c constraints.txt ".[plot]" in a checkout'
+            'pip install -c constraints.txt ".[plot]" in a checkout [DPWA-E028]'
         )
 
 
@@ -72,7 +76,9 @@ def draw_topology(description: Description, path: Path) -> None:
     try:
         figure.savefig(path, format=path.suffix.lower().removeprefix("."))
     except OSError as error:
-        raise UserError(f"--draw: {path}: cannot be written ({error.strerror})") from None
+        raise UserError(
+            f"--draw: {path}: cannot be written ({error.strerror}) [DPWA-E028]"
+        ) from None
 
 
 @dataclass(frozen=True)

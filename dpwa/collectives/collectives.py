@@ -90,7 +90,7 @@ class Collectives(Closeable):
     def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
         if not self._contacts.knows(root):
             known = ", ".join(self._contacts.names)
-            raise UnknownNameError(f"no node is named {root!r} (known: {known})")
+            raise UnknownNameError(f"no node is named {root!r} (known: {known}) [DPWA-E014]")
         payload = Payload(value)
         self._run(Reduce(payload, "sum", root), timeout_s, tag)
         return payload.result()  # type: ignore[return-value]  # of the structure of the value
@@ -144,7 +144,7 @@ class Collectives(Closeable):
         if timeout_s is None:
             return self._patience_s
         if not 0 < timeout_s < float("inf"):
-            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r}")
+            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
         return timeout_s
 
     def _runner(self, tag: str) -> Runner:
@@ -152,16 +152,17 @@ class Collectives(Closeable):
         require_own_process(self._owner, self._name)  # first: who held the lock is not here
         with self._lock:
             if self._is_closed:
-                raise ClosedError(f"node {self._name!r} is closed")
+                raise ClosedError(f"node {self._name!r} is closed [DPWA-E058]")
             if len(self._ranks) > limits.MAX_MEMBERS:
                 raise UserError(
                     f"collectives have at most {limits.MAX_MEMBERS} nodes, not {len(self._ranks)}"
+                    " [DPWA-E151]"
                 )
             if tag not in self._called:
                 if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._called) >= MAX_TAGS:
                     raise UserError(
                         f"a tag has at most {limits.MAX_NAME_CHARACTERS} characters, and a node at "
-                        f"most {MAX_TAGS} of them; not {tag!r:.80}"
+                        f"most {MAX_TAGS} of them; not {tag!r:.80} [DPWA-E152]"
                     )
                 self._called.add(tag)
             return self._runners.get(tag) or self._add(tag)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
@@ -13,13 +14,12 @@ from dpwa.data.peer_memory import NotMappedError, PeerFiles
 from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable, uninterrupted
-from dpwa.message_codes import get_log
 from dpwa.policy.groups.views import Member
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello
 from dpwa.wire.messages import Message
 
-log = get_log("dpwa.collectives")
+log = logging.getLogger("dpwa.collectives")
 
 REMEMBERED_LIVES = 16
 REMEMBERED_DEPARTED = 2 * limits.MAX_MEMBERS
@@ -182,7 +182,7 @@ class Contacts(Closeable):
         try:
             self._memory = SharedMemory()
         except OSError as error:
-            log.warning("shared memory cannot be used (%s): collectives stream", error)
+            log.warning("shared memory cannot be used (%s): collectives stream [DPWA-W022]", error)
             self._may_map = False
         else:
             for peer, contact in self._contacts.items():
@@ -262,7 +262,7 @@ class Contacts(Closeable):
             try:
                 return self._memory.create(name, nbytes)
             except OSError as error:
-                log.warning("no room for %d bytes of shared memory (%s)", nbytes, error)
+                log.warning("no room for %d bytes of shared memory (%s) [DPWA-W021]", nbytes, error)
                 return None
 
     def _map(self, contact: _Contact, hello: Hello) -> None:

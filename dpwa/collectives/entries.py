@@ -86,12 +86,16 @@ def mismatch(entries: Mapping[str, Contribution]) -> str | None:
     mine = contributing[first]
     for name, theirs in contributing.items():
         if theirs.call != mine.call:
-            return f"{first} called {mine.call}, {name} called {theirs.call}"
+            return f"{first} called {mine.call}, {name} called {theirs.call} [DPWA-E230]"
         if theirs.fingerprint != mine.fingerprint:
-            return f"{mine.call} of different values: " + _difference(first, mine, name, theirs)
+            difference = _difference(first, mine, name, theirs)
+            return f"{mine.call} of different values: {difference} [DPWA-E231]"
     if mine.root and mine.root not in contributing:
         present = ", ".join(contributing)
-        return f"{mine.root} has no part in the {mine.call}: members that have are {present}"
+        return (
+            f"{mine.root} has no part in the {mine.call}: members that have are {present}"
+            " [DPWA-E232]"
+        )
     return None
 
 
@@ -163,7 +167,7 @@ class PackedObject:
             header = bytes(msgpack.packb(value, default=self._reference))
             _check_keys(header)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise ParametersError(f"a value that cannot be sent: {error}") from None
+            raise ParametersError(f"a value that cannot be sent: {error} [DPWA-E154]") from None
         self._head = _SIZE.pack(len(header)) + header
         self._data_at = _aligned(len(self._head))
         self.nbytes = self._data_at + self._end if self._leaves else len(self._head)

@@ -6,6 +6,7 @@ work on this state under its lock, and a node whose training thread is elsewhere
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from dpwa.collectives.contacts import Contacts
@@ -20,13 +21,12 @@ from dpwa.collectives.records import (
 from dpwa.collectives.views import ViewDiscovery, ViewProgress, Voting
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
-from dpwa.message_codes import get_log
 from dpwa.policy.groups.ballots import Decision
 from dpwa.policy.groups.views import GroupView, Member, ViewRank, has_precedence
 from dpwa.runtime import Runtime
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
-log = get_log("dpwa.collectives")
+log = logging.getLogger("dpwa.collectives")
 
 Watcher = Callable[[GroupView], None]
 
@@ -532,7 +532,7 @@ class Group:
 
     def check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError(f"node {self._own.name!r} is closed")
+            raise ClosedError(f"node {self._own.name!r} is closed [DPWA-E058]")
 
     def ask_to_join(self) -> list[str]:
         """Ask all who can be reached to be let in; return whom."""

@@ -130,7 +130,9 @@ class Runner(Closeable):
     def _call(self) -> Turn:
         """Return what belongs to the call under way; one within another would never end."""
         if self._calls.is_own:  # such as that of a signal handler
-            raise UserError("this thread is in a collective of this tag already: expected another")
+            raise UserError(
+                "this thread is in a collective of this tag already: expected another [DPWA-E149]"
+            )
         return self._calls
 
     def close(self) -> None:
@@ -151,7 +153,9 @@ class Runner(Closeable):
             else:
                 operation.undo()
             if isinstance(error, PeerError):
-                raise LeftBehindError((self._own,), f"a member said nonsense: {error}") from None
+                raise LeftBehindError(
+                    (self._own,), f"a member said nonsense: {error} [DPWA-E148]"
+                ) from None
             raise
         self._finish()
         return self._end(operation, progress, decision, timeout_s)
@@ -216,17 +220,18 @@ class Runner(Closeable):
             operation.complete()  # the others have all of it, too
             raise
         except PeerError as error:
-            raise CollectiveError(f"a member has sent nonsense: {error}") from None
+            raise CollectiveError(f"a member has sent nonsense: {error} [DPWA-E148]") from None
         return called
 
     def _failure(self, decision: Decision, timeout_s: float) -> Exception:
         lost, calls = ", ".join(decision.lost), self._calls_in_words(decision)
         if decision.lost:
-            detail = f"lost {lost} in a collective; others go on without"
-            return PeerLost(decision.lost, f"{detail} ({calls})" if calls else detail)
+            told = f" ({calls})" if calls else ""
+            detail = f"lost {lost} in a collective; others go on without{told} [DPWA-E228]"
+            return PeerLost(decision.lost, detail)
         return CollectiveTimeoutError(
             f"a collective did not end within {timeout_s:g} s, or a connection broke; "
-            f"all nodes are still there{calls and ': '}{calls}"
+            f"all nodes are still there{calls and ': '}{calls} [DPWA-E229]"
         )
 
     def _calls_in_words(self, decision: Decision) -> str:
@@ -273,20 +278,25 @@ class Runner(Closeable):
                 if not group.is_answered:
                     group.start_alone()
                     others = group.others
-                    raise PeerLost(others, "no other node answers; this one goes on alone")
+                    raise PeerLost(
+                        others, "no other node answers; this one goes on alone [DPWA-E146]"
+                    )
                 own, bound = self._own, f"within {timeout_s:g} s"
                 if reached:
                     asked = ", ".join(reached)
-                    raise LeftBehindError((own,), f"no collective of {asked} let {own} in, {bound}")
+                    raise LeftBehindError(
+                        (own,), f"no collective of {asked} let {own} in, {bound} [DPWA-E147]"
+                    )
                 raise LeftBehindError(
                     (own,),
-                    f"{own} was not let in again, and no other node can be reached now, {bound}",
+                    f"{own} was not let in again, and no other node can be reached now, {bound}"
+                    " [DPWA-E167]",
                 )
 
     def _left_behind(self) -> str:
         return (
             f"the others have gone on without {self._own}, which they had not heard of for too "
-            "long; its next collective waits to be let in again"
+            "long; its next collective waits to be let in again [DPWA-E240]"
         )
 
 

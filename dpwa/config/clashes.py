@@ -65,7 +65,7 @@ def _links_amiss(links: Sequence[Plain], names: Sequence[str]) -> Iterator[Clash
         if not all(isinstance(name, str) for name in ends):
             continue
         if ends[0] == ends[1]:
-            yield path, f"expected two different nodes (got {ends[0]} twice)"
+            yield path, f"expected two different nodes (got {ends[0]} twice) [DPWA-E221]"
         elif (first := pairs.setdefault(frozenset(ends), index)) != index:
             yield path, _taken("each pair once", " and ".join(ends), "links", first)
 
@@ -109,9 +109,9 @@ def _inexact(
         codecs += [((key, index, "codec"), item.get("codec")) for index, item in enumerate(items)]
     for path, codec in codecs:
         if isinstance(codec, str) and codec != "none":
-            yield path, f"expected none, {reason} (got {codec})"
+            yield path, f"expected none, {reason} (got {codec}) [DPWA-E217]"
     if settings.get("robust") == "clip":
-        yield ("robust",), f"expected none, {reason} (got clip)"
+        yield ("robust",), f"expected none, {reason} (got clip) [DPWA-E217]"
 
 
 def _extra_gossip(settings: Plain) -> Iterator[Clash]:
@@ -125,7 +125,7 @@ def _useless_rule(name: str, settings: Plain) -> Iterator[Clash]:
     rule = settings.get("interpolation")
     if rule != "constant" and rule in interpolation_names():
         expected = f"expected constant, as rules have no effect with algorithm: {name}"
-        yield ("interpolation",), f"{expected} (got {rule})"
+        yield ("interpolation",), f"{expected} (got {rule}) [DPWA-E220]"
 
 
 def _partial(who: str, settings: Plain) -> Iterator[Clash]:
@@ -150,14 +150,16 @@ def _changing_nodes(settings: Plain) -> Iterator[Clash]:
             yield ("nodes",), "expected a list with at least 1 item (got a list)"
         for key in ("listen", "advertise"):
             if settings.get(key) is not None:
-                yield (key,), f"expected `join` beside it (got {settings[key]})"
+                yield (key,), f"expected `join` beside it (got {settings[key]}) [DPWA-E218]"
         if settings.get("alone") is True:
-            yield ("alone",), "expected `join` beside it (got on)"
+            yield ("alone",), "expected `join` beside it (got on) [DPWA-E218]"
         if settings.get("state_dir"):
-            yield ("state_dir",), f"expected `join` beside it (got {settings['state_dir']})"
+            got = settings["state_dir"]
+            yield ("state_dir",), f"expected `join` beside it (got {got}) [DPWA-E218]"
         return
     if settings.get("topology") == "file":
-        yield ("topology",), "expected one that fits any number of nodes, beside `join` (got file)"
+        expected = "expected one that fits any number of nodes, beside `join`"
+        yield ("topology",), f"{expected} (got file) [DPWA-E219]"
     if settings.get("lr_spread") in ("linear", "power"):
-        got = f"(got {settings['lr_spread']})"
-        yield ("lr_spread",), f"expected none, as with `join` nobody knows all nodes {got}"
+        expected = "expected none, as with `join` nobody knows all nodes"
+        yield ("lr_spread",), f"{expected} (got {settings['lr_spread']}) [DPWA-E217]"

@@ -46,7 +46,7 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
     if problems.lines():
         raise ConfigError(problems.lines())
     if not edges:
-        raise ConfigError([f"{source}: expected edges, such as w1 w2 (there are none)"])
+        raise ConfigError([f"{source}: expected edges, such as w1 w2 (there are none) [DPWA-E003]"])
     return EdgeList.of(names or tuple(dict.fromkeys(_flat(edges))), edges)
 
 
@@ -77,7 +77,7 @@ def require_connected(topology: Topology, options: StrictModel, names: Sequence[
 
     pair = unreachable(period_adjacency(topology, options, len(names)))
     if pair is not None:
-        raise UserError(f"topology {topology.name}: {disconnection(pair, names)}")
+        raise UserError(f"topology {topology.name}: {disconnection(pair, names)} [DPWA-E008]")
 
 
 def disconnection(pair: tuple[int, int], names: Sequence[str]) -> str:
@@ -96,15 +96,15 @@ def _edges_of(
     parts = _EDGE.fullmatch(content)
     if parts is None:
         expected = "expected two names, as in w1 w2 or w1 -> w2"
-        problems.add(place, "", f"{expected} (got {shown(content)})")
+        problems.add(place, "", f"{expected} (got {shown(content)}) [DPWA-E222]")
         return []
     puller, arrow, source = parts.groups()
     unknown = [name for name in (puller, source) if known is not None and name not in known]
     for name in unknown:
         hint = suggestion(name, known or ())
-        problems.add(place, name, f"expected the name of a node{hint}")
+        problems.add(place, name, f"expected the name of a node{hint} [DPWA-E223]")
     if puller == source:
-        problems.add(place, "", f"expected two different nodes (got {puller} twice)")
+        problems.add(place, "", f"expected two different nodes (got {puller} twice) [DPWA-E221]")
     if unknown or puller == source:
         return []
     return [(puller, source)] if arrow.strip() else [(puller, source), (source, puller)]

@@ -99,7 +99,7 @@ def load_config(
         # Beyond reading; what is wrong with the environment can still be told.
         for _ in _from_environment(environment, problems, rules_known=False):
             pass
-        raise ConfigError([*error.problems, *problems.lines()]) from None
+        raise ConfigError([*str(error).splitlines(), *problems.lines()]) from None
     config = config_of(document, problems, environment, overrides)
     if config is None or problems.lines():
         raise ConfigError(problems.lines())
@@ -117,7 +117,7 @@ def peer_config(name: str, host: str, port: int) -> NodeConfig:
         return load_config({"nodes": [node]}, environ={}).nodes[0]
     except ConfigError as error:
         problems = [problem.rpartition("nodes[0].")[2] for problem in error.problems]
-        raise UserError(f"peer {name!r}: {'; '.join(problems)}") from None
+        raise UserError(f"peer {name!r}: {'; '.join(problems)} [DPWA-E013]") from None
 
 
 def settings_in(source: ConfigSource) -> frozenset[str]:
@@ -157,7 +157,9 @@ def _settings(root: Node, problems: Problems) -> tuple[ConfigValue, ...]:
     if not isinstance(root, ListNode):
         expected = "expected a mapping, or a list of single-key mappings"
         message = root.message if isinstance(root, BrokenNode) else f"{expected} (got {root.shown})"
-        raise ConfigError([f"{root.place.prefix('')}: {message}"])
+        whole = Problems()
+        whole.add(root.place, "", message)
+        raise ConfigError(whole.lines())
     entries: list[ConfigValue] = []
     for index, item in enumerate(root.items):
         found = item.entries if isinstance(item, MapNode) else ()
@@ -248,7 +250,7 @@ class _Loading:
         place = entry.value.place if entry else self._document.place
         for name, first, second in _taken_twice():
             expected = "expected methods with names of their own"
-            message = f"{expected} (got {name}, used by both {first} and {second})"
+            message = f"{expected} (got {name}, used by both {first} and {second}) [DPWA-E216]"
             self._problems.add(place, "plugins", message)
         return complete
 
@@ -328,17 +330,18 @@ class _Loading:
         except ConfigError as error:
             self._note_file(chosen, error, options[chosen])
         except UserError as error:
-            message = error.text.removeprefix(f"topology {chosen}: ")
+            cut = error.text.removeprefix(f"topology {chosen}: ")
+            message = str(error) if cut == error.text else f"{cut} [DPWA-E238]"
             self._problems.add(place, "topology", message)
         except Exception as error:  # noqa: BLE001 - whatever the rule of a plugin raises
-            message = f"expected neighbours (got {type(error).__name__}: {error})"
+            message = f"expected neighbours (got {type(error).__name__}: {error}) [DPWA-E239]"
             self._problems.add(place, "topology", message)
 
     def _note_file(self, chosen: str, error: ConfigError, options: StrictModel) -> None:
         """Note mistakes of an edge file at their lines, or at its path."""
         written = self._entries.get(chosen, self._entries["topology"]).value
         path = options.path if isinstance(options, FileOptions) else ""
-        for line in error.problems:
+        for line in str(error).splitlines():
             if line.startswith(f"{path}: "):
                 place = (value_at(written, ["path"]) or written).place
                 self._problems.add(place, "file.path", line)
@@ -372,11 +375,11 @@ def _from_environment(
 
 def _unknown_variable(variable: str, known: tuple[str, ...]) -> str:
     if variable in [PREFIX + name.upper() for name in LISTS]:
-        return "unknown variable, expected this list in the configuration itself"
+        return "unknown variable, expected this list in the configuration itself [DPWA-E207]"
     hint = suggestion(variable.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known])
     if hint:
-        return "unknown variable" + hint.replace("mean ", f"mean {PREFIX}")
-    return f"unknown variable, expected one of {listing(known)}"
+        return f"unknown variable{hint.replace('mean ', f'mean {PREFIX}')} [DPWA-E207]"
+    return f"unknown variable, expected one of {listing(known)} [DPWA-E207]"
 
 
 def _import_plugins(node: Node, folder: Path | None, problems: Problems) -> bool:
@@ -395,7 +398,10 @@ def _import_plugins(node: Node, folder: Path | None, problems: Problems) -> bool
             fault = _import_fault(name)
             if fault:
                 complete = False
-                message = f"expected a Python module that can be imported (got {name}: {fault})"
+                message = (
+                    f"expected a Python module that can be imported (got {name}: {fault})"
+                    " [DPWA-E215]"
+                )
                 problems.add(item.place, joined("plugins", index), message)
     return complete
 

@@ -47,7 +47,7 @@ from dpwa.config.methods import (
 from dpwa.config.problems import joined_all, listing, suggestion
 from dpwa.config.public_keys import AllowedKeys, key_bytes
 from dpwa.data.codecs import codec_names
-from dpwa.errors import UnknownNameError, UserError
+from dpwa.errors import UnknownNameError, UserError, without_codes
 from dpwa.policy.interpolation import interpolation_names
 from dpwa.policy.topology import topology_names
 from dpwa.types import REFUSAL, Fraction, JsonObject, StrictModel, refusal
@@ -527,8 +527,8 @@ class Config(StrictModel):
         links = [link.model_dump() for link in self.links]
         found = [*clashes(nodes, links), *combinations(vars(self), nodes, links)]
         if found:
-            text = "; ".join(f"{joined_all(path)}: {message}" for path, message in found)
-            raise PydanticCustomError(CLASH, "{text}", {"text": text})
+            told = "; ".join(f"{joined_all(path)}: {without_codes(text)}" for path, text in found)
+            raise PydanticCustomError(CLASH, "{text}", {"text": told})
         return self
 
     def node(self, name: str) -> NodeConfig:
@@ -542,7 +542,9 @@ class Config(StrictModel):
                 return node
         known = [node.name for node in self.nodes]
         hint = suggestion(name, known)
-        raise UnknownNameError(f"no node is named {name!r}{hint} (known: {listing(known)})")
+        raise UnknownNameError(
+            f"no node is named {name!r}{hint} (known: {listing(known)}) [DPWA-E014]"
+        )
 
     @property
     def is_open(self) -> bool:
@@ -574,7 +576,7 @@ class Config(StrictModel):
         if not self.is_open:
             self.node(name)
         elif not is_label(name):
-            raise UnknownNameError(f"a node's name has {_LABEL} (got {name!r})")
+            raise UnknownNameError(f"a node's name has {_LABEL} (got {name!r}) [DPWA-E016]")
 
     def group_of(self, name: str) -> str:
         """Return the group of a node; empty for none."""
@@ -616,10 +618,11 @@ class Config(StrictModel):
             what = "interpolation rule, algorithm, topology or kind of robust merging"
             raise UnknownNameError(
                 f"no {what} is named {name!r}{suggestion(name, known)} (known: {', '.join(known)})"
+                " [DPWA-E015]"
             )
         options = dict(self.options).get(name) or default_options(found.options)
         if options is None:
-            raise UserError(f"{found.kind} {name!r} needs options, and none are set")
+            raise UserError(f"{found.kind} {name!r} needs options, and none are set [DPWA-E018]")
         return options
 
     def to_mapping(self) -> JsonObject:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+from dpwa.errors import without_codes
+
 _PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
 _SHOWN_CHARACTERS = 60
 _LISTED_NAMES = 20
@@ -52,8 +54,13 @@ class Problems:
     def lines(self) -> list[str]:
         """Return one line per mistake, sorted by position; those of other files come last."""
         ordered = sorted(self._found.items(), key=lambda item: item[0][0].order())
-        own = [f"{place.prefix(path)}: {message}" for (place, path), message in ordered]
+        own = [f"{place.prefix(path)}: {_coded(message)}" for (place, path), message in ordered]
         return [*own, *self._elsewhere]
+
+
+def _coded(message: str) -> str:
+    """Return a message with a code: that of any wrong value, unless it has one of its own."""
+    return message if without_codes(message) != message else f"{message} [DPWA-E178]"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

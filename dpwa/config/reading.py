@@ -26,6 +26,7 @@ from dpwa.config.tree import (
     PythonSource,
     ScalarNode,
 )
+from dpwa.errors import without_codes
 from dpwa.types import StrictModel
 
 _OFF = ("off", "no", "false")
@@ -99,11 +100,14 @@ def validated(
 
 
 def mistakes(model: type[StrictModel], values: object, path: str) -> str:
-    """Say in one line what is wrong with values that a model has refused."""
+    """Say in one line, with a code, what is wrong with plain values that a model has refused."""
     problems = Problems()
     read_model(model, PythonSource().node(values), path, problems)
     found = [line.removeprefix(f"{SOURCE}: ") for line in problems.lines()]
-    return "; ".join(found) or f"{path}: expected other values (got {values!r:.60})"
+    if not found:
+        return f"{path}: expected other values (got {values!r:.60}) [DPWA-E241]"
+    told = list(map(without_codes, found))
+    return "; ".join(told) + found[0].removeprefix(told[0])
 
 
 def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
@@ -113,7 +117,7 @@ def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
         if entry.key in first:
             line = first[entry.key].line
             where = f" (first on line {line})" if line else ""
-            message = f"duplicate key, expected it once{where}"
+            message = f"duplicate key, expected it once{where} [DPWA-E209]"
             problems.add(entry.place, joined(path, entry.key), message)
         first.setdefault(entry.key, entry.place)
 
@@ -121,10 +125,12 @@ def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
 def unknown_key(key: str, known: list[str]) -> str:
     """Return the message about a key that nothing is known by."""
     if key in _FORMER:
-        return f"unknown key, expected {_FORMER[key]} (see docs/migration.md)"
+        return f"unknown key, expected {_FORMER[key]} (see docs/migration.md) [DPWA-E206]"
     if not known:
-        return "unknown key, expected none"
-    return f"unknown key{suggestion(key, known) or ', expected one of ' + listing(known)}"
+        return "unknown key, expected none [DPWA-E206]"
+    return (
+        f"unknown key{suggestion(key, known) or ', expected one of ' + listing(known)} [DPWA-E206]"
+    )
 
 
 def number(text: str) -> float | int | None:
@@ -179,7 +185,7 @@ def _message(detail: ErrorDetails, node: Node | None, shape: _Shape) -> str:
     expected, known = shape.expected, list(map(str, shape.words))
     context = detail.get("ctx", {})
     if node is None:  # a key that is missing
-        return f"missing, expected {context.get('expected') or expected or 'a value'}"
+        return f"missing, expected {context.get('expected') or expected or 'a value'} [DPWA-E208]"
     if context.keys() >= {"expected", "known"}:  # a refusal, see `dpwa.types`
         expected, known = context["expected"], context["known"]
     elif detail["type"] in ("value_error", "assertion_error"):

@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_VALUES = 100_000
 LONG_TEXT = 100_000  # characters, such as 1,500 nodes
 SAFE_DEPTH = 100
-TOO_DEEP = "expected settings (lists and mappings are nested too deeply)"
+TOO_DEEP = "expected settings (lists and mappings are nested too deeply) [DPWA-E211]"
 
 _YAML = "tag:yaml.org,2002:"
 _NULL = _YAML + "null"
@@ -156,17 +156,22 @@ def parse_yaml(text: str, source: str) -> Node:
     try:
         root = _composed(text, source)
         if root is None:
-            _fail(source, 1, 1, "expected settings (the file is empty)")
+            _fail(source, 1, 1, "expected settings (the file is empty) [DPWA-E211]")
         return _Builder(source).node(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         reasons = [str(reason) for reason in (error.context, error.problem) if reason]
-        _fail(source, line, column, f"expected valid YAML ({', '.join(reasons)})")
+        _fail(source, line, column, f"expected valid YAML ({', '.join(reasons)}) [DPWA-E210]")
     except yaml.reader.ReaderError as error:
         line, column = _line_and_column(text[: error.position])
         character = f"U+{ord(text[error.position]):04X}"
-        _fail(source, line, column, f"expected printable text (got the character {character})")
+        _fail(
+            source,
+            line,
+            column,
+            f"expected printable text (got the character {character}) [DPWA-E212]",
+        )
     except RecursionError:
         _fail(source, 1, 1, TOO_DEEP)
 
@@ -280,7 +285,7 @@ class _Builder:
 
 def _unknown_tag(node: yaml.Node, place: Place) -> BrokenNode:
     tag = node.tag.replace(_YAML, "!!")
-    return BrokenNode(place, f"expected a value without a tag (got {shown(tag)})")
+    return BrokenNode(place, f"expected a value without a tag (got {shown(tag)}) [DPWA-E213]")
 
 
 def read_text(name: str) -> str:
@@ -289,15 +294,17 @@ def read_text(name: str) -> str:
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ConfigError([f"{name}: expected a readable file ({reason})"]) from None
+        raise ConfigError([f"{name}: expected a readable file ({reason}) [DPWA-E002]"]) from None
     if len(data) > MAX_FILE_BYTES:
-        raise ConfigError([f"{name}: expected a file of at most {MAX_FILE_BYTES} bytes"])
+        raise ConfigError(
+            [f"{name}: expected a file of at most {MAX_FILE_BYTES} bytes [DPWA-E001]"]
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line, column = _line_and_column(data[: error.start].decode("utf-8-sig"))
         got = f"(got the byte 0x{data[error.start]:02x})"
-        _fail(name, line, column, f"expected text in UTF-8 {got}")
+        _fail(name, line, column, f"expected text in UTF-8 {got} [DPWA-E062]")
 
 
 def _line_and_column(before: str) -> tuple[int, int]:
@@ -305,7 +312,7 @@ def _line_and_column(before: str) -> tuple[int, int]:
 
 
 def _fail_too_many(source: str, mark: Any) -> NoReturn:
-    message = f"expected at most {MAX_VALUES} values, aliases included"
+    message = f"expected at most {MAX_VALUES} values, aliases included [DPWA-E214]"
     _fail(source, mark.line + 1, mark.column + 1, message)
 
 

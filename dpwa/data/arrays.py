@@ -25,9 +25,11 @@ def array_layout(array: NumericArray) -> Layout:
 @lru_cache(maxsize=64)  # it then knows its size, digest and pieces: a sixth of a small round
 def _layout_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Layout:
     if dtype.kind not in "biufc":
-        raise ParametersError(f"parameters must be numeric, not an array of {dtype}")
+        raise ParametersError(f"parameters must be numeric, not an array of {dtype} [DPWA-E112]")
     if 0 in shape:
-        raise ParametersError(f"parameters must not be empty: an array of shape {shape}")
+        raise ParametersError(
+            f"parameters must not be empty: an array of shape {shape} [DPWA-E112]"
+        )
     name = dtype.name if dtype.isnative else dtype.str
     return Layout((TensorSpec("parameters", name, shape, dtype.itemsize),))
 
@@ -41,9 +43,10 @@ def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
     except TypeError:
         raise ParametersError(
             f"parameters must be bytes-like or a numpy array, not {type(parameters).__name__}"
+            " [DPWA-E112]"
         ) from None
     if view.nbytes == 0:
-        raise ParametersError("parameters must not be empty: no bytes")
+        raise ParametersError("parameters must not be empty: no bytes [DPWA-E112]")
     return np.frombuffer(view if view.contiguous else view.tobytes(), np.uint8)
 
 

@@ -52,7 +52,9 @@ class Payload:
         try:
             _walk(value, "", self._walked)
         except RecursionError:
-            raise ParametersError("value is nested too deeply, or contains itself") from None
+            raise ParametersError(
+                "value is nested too deeply, or contains itself [DPWA-E126]"
+            ) from None
         self._leaves = sorted(self._walked, key=lambda leaf: -leaf.spec.item_bytes)  # stable
         self.layout = Layout(tuple(leaf.spec for leaf in self._leaves))
         self.nbytes = self.layout.nbytes or 0
@@ -218,7 +220,9 @@ def _sorted_keys(value: dict[Any, Any], path: str) -> list[Any]:
         if all(isinstance(key, kind) for key in value):
             return sorted(value)
     kinds = ", ".join(sorted({type(key).__name__ for key in value}))
-    raise ParametersError(f"{BARE}{path} must have keys that are all str or all int, not {kinds}")
+    raise ParametersError(
+        f"{BARE}{path} must have keys that are all str or all int, not {kinds} [DPWA-E125]"
+    )
 
 
 def _rebuilt(value: Any, leaves: Iterator[_Leaf]) -> Any:
@@ -250,7 +254,7 @@ def _leaf(value: Any, path: str) -> _Leaf:
             return _number_leaf(value, name, dtype)
     raise ParametersError(
         f"{_place(name)} must be a tensor, an array or a number, or a dict, list or tuple of them, "
-        f"not {type(value).__name__}"
+        f"not {type(value).__name__} [DPWA-E124]"
     )
 
 
@@ -259,14 +263,16 @@ def _number_leaf(value: Any, name: str, dtype: str) -> _Leaf:
         array = np.array(value, dtype)
     except OverflowError:
         raise ParametersError(
-            f"{_place(name)} must fit int64, not be an int of {value.bit_length()} bits"
+            f"{_place(name)} must fit int64, not be an int of {value.bit_length()} bits [DPWA-E124]"
         ) from None
     return _Replaced(value, TensorSpec(name, dtype, (), array.itemsize), array)
 
 
 def _array_leaf(value: Any, name: str) -> _Leaf:
     if value.dtype.kind not in _NUMERIC_KINDS:
-        raise ParametersError(f"{_place(name)} must be numeric, not an array of {value.dtype}")
+        raise ParametersError(
+            f"{_place(name)} must be numeric, not an array of {value.dtype} [DPWA-E124]"
+        )
     spec = TensorSpec(name, value.dtype.name, value.shape, value.itemsize)
     if not value.flags.writeable:
         return _Replaced(value, spec, _native_copy(value))
@@ -288,17 +294,23 @@ def _tensor_leaf(tensor: Any, name: str) -> _Leaf:
 def _check_tensor(tensor: Any, name: str) -> None:
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_nested:
-        raise ParametersError(f"{_place(name)} must be a dense tensor, not a sparse or nested one")
+        raise ParametersError(
+            f"{_place(name)} must be a dense tensor, not a sparse or nested one [DPWA-E124]"
+        )
     if tensor.is_quantized or tensor.is_meta:
-        raise ParametersError(f"{_place(name)} must have plain numbers, not be quantized or meta")
+        raise ParametersError(
+            f"{_place(name)} must have plain numbers, not be quantized or meta [DPWA-E124]"
+        )
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise ParametersError(
             f"{_place(name)} must have memory of its own, not be a {type(tensor).__name__}"
+            " [DPWA-E124]"
         )
     strides = zip(tensor.shape, tensor.stride(), strict=True)
     if not tensor.is_contiguous() and any(size > 1 and not stride for size, stride in strides):
         raise ParametersError(
             f"{_place(name)} must have memory for each element, not be expanded: use contiguous()"
+            " [DPWA-E124]"
         )
 
 

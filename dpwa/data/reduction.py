@@ -47,11 +47,11 @@ def check_reducible(layout: Layout, op: str) -> None:
     bytes.
     """
     if op not in OPS:
-        raise UserError(f"op must be one of {', '.join(OPS)}, not {op!r}")
+        raise UserError(f"op must be one of {', '.join(OPS)}, not {op!r} [DPWA-E153]")
     for tensor in layout.tensors:
         reason = _why_not(tensor.dtype, op)
         if reason:
-            raise ParametersError(f"there is no {op} of {tensor}: {reason}")
+            raise ParametersError(f"there is no {op} of {tensor}: {reason} [DPWA-E127]")
 
 
 def reduce_into(

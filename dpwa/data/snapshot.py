@@ -9,6 +9,7 @@ and counted: the trainer goes on.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,10 +21,9 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray, Segment, SegmentHeader, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable, uninterrupted
-from dpwa.message_codes import get_log
 from dpwa.types import JsonObject, TrainingProgress
 
-log = get_log("dpwa.data")
+log = logging.getLogger("dpwa.data")
 
 Condition = Callable[[], bool]
 
@@ -321,7 +321,8 @@ class SnapshotPool(Closeable):
             return self._shared.allocate(nbytes)
         except OSError as error:
             log.warning(
-                "no room for %d bytes of shared memory (%s): snapshots can only be streamed",
+                "no room for %d bytes of shared memory (%s): snapshots can only be streamed"
+                " [DPWA-W021]",
                 nbytes,
                 error.strerror,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
@@ -10,13 +11,12 @@ import numpy as np
 
 from dpwa.clock import Deadline
 from dpwa.errors import TableLostError, TableTimeoutError
-from dpwa.message_codes import get_log
 from dpwa.policy.sampling.leases import COLUMNS, Leases, holder_id
 from dpwa.policy.sampling.ranges import DatasetRanges
 from dpwa.tables.table import ArrayTable
 from dpwa.tables.tables import Tables
 
-log = get_log("dpwa.dataset")
+log = logging.getLogger("dpwa.dataset")
 
 T = TypeVar("T")
 
@@ -133,7 +133,8 @@ class RangeTable:
                 self.refused += 1
                 log.warning(
                     "%s: range %d was given to another node meanwhile, as this one did not "
-                    "acknowledge it for too long: what it has trained on there is not counted",
+                    "acknowledge it for too long: what it has trained on there is not counted"
+                    " [DPWA-W039]",
                     self._name,
                     number,
                 )
@@ -186,5 +187,7 @@ class RangeTable:
             try:
                 return act()
             except TableLostError as lost:
-                log.warning("%s: ranges may be handed out once more: %s", self._name, lost.text)
+                log.warning(
+                    "%s: ranges may be handed out once more: %s [DPWA-W040]", self._name, lost.text
+                )
         return act()

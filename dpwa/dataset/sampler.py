@@ -140,6 +140,7 @@ class SharedSampler(Sampler[int], Closeable):
         if self._ended == self._epoch:
             raise UserError(
                 f"epoch {self._epoch} has ended here: call set_epoch before the batches of the next"
+                " [DPWA-E191]"
             )
         try:
             while (number := self._table.wait()) is not None:
@@ -209,13 +210,13 @@ class SharedSampler(Sampler[int], Closeable):
             if state.get(name) != getattr(self._ranges, name):
                 raise UserError(
                     f"the state of a sampler has {name} {state.get(name)!r}; "
-                    f"expected {getattr(self._ranges, name)!r}"
+                    f"expected {getattr(self._ranges, name)!r} [DPWA-E192]"
                 )
         done = state.get("done")
         if not isinstance(done, list) or not set(done) <= set(range(self._ranges.count)):
             raise UserError(
                 f"the state of a sampler: expected `done` to list ranges from 0 to "
-                f"{self._ranges.count - 1}, each once"
+                f"{self._ranges.count - 1}, each once [DPWA-E192]"
             )
         self.set_epoch(state.get("epoch"))  # type: ignore[arg-type]
         self._table.remember(set(done))
@@ -235,17 +236,21 @@ class SharedSampler(Sampler[int], Closeable):
 
     def _batch_size(self, loader: DataLoader[Any]) -> int:
         if getattr(loader, "sampler", None) is not self:
-            raise UserError("batches: expected a DataLoader made with sampler= this sampler")
+            raise UserError(
+                "batches: expected a DataLoader made with sampler= this sampler [DPWA-E190]"
+            )
         if loader.drop_last or not getattr(loader, "in_order", True):
             raise UserError(
                 "batches: expected a DataLoader with drop_last=False and in_order=True: "
-                "it must return all that it draws, in that order"
+                "it must return all that it draws, in that order [DPWA-E190]"
             )
         return loader.batch_size or 1
 
 
 def _require(what: str, given: object, least: int, most: int | None = None) -> None:
     if isinstance(given, bool) or not isinstance(given, int) or given < least:
-        raise UserError(f"{what}: expected a whole number from {least} on (got {given!r})")
+        raise UserError(
+            f"{what}: expected a whole number from {least} on (got {given!r}) [DPWA-E178]"
+        )
     if most is not None and given > most:
-        raise UserError(f"{what}: expected at most {most} (got {given})")
+        raise UserError(f"{what}: expected at most {most} (got {given}) [DPWA-E178]")

@@ -46,10 +46,12 @@ def shard(
     if config.is_open:
         raise UserError(
             "shard: expected a configuration with a list of `nodes`: with `join` nobody knows how "
-            "many parts there are; SharedSampler needs no list"
+            "many parts there are; SharedSampler needs no list [DPWA-E193]"
         )
     if len(sized) < len(names):
-        raise UserError(f"shard: {len(sized)} items cannot be cut into {len(names)} parts")
+        raise UserError(
+            f"shard: {len(sized)} items cannot be cut into {len(names)} parts [DPWA-E194]"
+        )
     order = shuffled(len(sized), seed, 0, shuffle=shuffle)
     length = len(sized) // len(names)
     return Subset(dataset, order[names.index(node.name) :: len(names)][:length].tolist())

@@ -80,6 +80,7 @@ def _require_libraries() -> None:
             raise UserError(
                 "the demo needs scikit-learn and matplotlib; install them with: "
                 'pip install -c constraints.txt ".[demo]" in a checkout, or start ./scripts/demo'
+                " [DPWA-E081]"
             )
 
 
@@ -145,6 +146,7 @@ def prepare_folder(folder: Path) -> None:
     except OSError as error:
         raise UserError(
             f"--out-dir {folder}: expected a folder that can be written ({error.strerror})"
+            " [DPWA-E080]"
         ) from None
     for path in leftovers:
         _require_replaceable(path)
@@ -158,18 +160,18 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+        raise UserError(f"cannot write {path}: {error.strerror} [DPWA-E077]") from None
 
 
 def _require_replaceable(path: Path) -> None:
     if path.is_symlink():
         return  # only the link itself is replaced
     if not path.is_file() or not os.access(path, os.W_OK):
-        raise UserError(f"{path}: expected a file that can be replaced, or nothing")
+        raise UserError(f"{path}: expected a file that can be replaced, or nothing [DPWA-E079]")
 
 
 def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"cannot replace {path}: {error.strerror}") from None
+        raise UserError(f"cannot replace {path}: {error.strerror} [DPWA-E078]") from None

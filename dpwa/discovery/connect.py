@@ -92,7 +92,7 @@ def _require_no_import_by_worker() -> None:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
             "a worker process that was spawned imports this script, and would make its node again: "
-            'put what the script does beneath `if __name__ == "__main__":`'
+            'put what the script does beneath `if __name__ == "__main__":` [DPWA-E037]'
         )
 
 
@@ -189,6 +189,7 @@ def load(
         raise UserError(
             "which node this is, and where its peers are, is not known. Pass config= and name=, or "
             f"start it with `dpwa launch -n 4 -- python SCRIPT` or torchrun. Looked for:\n{looked}"
+            " [DPWA-E036]"
         )
     source = {} if discovery.source is None else discovery.source
     if discovery.launcher is None:

@@ -43,7 +43,9 @@ def named_host(environ: Mapping[str, str]) -> OwnHost | None:
                 address = _address_of(name)
                 if address is not None:
                     return OwnHost(address, f"of {name}, as {variable}={chosen} says")
-            raise UserError(f"{variable}={chosen}: no address of IPv4 on {', '.join(names)}")
+            raise UserError(
+                f"{variable}={chosen}: no address of IPv4 on {', '.join(names)} [DPWA-E049]"
+            )
     return None
 
 
@@ -84,13 +86,15 @@ def _matching(chosen: str, variable: str) -> list[str]:
     if is_not:
         found.sort(key=lambda card: card == "lo")  # only if there is nothing else
     if not found:
-        raise UserError(f"{variable}={chosen}: expected one of {', '.join(cards)}")
+        raise UserError(f"{variable}={chosen}: expected one of {', '.join(cards)} [DPWA-E048]")
     return found
 
 
 def _address_of(card: str) -> str | None:
     if not _is_linux():
-        raise UserError(f"{VARIABLES[0]} and {VARIABLES[1]} are understood on Linux only")
+        raise UserError(
+            f"{VARIABLES[0]} and {VARIABLES[1]} are understood on Linux only [DPWA-E050]"
+        )
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import secrets
 import sys
@@ -31,10 +32,9 @@ from dpwa.config.endpoints import MAX_PORT, is_label, tcp_endpoint
 from dpwa.discovery.interfaces import OwnHost, named_host, own_host
 from dpwa.errors import UserError
 from dpwa.launch.ports import FIRST_PORT, held_ports
-from dpwa.message_codes import get_log
 from dpwa.types import JsonObject
 
-log = get_log("dpwa.discovery")
+log = logging.getLogger("dpwa.discovery")
 
 PATIENCE_S = 300.0  # for the slowest rank to come this far; as that of torch's own stores
 POLL_S = 0.05
@@ -84,7 +84,9 @@ class Torchrun:
         port = number(environ, "MASTER_PORT")
         if rank is None or size is None or rank >= size or port is None or port > MAX_PORT:
             told = " ".join(f"{variable}={environ[variable]}" for variable in self.variables)
-            raise UserError(f"torchrun: expected whole numbers, RANK below WORLD_SIZE (got {told})")
+            raise UserError(
+                f"torchrun: expected whole numbers, RANK below WORLD_SIZE (got {told}) [DPWA-E040]"
+            )
         own = own_host(environ, environ["MASTER_ADDR"])
         exchange = _Exchange(environ, rank, size, port)
         own = _seen_by_all(own, environ, exchange)
@@ -171,7 +173,7 @@ class _Exchange:
             who = ", ".join(missing[:MOST_NAMED]) or "a rank that was started again"
             raise UserError(
                 f"rank {self._rank} of {len(self._ranks)} has waited {PATIENCE_S:g} s for {who}, "
-                f"to exchange addresses at {self._address}"
+                f"to exchange addresses at {self._address} [DPWA-E035]"
             )
         time.sleep(POLL_S)
 
@@ -185,7 +187,7 @@ class _Exchange:
         except RuntimeError as error:  # of a store, whatever the reason
             raise UserError(
                 f"rank {self._rank} of {len(self._ranks)} could not exchange addresses with the "
-                f"others at {self._address}: {str(error).splitlines()[0]}"
+                f"others at {self._address}: {str(error).splitlines()[0]} [DPWA-E039]"
             ) from None
 
 
@@ -275,6 +277,7 @@ class Slurm:
             raise UserError(
                 f"name={name!r} (argument or DPWA_NAME): under SLURM nodes are called HOST-0, "
                 "HOST-1, ... by their task on that host, as all have to know the names of all"
+                " [DPWA-E046]"
             )
         hosts = expanded(environ["SLURM_STEP_NODELIST"])
         counts = tasks_of_hosts(environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
@@ -287,7 +290,9 @@ class Slurm:
                 f"{variable}={environ.get(variable, '')}"
                 for variable in (*self.variables, "SLURM_STEP_TASKS_PER_NODE")
             )
-            raise UserError(f"SLURM: expected hosts, the tasks of each, and which is this: {told}")
+            raise UserError(
+                f"SLURM: expected hosts, the tasks of each, and which is this: {told} [DPWA-E041]"
+            )
         first = first_port(environ)
         nodes = [
             _node(host, len(hosts) > 1, task, first + task)
@@ -305,7 +310,7 @@ def expanded(hosts: str) -> list[str]:
     """Return the hosts of a list such as `gpu[01-03,07],login`, in their order."""
     found = [name for part in _HOST.findall(hosts) for name in _expanded(part.strip())]
     if not found or "" in found or hosts.count("[") != hosts.count("]"):
-        raise UserError(f"expected a list of hosts as SLURM writes it (got {hosts!r})")
+        raise UserError(f"expected a list of hosts as SLURM writes it (got {hosts!r}) [DPWA-E042]")
     return found
 
 
@@ -315,7 +320,9 @@ def tasks_of_hosts(counts: str) -> list[int]:
     for part in counts.split(","):
         match = _TASKS.fullmatch(part.strip())
         if match is None:
-            raise UserError(f"expected numbers of tasks as SLURM writes them (got {counts!r})")
+            raise UserError(
+                f"expected numbers of tasks as SLURM writes them (got {counts!r}) [DPWA-E043]"
+            )
         found += [int(match[1])] * int(match[2] or 1)
     return found
 
@@ -343,7 +350,7 @@ def _expanded(part: str) -> Iterator[str]:
     for item in inside.split(","):
         first, _, last = item.partition("-")
         if not first.isdigit() or (last and not last.isdigit()):
-            raise UserError(f"expected numbers in brackets (got {part!r})")
+            raise UserError(f"expected numbers in brackets (got {part!r}) [DPWA-E044]")
         for value in range(int(first), int(last or first) + 1):
             yield from (f"{head}{value:0{len(first)}d}{end}" for end in _expanded(tail))
 
@@ -365,12 +372,12 @@ class SkyPilot:
         if rank is None or rank >= len(hosts):
             raise UserError(
                 f"SKYPILOT_NODE_RANK: expected a whole number below {len(hosts)}, as "
-                f"SKYPILOT_NODE_IPS has so many (got {environ['SKYPILOT_NODE_RANK']})"
+                f"SKYPILOT_NODE_IPS has so many (got {environ['SKYPILOT_NODE_RANK']}) [DPWA-E045]"
             )
         if name is not None:
             raise UserError(
                 f"name={name!r} (argument or DPWA_NAME): under SkyPilot nodes are called machine0, "
-                "machine1, ... by their rank, as all have to know the names of all"
+                "machine1, ... by their rank, as all have to know the names of all [DPWA-E046]"
             )
         nodes = [
             {"name": f"machine{index}", "host": host, "port": FIRST_PORT}

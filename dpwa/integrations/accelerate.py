@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise UserError(
         "dpwa.integrations.accelerate needs accelerate: "
-        "pip install -c constraints.txt '.[accelerate]'"
+        "pip install -c constraints.txt '.[accelerate]' [DPWA-E032]"
     ) from error
 
 if TYPE_CHECKING:
@@ -114,7 +114,9 @@ class DpwaGossip(TrainingGossip):
             UserError: outside of the block.
         """
         if self._steps is None:
-            raise UserError("DpwaGossip: gossip begins with its block, `with DpwaGossip(...) as`")
+            raise UserError(
+                "DpwaGossip: gossip begins with its block, `with DpwaGossip(...) as` [DPWA-E034]"
+            )
         accelerator = self._accelerator
         if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:
             return None

@@ -17,7 +17,7 @@ except ImportError:
     except ImportError as error:
         raise UserError(
             "dpwa.integrations.lightning needs lightning: "
-            "pip install -c constraints.txt '.[lightning]'"
+            "pip install -c constraints.txt '.[lightning]' [DPWA-E031]"
         ) from error
 
 

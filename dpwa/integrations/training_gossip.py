@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,14 +11,13 @@ from dpwa.adapters.optimizer import GossipSteps, Schedulers
 from dpwa.config import ConfigSource
 from dpwa.discovery.connect import connect
 from dpwa.errors import UserError
-from dpwa.message_codes import get_log
 
 if TYPE_CHECKING:
     from dpwa.adapters.merge import Merge
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.policy.finishing import FinishReport
 
-log = get_log("dpwa.integrations")
+log = logging.getLogger("dpwa.integrations")
 
 
 class TrainingGossip:
@@ -97,7 +97,7 @@ class TrainingGossip:
         try:
             if gossip.updates == 0 and updates > 0:
                 gossip.connection.node.rounds.resume(clock, updates)
-                text = "%s: starts from what the training has resumed (clock %.0f)"
+                text = "%s: starts from what the training has resumed (clock %.0f) [DPWA-W072]"
                 log.warning(text, gossip.name, clock)
             self._steps = gossip.attach(optimizer) if attaches else GossipSteps(gossip)
         except BaseException:
@@ -128,5 +128,5 @@ def require_own_model(what: str, *, is_alone: bool = True) -> None:
         raise UserError(
             f"{what}: all processes and devices would train one model, and a node needs its own. "
             "Start it with `dpwa launch -n 4 -- python SCRIPT`, without torchrun or `accelerate "
-            "launch`, and on one device"
+            "launch`, and on one device [DPWA-E033]"
         )

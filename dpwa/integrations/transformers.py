@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise UserError(
         "dpwa.integrations.transformers needs transformers and accelerate: "
-        "pip install -c constraints.txt '.[hf]'"
+        "pip install -c constraints.txt '.[hf]' [DPWA-E030]"
     ) from error
 
 

@@ -90,5 +90,5 @@ def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
     try:
         path.write_text(config_text(nodes), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+        raise UserError(f"cannot write {path}: {error.strerror} [DPWA-E077]") from None
     return path

@@ -38,9 +38,9 @@ def read_hostfile(path: Path) -> list[HostLine]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror} [DPWA-E061]") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: expected text in UTF-8") from None
+        raise UserError(f"{path}: expected text in UTF-8 [DPWA-E062]") from None
     found: dict[str, HostLine] = {}
     first_at: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
@@ -50,11 +50,15 @@ def read_hostfile(path: Path) -> list[HostLine]:
         where = f"{path}:{number}"
         entry = _entry(words, where)
         if entry.host in found:
-            raise UserError(f"{where}: {entry.host} stands in line {first_at[entry.host]} already")
+            raise UserError(
+                f"{where}: {entry.host} stands in line {first_at[entry.host]} already [DPWA-E063]"
+            )
         found[entry.host] = entry
         first_at[entry.host] = number
     if not found:
-        raise UserError(f"{path}: expected a host on each line, such as `10.0.0.1 slots=4`")
+        raise UserError(
+            f"{path}: expected a host on each line, such as `10.0.0.1 slots=4` [DPWA-E064]"
+        )
     return list(found.values())
 
 
@@ -66,7 +70,9 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
     nodes: list[NodeConfig] = []
     for line in hosts:
         if first_port + line.slots - 1 > MAX_PORT:
-            raise UserError(f"no port is left for {line.slots} nodes on {line.host}: lower --port")
+            raise UserError(
+                f"no port is left for {line.slots} nodes on {line.host}: lower --port [DPWA-E067]"
+            )
         bind = "*" if line.host == here and not _is_address(line.host) else None
         for port in range(first_port, first_port + line.slots):
             name = f"w{len(nodes) + 1}"
@@ -80,14 +86,16 @@ def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
     if chosen is not None:
         own = [line for line in hosts if line.host == chosen]
         if not own:
-            raise UserError(f"--host: expected one of {listed} (got {chosen})")
+            raise UserError(f"--host: expected one of {listed} (got {chosen}) [DPWA-E068]")
         return own[0]
     name = socket.gethostname()
     own = [line for line in hosts if line.host in (name, name.partition(".")[0])]
     own = own or [line for line in hosts if is_own_address(line.host)]
     if len(own) != 1:
         which = ", ".join(line.host for line in own) if own else f"none of {listed}"
-        raise UserError(f"which host is this? {which} by name and address: say it with --host")
+        raise UserError(
+            f"which host is this? {which} by name and address: say it with --host [DPWA-E069]"
+        )
     return own[0]
 
 
@@ -96,13 +104,17 @@ def _entry(words: Sequence[str], where: str) -> HostLine:
     try:
         peer_config("w1", host, MAX_PORT)
     except UserError:
-        raise UserError(f"{where}: expected a host name or an IP address (got {host})") from None
+        raise UserError(
+            f"{where}: expected a host name or an IP address (got {host}) [DPWA-E065]"
+        ) from None
     if not rest:
         return HostLine(host, 1)
     slots = _SLOTS.fullmatch(rest[0])
     if len(rest) > 1 or slots is None or int(slots[1]) > MOST_SLOTS:
         what = " ".join(rest)
-        raise UserError(f"{where}: expected slots=N after the host, N from 1 to 1000 (got {what})")
+        raise UserError(
+            f"{where}: expected slots=N after the host, N from 1 to 1000 (got {what}) [DPWA-E066]"
+        )
     return HostLine(host, int(slots[1]))
 
 

@@ -130,7 +130,7 @@ class NodeProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise UserError(f"cannot start node {name}: {error.strerror}") from None
+            raise UserError(f"cannot start node {name}: {error.strerror} [DPWA-E059]") from None
         self._strays: dict[int, _Life] = {}
         self.outputs = {
             "stdout": OutputPipe(cast(IO[bytes], self._process.stdout)),

@@ -43,7 +43,7 @@ def held_ports(count: int, host: str = "127.0.0.1") -> Iterator[list[int]]:
         try:
             ports = [_hold_port(host, held) for _ in range(count)]
         except OSError as error:
-            reason = f"cannot find {count} free ports on {host}: {error.strerror}"
+            reason = f"cannot find {count} free ports on {host}: {error.strerror} [DPWA-E225]"
             raise UserError(reason) from None
         yield ports
 
@@ -69,7 +69,8 @@ def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:
         free = free_range(taken.bind or taken.host, len(listed))
         problems.append(f"free here: {free}; `dpwa launch -n {len(listed)}` finds such by itself")
     if problems:
-        raise AddressError("\n".join(problems))
+        told = "\n".join(problems)
+        raise AddressError(f"{told} [DPWA-E224]")
 
 
 def _listen_problem(node: NodeConfig) -> str | None:

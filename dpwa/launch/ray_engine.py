@@ -49,7 +49,9 @@ def connected(address: str | None, needed: Resources) -> Iterator[None]:
     try:
         import ray
     except ImportError:
-        raise UserError("--engine ray needs Ray: pip install -c constraints.txt '.[ray]'") from None
+        raise UserError(
+            "--engine ray needs Ray: pip install -c constraints.txt '.[ray]' [DPWA-E071]"
+        ) from None
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     named = address or os.environ.get("RAY_ADDRESS", "").strip()
     is_own = named == "local"
@@ -59,7 +61,9 @@ def connected(address: str | None, needed: Resources) -> Iterator[None]:
             ray.init(address=named or "auto", **quiet)
         except ConnectionError as error:
             if named:
-                raise UserError(f"no Ray cluster at {named}: {_last_line(error)}") from None
+                raise UserError(
+                    f"no Ray cluster at {named}: {_last_line(error)} [DPWA-E072]"
+                ) from None
             is_own = True
     if is_own:
         cpus = max(len(available_cores()), math.ceil(needed.get("CPU", 0)))
@@ -106,7 +110,9 @@ def place_actors(
         who = ", ".join(name for name, ref in asked.items() if ref in set(missing))
         what = ", ".join(f"{name}={count:g}" for name, count in resources.items())
         if waited_s > PATIENCE_S:
-            raise UserError(f"Ray has found no room for {who} in {PATIENCE_S:g} s ({what} each)")
+            raise UserError(
+                f"Ray has found no room for {who} in {PATIENCE_S:g} s ({what} each) [DPWA-E074]"
+            )
         if waited_s > SILENCE_S and not is_told:
             note(f"waiting for Ray to find room for {who} ({what} each)")
             is_told = True
@@ -122,7 +128,7 @@ def _placed(refs: Sequence[Any]) -> dict[Any, RayPlace]:
     try:
         return dict(zip(refs, ray.get(list(refs)), strict=True))
     except ray.exceptions.RayError as error:
-        raise UserError(f"Ray cannot start a node: {_last_line(error)}") from None
+        raise UserError(f"Ray cannot start a node: {_last_line(error)} [DPWA-E075]") from None
 
 
 def _last_line(error: Exception) -> str:
@@ -138,7 +144,7 @@ def _require_answer(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_PATIENCE_S).close()
     except (OSError, ValueError) as error:
-        raise UserError(f"no Ray cluster at {address}: {error}") from None
+        raise UserError(f"no Ray cluster at {address}: {error} [DPWA-E072]") from None
 
 
 def _require(needed: Resources, there: Resources) -> None:
@@ -146,7 +152,9 @@ def _require(needed: Resources, there: Resources) -> None:
     if lacking:
         what = ", ".join(f"{name}={needed[name]:g}" for name in lacking)
         has = ", ".join(f"{name}={there.get(name, 0.0):g}" for name in lacking)
-        raise UserError(f"the nodes need {what} in all, but Ray on this machine has {has}")
+        raise UserError(
+            f"the nodes need {what} in all, but Ray on this machine has {has} [DPWA-E073]"
+        )
 
 
 class RayEngine:

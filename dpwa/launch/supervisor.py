@@ -248,11 +248,13 @@ class _Supervisor:
 
 def _require_command(spec: LaunchSpec) -> None:
     if not spec.command:
-        raise UserError("no command was given to run")
+        raise UserError("no command was given to run [DPWA-E076]")
     program = spec.command[0]
     search_path = spec.environment.get("PATH", os.environ.get("PATH"))
     if shutil.which(program, path=search_path):
         return
     if Path(program).is_file():
-        raise UserError(f"cannot run {program!r}: the file is not executable (python {program}?)")
-    raise UserError(f"cannot run {program!r}: no such command")
+        raise UserError(
+            f"cannot run {program!r}: the file is not executable (python {program}?) [DPWA-E060]"
+        )
+    raise UserError(f"cannot run {program!r}: no such command [DPWA-E060]")

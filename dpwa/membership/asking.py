@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import threading
@@ -18,7 +19,6 @@ from dpwa.membership.context import MembershipContext
 from dpwa.membership.joining import JoinAnswer, JoinOutcome, Seeds
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.service import ANSWER_WITHIN_S, CallBack
-from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.runtime import Background
@@ -36,7 +36,7 @@ from dpwa.wire.members import (
 )
 from dpwa.wire.messages import Message, printable
 
-log = get_log("dpwa.members")
+log = logging.getLogger("dpwa.members")
 
 TICK_S = 0.2
 ASK_EVERY_S = 0.5
@@ -138,7 +138,7 @@ class Asking(Listener):
         try:
             self._calls.go_on()
         except Exception:
-            log.exception("membership: something unforeseen; the node goes on")
+            log.exception("membership: something unforeseen; the node goes on [DPWA-W018]")
 
     def tick(self, now: float) -> float:  # noqa: ARG002
         self.ready()
@@ -157,7 +157,7 @@ class Asking(Listener):
                 self._ask_to_join()
                 self._check()
         except Exception:
-            log.exception("membership: something unforeseen; the node goes on")
+            log.exception("membership: something unforeseen; the node goes on [DPWA-W018]")
         return TICK_S
 
     # Members
@@ -390,4 +390,9 @@ class Asking(Listener):
             is_new = self._problems.get(place) != problem
             if place in self._told and is_of_place and is_new:
                 self._problems[place] = problem
-                log.warning("%s: not let in at %s: %s", self._member_list.own.name, place, problem)
+                log.warning(
+                    "%s: not let in at %s: %s [DPWA-W005]",
+                    self._member_list.own.name,
+                    place,
+                    problem,
+                )

@@ -140,13 +140,13 @@ class Wait:
 
     When the time is over it gives up, or (not `gives_up`) begins alone.
 
-    >>> wait = Wait("w7", now=0.0, timeout_s=300.0, gives_up=True)
-    >>> place = "tcp://10.0.0.1:7000"
+    >>> wait = Wait("a", now=0.0, timeout_s=300.0, gives_up=True)
+    >>> place = "h:7"
     >>> wait.line(0.1, {place: f"nothing answers at {place}"}, has_tried=True)
-    'w7: not let in yet, asks for 300 s more (join_timeout_s): tcp://10.0.0.1:7000: nothing answers'
+    'a: not let in yet, asks for 300 s more (join_timeout_s): h:7: nothing answers [DPWA-W041]'
     >>> wait.line(9.9, {}, has_tried=True)
     >>> wait.line(10.2, {place: "no answer yet"}, has_tried=True)
-    'w7: not let in yet, asks for 290 s more (join_timeout_s): tcp://10.0.0.1:7000: no answer yet'
+    'a: not let in yet, asks for 290 s more (join_timeout_s): h:7: no answer yet [DPWA-W041]'
     """
 
     def __init__(self, name: str, now: float, timeout_s: float, *, gives_up: bool) -> None:
@@ -170,13 +170,21 @@ class Wait:
         left_s = max(0.0, self._began + self._timeout_s - now)
         left = f"for {left_s:.0f} s more"
         if self._gives_up:
-            return f"{self._name}: not let in yet, asks {left} (join_timeout_s): {told(problems)}"
-        return f"{self._name}: asks the members that it remembers {left}: {told(problems)}"
+            return (
+                f"{self._name}: not let in yet, asks {left} (join_timeout_s): {told(problems)}"
+                " [DPWA-W041]"
+            )
+        return (
+            f"{self._name}: asks the members that it remembers {left}: {told(problems)} [DPWA-W042]"
+        )
 
     def last_words(self, problems: Mapping[str, str], *, someone_waits: bool) -> str:
         advice = f"{_CYCLE}; else {_ADVICE}" if someone_waits else _ADVICE
         within = f"within {self._timeout_s:g} s (join_timeout_s)"
-        return f"{self._name}: gives up, nobody has let it in {within}: {told(problems)}; {advice}"
+        return (
+            f"{self._name}: gives up, nobody has let it in {within}: {told(problems)}; {advice}"
+            " [DPWA-E226]"
+        )
 
 
 def told(problems: Mapping[str, str]) -> str:

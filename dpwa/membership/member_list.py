@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from dpwa.clock import AwakeClock, Clock
-from dpwa.message_codes import get_log
 from dpwa.policy.members.states import Change, Event, MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
 from dpwa.types import JsonObject
@@ -17,7 +16,7 @@ from dpwa.wire import limits
 from dpwa.wire.members import Roster, pack_entries
 from dpwa.wire.messages import printable
 
-log = get_log("dpwa.members")
+log = logging.getLogger("dpwa.members")
 
 SUSPECT_TOLD_BY = 3.0  # members that hear of it, on average
 MOST_BETWEEN_TICKS_S = 0.4  # counts: who gets no turn on a busy machine suspects others later
@@ -264,7 +263,7 @@ class MemberList:
         if name == own and change.after is None:
             log.error(
                 "%s: another process has this node's name now, at %s; this one is no member any "
-                "more: give each process a name of its own",
+                "more: give each process a name of its own [DPWA-W004]",
                 own,
                 printable(change.entry.endpoint),
             )
@@ -272,7 +271,7 @@ class MemberList:
         is_expected = change.after in (MemberStatus.ALIVE, MemberStatus.LEFT, None)
         # Of what others suspect only they warn: else each of many nodes would, of the same thing.
         is_expected |= change.after is MemberStatus.SUSPECT and change.why != Event.NO_ANSWER.value
-        level = logging.INFO if is_expected else logging.WARNING
+        level, code = (logging.INFO, "") if is_expected else (logging.WARNING, " [DPWA-W008]")
         after = "forgotten" if change.after is None else change.after.name.lower()
         if change.after is not change.before:
-            log.log(level, "%s: member %s is %s: %s", own, name, after, change.why)
+            log.log(level, "%s: member %s is %s: %s%s", own, name, after, change.why, code)

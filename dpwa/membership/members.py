@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable
@@ -16,13 +17,12 @@ from dpwa.membership.joining import Wait
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.remembered import remembered_by
 from dpwa.membership.service import RosterListener, RosterService
-from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import all_resolved
 from dpwa.types import JsonObject
 
-log = get_log("dpwa.members")
+log = logging.getLogger("dpwa.members")
 
 FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
 DECISION_S = 12.0  # the same, if somebody has said that it is to ask again
@@ -138,7 +138,7 @@ class Members(Closeable):
         is_replaced, own = self._member_list.is_replaced, self._member_list.own.name
         self._member_list.leave()
         if not self._asking.stop(STOP_TIMEOUT_S):
-            log.error("%s: asking members did not end within %g s", own, STOP_TIMEOUT_S)
+            log.error("%s: asking members did not end within %g s [DPWA-W016]", own, STOP_TIMEOUT_S)
         if not is_replaced:
             self._say_goodbye()
 
@@ -170,7 +170,9 @@ class Members(Closeable):
             if outcome.is_undecided:
                 outcome.changed.wait_for(lambda: outcome.is_clear, DECISION_S)
         if outcome.refused:
-            raise NameTakenError(f"{outcome.refused}: give this process a name of its own")
+            raise NameTakenError(
+                f"{outcome.refused}: give this process a name of its own [DPWA-E055]"
+            )
         log.info("%s: %s", name, "let in" if outcome.is_in else "begins a cluster")
 
     def _wait(self, timeout_s: float, *, gives_up: bool) -> None:

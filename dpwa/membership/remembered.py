@@ -6,6 +6,7 @@ A file that is missing, torn, foreign or cannot be written only means that the n
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterable
 from functools import partial
@@ -15,10 +16,9 @@ from typing import Any
 from dpwa.config import Config
 from dpwa.config.endpoints import Seed, ipc_path, is_label, split_tcp
 from dpwa.membership.member_list import MemberList
-from dpwa.message_codes import get_log
 from dpwa.runtime import Background
 
-log = get_log("dpwa.members")
+log = logging.getLogger("dpwa.members")
 
 FORMAT = 1
 MOST_REMEMBERED = 16
@@ -100,7 +100,7 @@ class Remembered:
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            text = "%s: remembers no members: %s %s"
+            text = "%s: remembers no members: %s %s [DPWA-W043]"
             log.warning(text, self._name, self.path, problem)
 
 

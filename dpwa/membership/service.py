@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from dpwa.config.endpoints import Seed
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
-from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.node.threads import NodeHandle
 from dpwa.policy.members.states import MemberEntry, MemberStatus
@@ -29,7 +29,7 @@ from dpwa.wire.members import (
     WhoIs,
 )
 
-log = get_log("dpwa.members")
+log = logging.getLogger("dpwa.members")
 
 MOST_WAITING = 16  # who want to join, and are being called back
 ANSWER_WITHIN_S = 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,6 @@ from dpwa.config.graphs import topology_of
 from dpwa.data.codecs import Codec, codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import AddressError, UserError
-from dpwa.message_codes import get_log
 from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.policy.advice import Plan, advice
 from dpwa.policy.topology import Topology, neighbours_of
@@ -30,7 +30,7 @@ from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 from dpwa.types import StrictModel
 
-log = get_log("dpwa.node")
+log = logging.getLogger("dpwa.node")
 
 
 def codec_of(config: Config, name: str) -> Codec:
@@ -94,7 +94,7 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
     if config.security == "none" and not is_of_this_machine(endpoint):
         log.warning(
             "%s: whoever can connect to %s may read and change what is trained here: set "
-            "`security: curve`, unless the network is your own",
+            "`security: curve`, unless the network is your own [DPWA-W024]",
             name,
             endpoint,
         )
@@ -110,7 +110,7 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
     if far is not None:
         log.warning(
             "%s: listens on %s, where no node on %s or any other machine can connect, as %s is "
-            'this machine itself here (see /etc/hosts): set `bind: "*"` for it',
+            'this machine itself here (see /etc/hosts): set `bind: "*"` for it [DPWA-W076]',
             name,
             endpoint,
             far,
@@ -127,8 +127,8 @@ def shared_memory_of(config: Config) -> SharedMemory | None:
     except OSError as error:
         problem = f"shared memory cannot be used ({error})"
         if config.transport == "shm":
-            raise UserError(f"{problem}, which `transport: shm` needs") from None
-        log.warning("%s: snapshots can only be streamed", problem)
+            raise UserError(f"{problem}, which `transport: shm` needs [DPWA-E096]") from None
+        log.warning("%s: snapshots can only be streamed [DPWA-W023]", problem)
         return None
 
 
@@ -219,7 +219,7 @@ def _reachable_host(config: Config, hosts: list[str]) -> str:
     if not hosts and is_anywhere and config.advertise is None:
         raise AddressError(
             f"listens on {config.listen}, and no address is known that others could use: set "
-            "`advertise` too, or the address itself in `listen`"
+            "`advertise` too, or the address itself in `listen` [DPWA-E053]"
         )
     return host
 

@@ -91,15 +91,19 @@ class FetchTargets:
         who = f"algorithm {self._config.algorithm!r}: asks"
         peers = self._peer_table.names
         if not isinstance(ask, Ask):
-            raise UserError(f"{who} returned {ask!r}; expected an Ask, or None")
+            raise UserError(f"{who} returned {ask!r}; expected an Ask, or None [DPWA-E118]")
         # Where peers come and go, one may have gone since the algorithm looked.
         is_lost = ask.peer is not None and ask.peer not in peers
         if is_lost and not self._config.is_open:
             known = ", ".join(peers) or "none"
-            raise UserError(f"{who} returned {ask!r}; expected one of the peers in view: {known}")
+            raise UserError(
+                f"{who} returned {ask!r}; expected one of the peers in view: {known} [DPWA-E118]"
+            )
         if ask.terms is not self._algorithm.terms:
             terms = self._algorithm.terms
-            raise UserError(f"{who} returned {ask!r}; expected the terms of the class, {terms}")
+            raise UserError(
+                f"{who} returned {ask!r}; expected the terms of the class, {terms} [DPWA-E118]"
+            )
 
     def among(self, updates: int) -> Collection[str] | None:
         return self._neighbours.among(self._peer_table.names, updates - 1)

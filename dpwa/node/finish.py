@@ -15,7 +15,6 @@ from typing import Any
 
 from dpwa.errors import UserError
 from dpwa.lifecycle import tell_launcher
-from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.commands import Connect, Tell
 from dpwa.node.fetching.tx_thread import TxThread
@@ -36,7 +35,7 @@ from dpwa.transport.link import LinkState
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import AskStatus, Finishing, Status, printable, unpack
 
-log = get_log("dpwa.finish")
+log = logging.getLogger("dpwa.finish")
 
 MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
 
@@ -499,7 +498,9 @@ class FinishRun:
         if self._clock.now() >= self._says_at:
             self._says_at = self._clock.now() + SAID_EVERY_S
             who = ", ".join(awaited)
-            log.warning("%s: finish waits for %s, at most %.0f s more", self._name, who, left_s)
+            log.warning(
+                "%s: finish waits for %s, at most %.0f s more [DPWA-W028]", self._name, who, left_s
+            )
 
     # What was done
 
@@ -616,7 +617,8 @@ class Finish:
         tell_launcher(report.problem)
         level = logging.WARNING if report.differing else logging.INFO
         level = logging.ERROR if report.problem else level
-        log.log(level, "%s: %s", self._context.name, report)
+        code = "" if level == logging.INFO else " [DPWA-W051]"
+        log.log(level, "%s: %s%s", self._context.name, report, code)
         return report
 
     def report(self) -> JsonObject:
@@ -645,4 +647,6 @@ class Finish:
 def _check_bound(name: str, given: Any) -> None:
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not is_number or not given >= 0.0:
-        raise UserError(f"finish: {name} is {given!r}; expected a number of seconds, at least 0")
+        raise UserError(
+            f"finish: {name} is {given!r}; expected a number of seconds, at least 0 [DPWA-E143]"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable, Collection, Iterator
@@ -15,7 +16,6 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
 from dpwa.lifecycle import tell_launcher
-from dpwa.message_codes import get_log
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
@@ -37,7 +37,7 @@ from dpwa.types import TrainingProgress
 from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
 
-log = get_log("dpwa.node")
+log = logging.getLogger("dpwa.node")
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ class GossipRounds:
             self._said_so_at = now
             log.error(
                 "%s: %s at update %d: no peer merges this node as long as that is so; lower the "
-                "learning rate, or go on from a checkpoint",
+                "learning rate, or go on from a checkpoint [DPWA-W068]",
                 name,
                 divergence,
                 self.view.updates,
@@ -443,7 +443,7 @@ class GossipRounds:
         self._has_warned = True
         log.warning(
             "%s: %d calls of %s, and none of %s: %s. Each training step needs both, update_send "
-            "before it and update_wait after it, or step(loss) alone",
+            "before it and update_wait after it, or step(loss) alone [DPWA-W070]",
             self._context.name,
             MOST_UNPAIRED,
             called,

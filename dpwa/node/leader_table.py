@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import threading
 from collections.abc import Collection
 
 from dpwa.errors import ProtocolError
-from dpwa.message_codes import get_log
 from dpwa.policy.leaders import LossReport, LossReports
 from dpwa.policy.lock_in import LockIn
 from dpwa.policy.running_loss import RunningLoss
@@ -18,7 +18,7 @@ from dpwa.wire.fields import News
 from dpwa.wire.limits import MAX_NEWS
 from dpwa.wire.messages import pack, unpack_news
 
-log = get_log("dpwa.leaders")
+log = logging.getLogger("dpwa.leaders")
 
 MADE_EVERY_S = 0.002
 
@@ -114,7 +114,7 @@ class LeaderTable:
         with self._lock:
             warning = self._lock_in.note(leader)
         if warning:
-            log.warning("%s: %s", self._name, warning)
+            log.warning("%s: %s [DPWA-W044]", self._name, warning)
 
     def total_updates(self, peers: Collection[str]) -> float:
         """Estimate how many updates this node and its peers have made."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable
@@ -12,7 +13,6 @@ from dpwa.config import Config
 from dpwa.data.shared_memory import NEWS_BYTES
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import UserError
-from dpwa.message_codes import get_log
 from dpwa.node.arrival import Arrival, Merge, Source, settled
 from dpwa.node.context import NodeContext
 from dpwa.node.training_figures import Activity, TrainingFigures
@@ -24,7 +24,7 @@ from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.policy.quarantine import Quarantine
 from dpwa.types import TrainingProgress
 
-log = get_log("dpwa.node")
+log = logging.getLogger("dpwa.node")
 
 NEWS_EVERY_S = 0.002
 PATIENCE_UPDATES = 100
@@ -71,7 +71,7 @@ class LossWatch:
             self._context.leader_table.measured(loss)
         warning = None if self._far_apart is None else self._far_apart.measured(loss)
         if warning:
-            log.warning("%s: %s", self._context.name, warning)
+            log.warning("%s: %s [DPWA-W047]", self._context.name, warning)
         if self._quarantine is not None:
             now, peer_table = self._context.clock.now(), self._context.peer_table
             text = self._quarantine.measured(loss, now, len(peer_table.names))
@@ -100,7 +100,7 @@ class LossWatch:
         if self._updates_without_leader == PATIENCE_UPDATES:
             log.warning(
                 "%s: no node has told a loss in %d updates, so nobody leads and nothing is merged: "
-                "pass the loss to update_send, update_wait or step, or set leader_loss",
+                "pass the loss to update_send, update_wait or step, or set leader_loss [DPWA-W012]",
                 context.name,
                 PATIENCE_UPDATES,
             )
@@ -213,7 +213,7 @@ class Merger:
         if not isinstance(factor, (int, float)) or not 0.0 <= factor <= 1.0:
             raise UserError(
                 f"algorithm {self._config.algorithm!r}: merge returned {factor!r}; "
-                "expected the factor that the clock is moved by, from 0 to 1"
+                "expected the factor that the clock is moved by, from 0 to 1 [DPWA-E119]"
             )
         if arrival.peer != self._name:  # else it is a share that came back
             self._peer_table.record(arrival.peer, Outcome.FETCHED)
@@ -267,7 +267,10 @@ class Merger:
         return mine is not None and mine.snapshot.version <= self._taken_over_at
 
     def _took_over(self, arrival: Arrival) -> None:
-        text = "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
+        text = (
+            "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
+            " [DPWA-W073]"
+        )
         clocks = self.standing.clock, arrival.standing.clock
         log.warning(text, self._name, clocks[0], arrival.peer, clocks[1])
         self._taken_over_at = self._pool.version
@@ -282,7 +285,8 @@ class Merger:
         log.warning(
             "%s: began with other parameters than %s: their average is worse than either, until "
             "they have grown together; use the same seed on all nodes before the model is made "
-            "(such as torch.manual_seed(0)), or load the same weights; see docs/state.md",
+            "(such as torch.manual_seed(0)), or load the same weights; see docs/state.md"
+            " [DPWA-W027]",
             self._name,
             arrival.peer,
         )

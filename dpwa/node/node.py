@@ -20,7 +20,6 @@ from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
-from dpwa.message_codes import get_log
 from dpwa.node.assembly import (
     advice_on,
     channel_settings,
@@ -45,7 +44,7 @@ from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import PROTOCOL_VERSION
 
-log = get_log("dpwa.node")
+log = logging.getLogger("dpwa.node")
 
 FORMAT = "%(asctime)s %(levelname)s dpwa: %(message)s"
 
@@ -99,7 +98,10 @@ class Node(Closeable):
             self._open()
         except AddressError as error:
             self._context.close()
-            raise AddressError(f"node {name!r} {error.text}") from None
+            told = f"node {name!r} {error.text}"
+            is_taken = error.message_code == "DPWA-E051"
+            told += " [DPWA-E224]" if is_taken else " [DPWA-E052]"
+            raise AddressError(told) from None
         except BaseException:
             self._context.close()
             raise
@@ -359,7 +361,7 @@ class Node(Closeable):
     def _check_open(self) -> None:
         self.check_process()
         if self.closed:
-            raise ClosedError(f"node {self.name!r} is closed")
+            raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
 
 
 def _check_of(node: Node) -> Callable[[], None]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
-from dpwa.message_codes import get_log
 from dpwa.node.repeats import MergedVersions
 from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_out
 from dpwa.policy.deadlines import FetchTimes
@@ -32,7 +31,7 @@ from dpwa.policy.link_estimates import LinkEstimate, shares
 from dpwa.policy.near_peers import is_among_all
 from dpwa.types import JsonObject
 
-log = get_log("dpwa.peers")
+log = logging.getLogger("dpwa.peers")
 
 MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
@@ -164,7 +163,7 @@ class PeerTable:
     def add(self, name: str, endpoint: str) -> bool:
         """Return whether the peer is new; `UserError` for the own name, or another endpoint."""
         if name == self._own_name:
-            raise UserError(f"{name!r} is this node itself, not a peer")
+            raise UserError(f"{name!r} is this node itself, not a peer [DPWA-E094]")
         with self._lock:
             known = self._peers.get(name)
             if known is None:
@@ -174,7 +173,7 @@ class PeerTable:
         if known.endpoint != endpoint:
             raise UserError(
                 f"peer {name!r} is already known at {known.endpoint}; "
-                f"remove it before adding it at {endpoint}"
+                f"remove it before adding it at {endpoint} [DPWA-E095]"
             )
         return False
 
@@ -185,7 +184,7 @@ class PeerTable:
                 self._flow = self._flow.removed(name)
                 return
         known = ", ".join(self.names) or "none"
-        raise UnknownNameError(f"no peer is named {name!r} (known: {known})")
+        raise UnknownNameError(f"no peer is named {name!r} (known: {known}) [DPWA-E017]")
 
     def choose(
         self,
@@ -290,8 +289,8 @@ class PeerTable:
             words += " again" if peer.is_warned_of and peer.health is Health.ALIVE else ""
             peer.is_warned_of = is_trouble and (warns or peer.is_warned_of)
         because = f": {detail}" if detail else ""
-        level = logging.WARNING if warns else logging.INFO
-        log.log(level, "%s: peer %s %s%s", self._own_name, name, words, because)
+        level, code = (logging.WARNING, " [DPWA-W007]") if warns else (logging.INFO, "")
+        log.log(level, "%s: peer %s %s%s%s", self._own_name, name, words, because, code)
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a connected peer, or that there is none any more."""

@@ -53,7 +53,9 @@ def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
     folder = KeyFolder(config.keys)
     owners = [name] if name is not None else folder.owners()
     if not owners:
-        raise UserError(f"{folder.path}: no secret key to ask the nodes with (see `dpwa keys new`)")
+        raise UserError(
+            f"{folder.path}: no secret key to ask the nodes with (see `dpwa keys new`) [DPWA-E102]"
+        )
     return Keyring(folder, owners[0], config.allow)
 
 
@@ -66,7 +68,9 @@ def places_to_ask(config: Config) -> tuple[Seed, ...]:
         host = told.replace("://*:", "://localhost:").replace("://0.0.0.0:", "://localhost:")
         return (Seed(host),)
     if not places:
-        raise UserError("the configuration tells of no node to ask: no nodes, join or listen")
+        raise UserError(
+            "the configuration tells of no node to ask: no nodes, join or listen [DPWA-E054]"
+        )
     return tuple(places.values())
 
 

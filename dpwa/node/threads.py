@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from dpwa.message_codes import get_log
 from dpwa.node.assembly import authorizer_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.commands import (
@@ -27,7 +27,7 @@ from dpwa.transport.sockets import keep_freed_memory
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
 
-log = get_log("dpwa.node")
+log = logging.getLogger("dpwa.node")
 
 SOCKETS_PER_LINK = 3  # with both ends of its monitor
 OTHER_SOCKETS = 256  # of calls and the RxThread
@@ -159,5 +159,5 @@ class NodeThreads:
             return True
         if thread.stop(STOP_TIMEOUT_S):
             return True
-        log.error("thread %s did not stop within %g s", thread.name, STOP_TIMEOUT_S)
+        log.error("thread %s did not stop within %g s [DPWA-W020]", thread.name, STOP_TIMEOUT_S)
         return False

@@ -54,7 +54,7 @@ def load(folder: str | Path, run: int | None = None, most_samples: int = MOST_SA
     except ImportError:
         raise UserError(
             "dpwa.observe.load needs pandas; install it with: "
-            'pip install -c constraints.txt ".[notebook]" in a checkout'
+            'pip install -c constraints.txt ".[notebook]" in a checkout [DPWA-E286]'
         ) from None
     read = read_run(folder, run, most_samples=most_samples)
     return RunFrames(

@@ -7,6 +7,7 @@ put into the data model of the SDK, and handed to its exporter.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import dpwa
 from dpwa.lifecycle import Closeable, finalize
-from dpwa.message_codes import get_log
 from dpwa.observe.metrics import HISTOGRAMS, METRICS, NodeMetrics, Reading
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dpwa.node.node import Node
 
-log = get_log("dpwa.metrics")
+log = logging.getLogger("dpwa.metrics")
 
 INTERVAL_MS = 60_000.0
 LAST_EXPORT_S = 2.0  # for what is sent when the node is closed
@@ -49,7 +49,8 @@ def sender_of(
     protocol = _first(environ, _PROTOCOLS) or "http/protobuf"
     if protocol != "http/protobuf":
         log.warning(
-            "%s: metrics are not sent by OTLP: expected http/protobuf as its protocol (got %s)",
+            "%s: metrics are not sent by OTLP: expected http/protobuf as its protocol (got %s)"
+            " [DPWA-W064]",
             node.name,
             protocol,
         )
@@ -59,7 +60,7 @@ def sender_of(
     except ImportError:
         log.warning(
             "%s: %s is set, and metrics are not sent there without the SDK of OpenTelemetry: "
-            "pip install -c constraints.txt '.[otel]'",
+            "pip install -c constraints.txt '.[otel]' [DPWA-W065]",
             node.name,
             next(name for name in _ENDPOINTS if environ.get(name)),
         )
@@ -79,7 +80,9 @@ def _interval_s(node: str, environ: Mapping[str, str]) -> float:
     except ValueError:
         pass
     log.warning(
-        "%s: OTEL_METRIC_EXPORT_INTERVAL: expected a number of milliseconds (got %s)", node, text
+        "%s: OTEL_METRIC_EXPORT_INTERVAL: expected a number of milliseconds (got %s) [DPWA-W066]",
+        node,
+        text,
     )
     return INTERVAL_MS / 1e3
 

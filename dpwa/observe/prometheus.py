@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import itertools
+import logging
 import selectors
 import socket
 import threading
@@ -20,7 +21,6 @@ from dpwa.config import Config
 from dpwa.config.endpoints import MAX_PORT, split_tcp
 from dpwa.errors import AddressError, UserError
 from dpwa.lifecycle import Closeable, finalize
-from dpwa.message_codes import get_log
 from dpwa.observe.metrics import HISTOGRAMS, METRICS, NodeMetrics
 from dpwa.transport.addresses import is_name
 from dpwa.types import JsonObject
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dpwa.node.node import Node
 
 
-log = get_log("dpwa.metrics")
+log = logging.getLogger("dpwa.metrics")
 
 REQUEST_TIMEOUT_S = 2.0  # to send a request
 MOST_REQUEST_BYTES = 16_384
@@ -62,6 +62,7 @@ def collector_of(metrics: NodeMetrics) -> Collector:
     except ImportError:
         raise UserError(
             "metrics: needs prometheus_client: pip install -c constraints.txt '.[metrics]'"
+            " [DPWA-E252]"
         ) from None
 
     families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
@@ -235,7 +236,7 @@ class _Answering:
         try:
             answer = self._page(method, target, headers)
         except Exception:
-            log.exception("the metrics could not be told; the node goes on")
+            log.exception("the metrics could not be told; the node goes on [DPWA-W067]")
             answer = _answer("500 Internal Server Error", "text/plain", b"See the log.\n")
         with suppress(OSError):  # whoever asked does not wait for it
             connection.send(answer)
@@ -294,7 +295,7 @@ def _listener(host: str, ports: Sequence[int]) -> socket.socket:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise AddressError(f"metrics: cannot listen on {host}: {reason}") from None
+        raise AddressError(f"metrics: cannot listen on {host}: {reason} [DPWA-E254]") from None
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     for port in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -308,13 +309,14 @@ def _listener(host: str, ports: Sequence[int]) -> socket.socket:
             if error.errno != errno.EADDRINUSE:
                 raise AddressError(
                     f"metrics: cannot listen on {_authority(host, port)}: {error.strerror}"
+                    " [DPWA-E254]"
                 ) from None
         else:
             return listener
     which = f"port {ports[0]}" if len(ports) == 1 else f"every port from {ports[0]} on"
     raise AddressError(
         f"metrics: {which} of {host} is taken: set `metrics: {{port: ...}}` to another one, or to "
-        "0 for any"
+        "0 for any [DPWA-E253]"
     )
 
 

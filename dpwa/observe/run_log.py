@@ -66,7 +66,7 @@ class RunLog(Closeable):
         except OSError as error:
             raise UserError(
                 f"run_log: expected a folder that can be written to (got {folder}: "
-                f"{error.strerror})"
+                f"{error.strerror}) [DPWA-E247]"
             ) from None
         self._problem = ""
         self._peers_due = -math.inf

@@ -94,6 +94,7 @@ def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
         but = f"; {'; '.join(remarks[:3])}" if remarks else ""
         raise UserError(
             f"{folder}: no run logs; expected files that nodes write with `run_log: {folder}`{but}"
+            " [DPWA-E280]"
         )
     return sorted(found, key=lambda log: (log.began, log.path.name)), remarks
 
@@ -148,11 +149,15 @@ def _paths(folder: Path) -> list[Path]:
     try:
         return sorted(p for p in folder.iterdir() if p.suffix == SUFFIX and p.is_file())
     except FileNotFoundError:
-        raise UserError(f"{folder}: expected a folder with run logs; it does not exist") from None
+        raise UserError(
+            f"{folder}: expected a folder with run logs; it does not exist [DPWA-E279]"
+        ) from None
     except NotADirectoryError:
-        raise UserError(f"{folder}: expected a folder with run logs; it is a file") from None
+        raise UserError(
+            f"{folder}: expected a folder with run logs; it is a file [DPWA-E279]"
+        ) from None
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{folder}: cannot be read ({error.strerror}) [DPWA-E103]") from None
 
 
 def _log_file(path: Path) -> LogFile | None:
@@ -187,7 +192,7 @@ def _told(path: Path, first: bytes) -> JsonObject | None:
     if version > RUN_LOG_VERSION:
         raise UserError(
             f"{path}: expected a run log of version {RUN_LOG_VERSION} (got {version}): "
-            "a newer dpwa has written it, and can read it"
+            "a newer dpwa has written it, and can read it [DPWA-E281]"
         )
     name, began = line.get("name"), time_of(line)
     if not isinstance(name, str) or not name or began is None:
@@ -356,7 +361,9 @@ def read_run(
     files, remarks = find_files(path)
     runs = split_runs(files)
     if number is not None and not 1 <= number <= len(runs):
-        raise UserError(f"--run: expected a number from 1 to {len(runs)} (got {number}): {path}")
+        raise UserError(
+            f"--run: expected a number from 1 to {len(runs)} (got {number}): {path} [DPWA-E282]"
+        )
     chosen = len(runs) if number is None else number
     return _RunReader(runs[chosen - 1], remarks, progress, most_samples).run(path, runs, chosen)
 

@@ -31,6 +31,7 @@ def parameter_count(text: str) -> int:
     if count < 1:
         raise UserError(
             f"--parameters: expected a number such as 300000, 124M or 7B (got {text:.40})"
+            " [DPWA-E255]"
         )
     return count
 
@@ -49,11 +50,13 @@ def layout_of_checkpoint(path: Path) -> Layout:
         with path.open("rb"):
             pass
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}) [DPWA-E103]") from None
     found = _of_safetensors(path) if path.suffix == ".safetensors" else _of_torch(path)
     tensors = [tensor for tensor in found if tensor[1] in FLOATS]
     if not tensors:
-        raise UserError(f"{path}: expected a checkpoint with tensors of floating-point numbers")
+        raise UserError(
+            f"{path}: expected a checkpoint with tensors of floating-point numbers [DPWA-E268]"
+        )
     return _layout(tensors)
 
 
@@ -68,6 +71,7 @@ def _layout(tensors: Iterable[_Named]) -> Layout:
     if nbytes > MOST_BYTES:
         raise UserError(
             f"a model of {nbytes / 1e9:.0f} GB: a node streams at most {MOST_BYTES / 1e9:.0f} GB"
+            " [DPWA-E270]"
         )
     return layout
 
@@ -81,7 +85,7 @@ def _of_safetensors(path: Path) -> list[_Named]:
                 for name, found in slices.items()
             ]
     except SafetensorError as error:
-        raise UserError(f"{path}: expected a file of safetensors ({error})") from None
+        raise UserError(f"{path}: expected a file of safetensors ({error}) [DPWA-E269]") from None
 
 
 def _of_torch(path: Path) -> list[_Named]:
@@ -93,7 +97,7 @@ def _of_torch(path: Path) -> list[_Named]:
     except Exception:  # noqa: BLE001  (whatever the unpickler of torch makes of the file)
         raise UserError(
             f"{path}: expected a checkpoint of tensors, as safetensors or of torch.save (of a "
-            "module, save the state_dict)"
+            "module, save the state_dict) [DPWA-E268]"
         ) from None
     for key in MODEL_KEYS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):

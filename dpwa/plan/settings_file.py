@@ -23,7 +23,7 @@ def changed_text(text: str, changes: Change, source: str) -> str:
     parse_yaml(text, source)
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.CollectionNode):
-        raise ConfigError([f"{source}: expected settings"])
+        raise ConfigError([f"{source}: expected settings [DPWA-E211]"])
     values = {key.value: (key, value) for key, value in _entries(root)}
     edits: list[tuple[int, int, str]] = []
     added: list[str] = []
@@ -35,7 +35,7 @@ def changed_text(text: str, changes: Change, source: str) -> str:
                 line = key.start_mark.line + 1
                 raise UserError(
                     f"{source}:{line}: {name} cannot be changed where it stands; "
-                    f"set it to {written}"
+                    f"set it to {written} [DPWA-E272]"
                 )
             edits.append((value.start_mark.index, value.end_mark.index, written))
         else:
@@ -71,7 +71,7 @@ def write_settings(path: Path, changes: Change) -> None:
         finally:
             made.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be written ({error.strerror}) [DPWA-E024]") from None
 
 
 def _require_meant(made: Path, path: Path, changes: Change) -> None:
@@ -79,7 +79,9 @@ def _require_meant(made: Path, path: Path, changes: Change) -> None:
     before, after = load_config(path, environ={}), load_config(made, environ={})
     if before.model_copy(update=dict(changes)) != after:
         names = ", ".join(changes)
-        raise ConfigError([f"{path}: to change {names} would change more; do it by hand"])
+        raise ConfigError(
+            [f"{path}: to change {names} would change more; do it by hand [DPWA-E274]"]
+        )
 
 
 def _entries(root: yaml.Node) -> list[tuple[yaml.Node, yaml.Node]]:
@@ -96,7 +98,9 @@ def _is_shared(text: str, key: yaml.Node, value: yaml.Node) -> bool:
 def _with_added(text: str, root: yaml.CollectionNode, lines: list[str], source: str) -> str:
     if root.flow_style or root.start_mark.column:
         settings = ", ".join(lines)
-        raise UserError(f"{source}: expected one setting a line, to add some; add {settings}")
+        raise UserError(
+            f"{source}: expected one setting a line, to add some; add {settings} [DPWA-E273]"
+        )
     item = "- " if isinstance(root, yaml.SequenceNode) else ""
     newline = "\r\n" if "\r\n" in text else "\n"
     stop = root.end_mark.index

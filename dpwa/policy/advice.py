@@ -107,6 +107,7 @@ def _too_often(plan: Plan) -> Iterator[str]:
             f"lsgd.global_period {period} counts the updates of all {plan.nodes} nodes together: "
             "every node jumps to the leader at each of its own; recommended is "
             f"local_period {local} and global_period {good}, which is what you get if you set none"
+            " [DPWA-W052]"
         )
 
 
@@ -134,6 +135,7 @@ def _collapse(plan: Plan) -> Iterator[str]:
             f"{what}: a node keeps {kept:.0%} of its distance to the leader from one update to the "
             f"next, and so stays about {_reach(kept):.2g} steps from it; recommended is "
             f"{GOOD_PULL:g}, which keeps {good:.0%} and makes it {_reach(good):.2g} steps"
+            " [DPWA-W053]"
         )
 
 
@@ -147,7 +149,7 @@ def _noise_decides(plan: Plan) -> Iterator[str]:
         yield (
             "loss_window 1: the noise of a single batch decides who leads, unless leader_loss is "
             f"that of a whole validation batch; recommended is {GOOD_WINDOW}, with a "
-            f"{GOOD_WINDOW**0.5:.0f}th of the noise"
+            f"{GOOD_WINDOW**0.5:.0f}th of the noise [DPWA-W054]"
         )
 
 
@@ -160,14 +162,17 @@ def _lonely(plan: Plan) -> Iterator[str]:
         if size == 1:
             node = plan.names[list(plan.group_of).index(group)]
             of_what = f"the only one of group {group}" if group else "the only one without a group"
-            yield f"{node} is {of_what}, and other groups have up to {max(sizes.values())} nodes"
+            yield (
+                f"{node} is {of_what}, and other groups have up to {max(sizes.values())} nodes"
+                " [DPWA-W055]"
+            )
 
 
 def _nothing_moves(plan: Plan) -> Iterator[str]:
     if plan.algorithm == "push_sum" and plan.algorithm_options.probability == 0.0:
         yield (
             "push_sum.probability 0: nobody ever asks for anything, so each node trains alone; "
-            f"recommended is {GOOD_PROBABILITY:g}"
+            f"recommended is {GOOD_PROBABILITY:g} [DPWA-W056]"
         )
 
 
@@ -188,7 +193,7 @@ def _near_limit(plan: Plan) -> Iterator[str]:
         yield (
             f"{what} {step:g} is {step / limit:.0%} of the limit {limit:.3g} for {where}: an outer "
             f"step leaves {radius:.0%} of the disagreement of the nodes; recommended is "
-            f"{limit / 2:.2g}, which leaves {good:.0%}"
+            f"{limit / 2:.2g}, which leaves {good:.0%} [DPWA-W057]"
         )
 
 
@@ -213,7 +218,7 @@ def _biased_mean(plan: Plan) -> Iterator[str]:
         yield (
             f"topology {plan.topology.name}: {plan.names[heaviest]} counts for {weight:.1%} of "
             f"what all {plan.nodes} nodes agree on, in place of {fair:.1%}; recommended is "
-            "algorithm push_sum or symmetric, which keep the plain mean"
+            "algorithm push_sum or symmetric, which keep the plain mean [DPWA-W058]"
         )
 
 
@@ -226,7 +231,7 @@ def _no_exact_mean(plan: Plan) -> Iterator[str]:
     yield (
         f"topology one_peer_exponential with {plan.nodes} nodes: {_rounds(plan)} rounds do not "
         f"give the exact mean; recommended are {below} or {2 * below} nodes, with which they do at "
-        "factor 0.5"
+        "factor 0.5 [DPWA-W059]"
     )
 
 

@@ -147,7 +147,7 @@ def merge_factor(
     if not 0.0 <= factor <= 1.0:
         raise UserError(
             f"interpolation {method.name!r} returned {factor!r} for own={own} peer={peer}; "
-            "a factor must be a number from 0 to 1"
+            "a factor must be a number from 0 to 1 [DPWA-E120]"
         )
     return factor * divergence_scale(own.loss, divergence_threshold)
 

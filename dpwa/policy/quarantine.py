@@ -164,7 +164,8 @@ class Quarantine:
             return None
         if 2 * len(self.quarantined(now) | set(convicts)) > peers:
             return self._release_all(convicts, peers, jump)
-        return "; ".join(self._put(peer, now, jump) for peer in convicts)
+        told = "; ".join(self._put(peer, now, jump) for peer in convicts)
+        return f"{told} [DPWA-W045]"
 
     def _put(self, peer: str, now: float, jump: str) -> str:
         strikes = self._strikes.pop(peer)
@@ -185,7 +186,7 @@ class Quarantine:
         return (
             f"the loss jumped after merges with {', '.join(convicts)} ({jump}), but no more than "
             f"half of {peers} peers are put into quarantine: all are merged again, as the training "
-            "of this node itself may be at fault"
+            "of this node itself may be at fault [DPWA-W046]"
         )
 
 

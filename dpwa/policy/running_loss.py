@@ -31,7 +31,9 @@ class RunningLoss:
 
     def __init__(self, window: int) -> None:
         if window < 1:
-            raise UserError(f"the window of a running loss is {window}; expected at least 1")
+            raise UserError(
+                f"the window of a running loss is {window}; expected at least 1 [DPWA-E121]"
+            )
         self._window = window
         self._losses: deque[float] = deque(maxlen=window)
         self._total = 0  # of those that are finite, in units

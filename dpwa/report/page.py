@@ -221,4 +221,5 @@ def folder_to_write(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(
             f"--output: expected a folder that can be written to (got {folder}: {error.strerror})"
+            " [DPWA-E283]"
         ) from None

@@ -106,7 +106,7 @@ def require_matplotlib(command: str) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(
             f"dpwa {command} needs matplotlib; install it with: "
-            'pip install -c constraints.txt ".[plot]" in a checkout'
+            'pip install -c constraints.txt ".[plot]" in a checkout [DPWA-E285]'
         )
 
 

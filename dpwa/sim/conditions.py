@@ -225,7 +225,7 @@ def _straggler_count(spec: StragglerSpec, nodes: int, index: int) -> int:
     if spec.nodes > nodes:
         raise UserError(
             f"compute.stragglers[{index}].nodes: expected at most {nodes}, as there are so many "
-            f"nodes (got {spec.nodes})"
+            f"nodes (got {spec.nodes}) [DPWA-E294]"
         )
     return spec.nodes
 

@@ -155,7 +155,7 @@ class _ScenarioReading:
         try:
             read_trace(trace, scenario.nodes)
         except ConfigError as error:
-            for line in error.problems:
+            for line in str(error).splitlines():
                 self.problems.add_line(line)
         churn = scenario.churn.model_copy(update={"trace": trace})
         return scenario.model_copy(update={"churn": churn})
@@ -203,7 +203,7 @@ def _overridden(root: MapNode, key: str, value: object, problems: Problems) -> M
     except LookupError as error:
         problems.add(place, key, str(error.args[0]))
     except ConfigError as error:
-        problems.add(place, key, error.problems[0].partition(": ")[2])
+        problems.add(place, key, str(error).splitlines()[0].partition(": ")[2])
     else:
         return _set(root, ConfigValue(first, before.place if before else place, changed))
     return root
@@ -369,4 +369,6 @@ def scenario_file(name: str) -> Path:
     from dpwa.config.problems import shown, suggestion
 
     known, hint = ", ".join(names), suggestion(name, names)
-    raise UserError(f"SCENARIO: expected a file, or one of {known} (got {shown(name)}){hint}")
+    raise UserError(
+        f"SCENARIO: expected a file, or one of {known} (got {shown(name)}){hint} [DPWA-E288]"
+    )

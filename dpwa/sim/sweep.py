@@ -83,7 +83,7 @@ def plan_runs(
     ]
     if len(combinations) * repeat > MOST_RUNS:
         count = len(combinations) * repeat
-        raise UserError(f"a sweep has at most {MOST_RUNS} runs (got {count})")
+        raise UserError(f"a sweep has at most {MOST_RUNS} runs (got {count}) [DPWA-E291]")
     planned = []
     for chosen in combinations:
         overrides = {**settings, **chosen}
@@ -243,7 +243,7 @@ def _in_processes(
                 return [run for run in map(_result_if_any, futures) if run is not None]
             raise UserError(
                 "a process of the sweep was killed; is there memory enough for so many at once? "
-                "Try --processes 1"
+                "Try --processes 1 [DPWA-E292]"
             ) from None
 
 

@@ -32,11 +32,10 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError
 from dpwa.lifecycle import Closeable
-from dpwa.message_codes import get_log
 from dpwa.state.image import State, StatePart
 from dpwa.types import JsonObject
 
-log = get_log("dpwa.state")
+log = logging.getLogger("dpwa.state")
 
 FORMAT = 2
 _PIECE_BYTES = 4 << 20
@@ -127,7 +126,7 @@ class CheckpointFolder:
         try:
             self._prune()
         except OSError as error:  # this one is written all the same
-            log.warning("%s: old checkpoints cannot be removed (%s)", self._node, error)
+            log.warning("%s: old checkpoints cannot be removed (%s) [DPWA-W030]", self._node, error)
         fault_points.reached("checkpoint.pruned")
         return name
 
@@ -136,15 +135,21 @@ class CheckpointFolder:
         try:
             names = sorted(self._names(), key=self._number, reverse=True)
         except OSError as error:
-            log.warning("%s: there are no checkpoints to be read (%s)", self._node, error)
+            log.warning(
+                "%s: there are no checkpoints to be read (%s) [DPWA-W031]", self._node, error
+            )
             return
         for name in names:
             try:
                 yield self._read(name)
             except BrokenCheckpointError as error:
-                log.warning("%s: checkpoint %s is left out: %s", self._node, name, error.text)
+                log.warning(
+                    "%s: checkpoint %s is left out: %s [DPWA-W032]", self._node, name, error.text
+                )
             except OSError as error:  # which says nothing of the checkpoint: it is kept
-                log.warning("%s: checkpoint %s cannot be read (%s)", self._node, name, error)
+                log.warning(
+                    "%s: checkpoint %s cannot be read (%s) [DPWA-W032]", self._node, name, error
+                )
                 self.spare(name)
 
     def spare(self, name: str) -> None:
@@ -334,7 +339,9 @@ class CheckpointWriter(Closeable):
             return
         self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
-            log.error("%s: a checkpoint was not written in %g s", self._node, CLOSE_TIMEOUT_S)
+            log.error(
+                "%s: a checkpoint was not written in %g s [DPWA-W035]", self._node, CLOSE_TIMEOUT_S
+            )
 
     def _write(self, state: State) -> None:
         try:
@@ -345,7 +352,7 @@ class CheckpointWriter(Closeable):
             level = logging.WARNING if self._failed == 1 else logging.DEBUG
             log.log(
                 level,
-                "%s: no checkpoint can be written to %s (%s); training goes on without",
+                "%s: no checkpoint can be written to %s (%s); training goes on without [DPWA-W034]",
                 self._node,
                 self._path,
                 error,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,12 @@ from typing import Any, Protocol, TypeVar
 from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
-from dpwa.message_codes import get_log
 from dpwa.policy.beginners import LEAD
 from dpwa.state.checkpoints import CheckpointFolder, Saved
 from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, StateTarget
 from dpwa.state.target import Origin, Target, UnfitStateError
 
-log = get_log("dpwa.state")
+log = logging.getLogger("dpwa.state")
 
 
 @dataclass
@@ -134,7 +134,7 @@ class StateRestore:
                 target.load(fetched.image, fetched.numbers)
             except UnfitStateError as error:
                 who = _together(fetched.pieces)
-                text = "%s: the %s of %s is of no use: %s"
+                text = "%s: the %s of %s is of no use: %s [DPWA-W061]"
                 log.warning(text, self._node, target.part, who, error)
                 self._suspects.blame(fetched.pieces)
                 continue
@@ -147,16 +147,21 @@ class StateRestore:
 
     def _warn(self, target: Target, result: JoinResult) -> None:
         own = self._node, target.part
-        text = "%s: starts with its own %s, as %s has another one: first difference: %s"
+        text = "%s: starts with its own %s, as %s has another one: first difference: %s [DPWA-W062]"
         for peer, difference in result.differences.items():
             log.warning(text, *own, peer, difference)
         came = f"{result.came / 1e6:.1f} of {result.nbytes / 1e6:.1f} MB had come"
         came = came if result.nbytes else "nothing had come"
         if result.is_late:
-            text = "%s: starts with its own %s, as no peer has handed over its in %g s (%s)"
+            text = (
+                "%s: starts with its own %s, as no peer has handed over its in %g s (%s)"
+                " [DPWA-W063]"
+            )
             log.warning(text, *own, min(self._timeout_s, self._patience.offered_s), came)
         elif result.nbytes:
-            text = "%s: starts with its own %s, as no peer has handed over all of its (%s)"
+            text = (
+                "%s: starts with its own %s, as no peer has handed over all of its (%s) [DPWA-W063]"
+            )
             log.warning(text, *own, came)
 
     # From disk
@@ -170,7 +175,9 @@ class StateRestore:
             if not difference:
                 yield saved
                 continue
-            text = "%s: checkpoint %s is of another %s, and is kept: first difference: %s"
+            text = (
+                "%s: checkpoint %s is of another %s, and is kept: first difference: %s [DPWA-W032]"
+            )
             log.warning(text, self._node, saved.path(target.part), target.part, difference)
             if self._folder is not None:
                 self._folder.spare(saved.name)
@@ -186,7 +193,7 @@ class StateRestore:
             except UnfitStateError as error:
                 difference = str(error)
         if difference:
-            text = "%s: the %s of checkpoint %s is of no use: %s"
+            text = "%s: the %s of checkpoint %s is of no use: %s [DPWA-W060]"
             path = saved.path(target.part)
             log.warning(text, self._node, target.part, path, difference)
         return not difference
@@ -251,7 +258,8 @@ class TogetherRestore:
                 break
         if not is_agreed:
             log.warning(
-                "%s: starts with its own %s, as its ranks have not come by a state of one moment",
+                "%s: starts with its own %s, as its ranks have not come by a state of one moment"
+                " [DPWA-W026]",
                 self._node,
                 target.part,
             )
@@ -275,7 +283,10 @@ class TogetherRestore:
     def add(self, target: Target) -> None:
         held, _ = self._held(target, self._restore.add)
         if not self._companions.all_same(len(held)):
-            text = "%s: starts with its own %s, as not all of its ranks have that of the peer"
+            text = (
+                "%s: starts with its own %s, as not all of its ranks have that of the peer"
+                " [DPWA-W050]"
+            )
             log.warning(text, self._node, target.part)
         elif held:
             target.load(*held[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -10,7 +11,6 @@ from pathlib import Path
 from dpwa import fault_points
 from dpwa.config import Config
 from dpwa.lifecycle import Closeable, finalize
-from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.state.checkpoints import CheckpointWriter
 from dpwa.state.image import State, StatePart
@@ -21,7 +21,7 @@ from dpwa.state.target import Origin, Target
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 
-log = get_log("dpwa.state")
+log = logging.getLogger("dpwa.state")
 
 Capture = Callable[[], Mapping[str, StatePart]]
 
@@ -104,7 +104,7 @@ class States(Closeable):
             self._donor_snapshots.standing = self._node.rounds.standing
             self._saved_at = origin.updates
             log.warning(  # nothing is wrong, but the losses cannot be read without it
-                "%s: starts from %s (%.1f MB in %.1f s, clock %.0f)",
+                "%s: starts from %s (%.1f MB in %.1f s, clock %.0f) [DPWA-W072]",
                 self._node.name,
                 " and ".join(sorted(origin.donors)) or f"its checkpoint {origin.checkpoint}",
                 origin.nbytes / 1e6,
@@ -183,7 +183,9 @@ class States(Closeable):
             problem = f"{type(error).__name__}: {error}"
             if problem != self._problem:
                 self._problem = problem
-                log.warning("%s: no copy of its state can be made: %s", self._node.name, problem)
+                log.warning(
+                    "%s: no copy of its state can be made: %s [DPWA-W033]", self._node.name, problem
+                )
             return None
         rounds = self._node.rounds
         return State(rounds.standing.clock, rounds.view.updates, parts)

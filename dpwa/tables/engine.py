@@ -8,6 +8,7 @@ It is a thread of its own, because large additions take a while, and the RxThrea
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -21,7 +22,6 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.errors import ProtocolError
-from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Reply
 from dpwa.policy.groups import ballots
 from dpwa.policy.groups.views import GroupView
@@ -51,7 +51,7 @@ from dpwa.wire.tables import (
     TableStateTaken,
 )
 
-log = get_log("dpwa.tables")
+log = logging.getLogger("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01
@@ -167,7 +167,7 @@ class Engine:
         except ProtocolError as error:
             log.debug("ignored a message: %s", error)
         except Exception:
-            log.exception("tables: something unforeseen has happened; they go on")
+            log.exception("tables: something unforeseen has happened; they go on [DPWA-W019]")
 
     @property
     def _has_stood_still(self) -> bool:

@@ -24,7 +24,7 @@ def as_keys(given: Any) -> np.ndarray:
     """
     keys = as_integers(given, "keys")
     if keys.size and keys.max() > _INT64.max:
-        raise UserError(f"key {keys.max()}; expected {_INT64.min} to {_INT64.max}")
+        raise UserError(f"key {keys.max()}; expected {_INT64.min} to {_INT64.max} [DPWA-E172]")
     return np.ascontiguousarray(keys, np.int64)  # as they are sent
 
 

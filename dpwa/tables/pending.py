@@ -136,7 +136,7 @@ class PendingOperations:
     def check(self, table: int) -> None:
         """Raise a `MismatchError` if another member has made another table of this number."""
         if table in self._mismatches:
-            raise MismatchError(f"table {table}: {self._mismatches[table]}")
+            raise MismatchError(f"table {table}: {self._mismatches[table]} [DPWA-E168]")
 
     def raise_left_out(self) -> None:
         """Raise a `TableLostError`, once, if the others have gone on without this node."""
@@ -170,21 +170,21 @@ class PendingOperations:
         self._note_left_out(
             f"the connection between {own} and the others was lost, and each part has gone on by "
             f"itself; now the tables of the larger one count, and what {own} has added meanwhile "
-            "is lost"
+            "is lost [DPWA-E244]"
         )
 
     def note_stood_still(self, own: str, gone: Iterable[str]) -> None:
         """Take note that this process was stopped, and does not reach others since."""
         self._note_left_out(
             f"{own} has stood still for too long, and {', '.join(gone)} cannot be reached any "
-            "more: they may have gone on without it"
+            "more: they may have gone on without it [DPWA-E245]"
         )
 
     def note_missed_barriers(self, own: str, count: int) -> None:
         """Take note that the others have passed so many barriers without this node."""
         self._note_left_out(
             f"{own} did not answer for too long, and the others have gone on without it: they "
-            f"have passed {count} barriers to which it has not come"
+            f"have passed {count} barriers to which it has not come [DPWA-E246]"
         )
 
     def _note_left_out(self, reason: str) -> None:

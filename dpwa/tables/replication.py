@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from dpwa import fault_points
 from dpwa.errors import ProtocolError
-from dpwa.message_codes import get_log
 from dpwa.tables.channels import Item, ReliableChannels
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.pending import Key
@@ -27,7 +27,7 @@ from dpwa.wire.tables import (
     TableStateTaken,
 )
 
-log = get_log("dpwa.tables")
+log = logging.getLogger("dpwa.tables")
 
 _FORWARDED_FIELDS = {"table", "shard", "client", "counter", "rows", "is_first"}
 RETRY_S = 1.0  # after there was no room for a copy, or its state has come in vain
@@ -188,7 +188,7 @@ class Replication:
             )
         if key not in self._warned:
             self._warned.add(key)
-            log.warning("the state of a shard is sent again: %s", reason)
+            log.warning("the state of a shard is sent again: %s [DPWA-W037]", reason)
 
     def ask_again(self) -> bool:
         """Ask for the states of copies that have missed something; return whether any is due."""

@@ -178,5 +178,5 @@ def lost_error(number: int, shard: int) -> TableLostError:
     return TableLostError(
         f"shard {shard} of table {number} is lost: no member has a copy with all that was "
         "acknowledged; those that had one are gone, or not back yet (`replicas` says how many "
-        "copies there are besides the first)"
+        "copies there are besides the first) [DPWA-E233]"
     )

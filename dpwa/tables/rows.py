@@ -35,6 +35,7 @@ def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
     if rows < 0 or shards < 1:
         raise UserError(
             f"a table of {rows} rows in {shards} shards; expected 0 rows or more, 1 shard or more"
+            " [DPWA-E169]"
         )
     size, larger = divmod(rows, shards)
     starts = [index * size + min(index, larger) for index in range(shards + 1)]
@@ -81,7 +82,7 @@ def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacemen
     members.
     """
     if not members:
-        raise UserError("a table needs at least one member to hold it")
+        raise UserError("a table needs at least one member to hold it [DPWA-E169]")
     copies = 1 + min(replicas, len(members) - 1)
     return ShardPlacement(
         tuple(
@@ -149,9 +150,13 @@ def as_array(given: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(given)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise UserError(f"{what}: expected numbers, got {given!r:.80} ({error})") from None
+        raise UserError(
+            f"{what}: expected numbers, got {given!r:.80} ({error}) [DPWA-E175]"
+        ) from None
     if array.dtype.kind not in "biuf":
-        raise UserError(f"{what}: expected numbers, got {given!r:.80} of dtype {array.dtype}")
+        raise UserError(
+            f"{what}: expected numbers, got {given!r:.80} of dtype {array.dtype} [DPWA-E175]"
+        )
     return array
 
 
@@ -161,12 +166,12 @@ def as_integers(given: Any, what: str) -> np.ndarray:
         given = np.arange(given.start, given.stop, given.step)
     array = np.atleast_1d(as_array(given, what))
     if array.ndim > 1:
-        raise UserError(f"{what}: expected one dimension, got shape {array.shape}")
+        raise UserError(f"{what}: expected one dimension, got shape {array.shape} [DPWA-E176]")
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu":
         hint = " (of a mask, pass numpy.flatnonzero(mask))" if array.dtype.kind == "b" else ""
-        raise UserError(f"{what}: expected integers, got {array.dtype}{hint}")
+        raise UserError(f"{what}: expected integers, got {array.dtype}{hint} [DPWA-E177]")
     return array
 
 
@@ -180,7 +185,7 @@ def as_row_ids(given: Any, rows: int) -> np.ndarray:
     if outside.any():
         place = int(outside.argmax())
         expected = f"expected 0 to {rows - 1}" if rows else "the table has no rows"
-        raise UserError(f"row_ids[{place}] is {ids[place]}; {expected}")
+        raise UserError(f"row_ids[{place}] is {ids[place]}; {expected} [DPWA-E173]")
     return np.asarray(ids, np.int64)
 
 
@@ -197,7 +202,7 @@ def as_values(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.nd
     """
     array = as_array(given, "values of a table")
     if array.shape != shape and not (shape[0] == 1 and array.shape == shape[1:]):
-        raise UserError(f"values of a table: got shape {array.shape}, expected {shape}")
+        raise UserError(f"values of a table: got shape {array.shape}, expected {shape} [DPWA-E174]")
     return np.ascontiguousarray(array, dtype).reshape(shape)
 
 
@@ -256,5 +261,5 @@ def check_size(nbytes: int) -> None:
     if nbytes > limits.MAX_KEYS_BYTES:
         raise UserError(
             f"{nbytes} bytes for one shard at once, at most {limits.MAX_KEYS_BYTES}: "
-            "name fewer rows or keys, or all rows"
+            "name fewer rows or keys, or all rows [DPWA-E181]"
         )

@@ -56,15 +56,21 @@ def make_spec(**fields: object) -> TableSpec:
     try:
         spec = TableSpec.model_validate(fields)
     except ValidationError:
-        raise UserError(mistakes(TableSpec, fields, "table")) from None
+        wrong = mistakes(TableSpec, fields, "table")
+        raise UserError(wrong) from None
     if spec.rows * (spec.columns or 1) > MAX_VALUES:
-        raise UserError(f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES}")
+        raise UserError(
+            f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES} [DPWA-E169]"
+        )
     form = spec.make_updater().form
     if form not in (None, (spec.columns, spec.dtype)):
-        raise UserError(f"table: updater {spec.updater!r} needs {form[0]} columns of {form[1]}")
+        raise UserError(
+            f"table: updater {spec.updater!r} needs {form[0]} columns of {form[1]} [DPWA-E241]"
+        )
     if TableSpec.model_validate_json(spec.pack()) != spec:
         raise UserError(
             f"table: {spec.pack().decode()} is not what was given; expected finite numbers"
+            " [DPWA-E241]"
         )
     return spec
 

@@ -141,7 +141,7 @@ class ReplicatedState(ABC):
         self.columns = columns
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in DTYPES:
-            raise UserError(f"a table of {self.dtype}; expected {' or '.join(DTYPES)}")
+            raise UserError(f"a table of {self.dtype}; expected {' or '.join(DTYPES)} [DPWA-E169]")
         self.updater = updater
         self.applied: dict[str, tuple[int, int]] = {}
         self.additions = 0
@@ -221,7 +221,7 @@ class ReplicatedState(ABC):
         streams = {name: bytes_of(array) for name, array in arrays.items()}
         for piece in pieces(header, {"applied": memoryview(applied), **streams}):
             if self.additions != additions:
-                raise DpwaError("a shard was changed while its state was exported")
+                raise DpwaError("a shard was changed while its state was exported [DPWA-E184]")
             yield piece
 
     def importing(self) -> Import:

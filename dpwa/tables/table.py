@@ -58,7 +58,9 @@ class Table:
             plan = present.tables.get(self._number)
             user.pending.check(self._number)
             if plan is not None and plan.spec != self.spec:
-                raise MismatchError(f"table {self._number}: {difference(self.spec, plan.spec)}")
+                raise MismatchError(
+                    f"table {self._number}: {difference(self.spec, plan.spec)} [DPWA-E168]"
+                )
             if plan is not None and plan.is_ready:
                 return plan.shards
             if plan is not None and not has_put and user.is_first(present):
@@ -97,7 +99,9 @@ class Table:
             user, deadline = self._user, self._user.deadline()
             ids = b"all" if wanted is None else wanted.tobytes()
             if self._unended is not None and self._unended[0] != ids:
-                raise UserError("expected the `get` that has timed out, on the same rows, again")
+                raise UserError(
+                    "expected the `get` that has timed out, on the same rows, again [DPWA-E179]"
+                )
             if not self._is_in_step:
                 user.flush(self._number, deadline)
             elif not self._is_inside:
@@ -185,7 +189,9 @@ class ArrayTable(Table):
         """
         self._user.check_open()
         if self._is_in_step:
-            raise UserError("get_async: nodes that are in step (`sync=True`) call get() instead")
+            raise UserError(
+                "get_async: nodes that are in step (`sync=True`) call get() instead [DPWA-E187]"
+            )
         ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows).copy()
         return PendingGet(lambda: self.get(ids), self._user.runtime)
 

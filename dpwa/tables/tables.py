@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -12,7 +13,6 @@ from dpwa.collectives.group import Group
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, UserError
 from dpwa.lifecycle import Closeable, finalize
-from dpwa.message_codes import get_log
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.node.serving.upload import Upload
 from dpwa.policy.groups.views import Member
@@ -44,7 +44,7 @@ from dpwa.wire.tables import (
     TableStateTaken,
 )
 
-log = get_log("dpwa.tables")
+log = logging.getLogger("dpwa.tables")
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class Tables(Closeable):
         node, collectives = connection.node, connection.collectives
         if connection in _USED:
             raise UserError(
-                f"node {node.name!r} has tables already, and they can be made only once"
+                f"node {node.name!r} has tables already, and they can be made only once [DPWA-E170]"
             )
         _USED.add(connection)
         self._connection = connection  # which lives as long as this does
@@ -202,7 +202,7 @@ class Tables(Closeable):
         try:
             self._user.flush(None, self._user.deadline())
         except DpwaError as error:
-            log.warning("additions may be lost: %s", error.text)
+            log.warning("additions may be lost: %s [DPWA-W036]", error.text)
         finally:
             self._user.close()
             self._runner.group.leave()
@@ -211,7 +211,7 @@ class Tables(Closeable):
         """Return a table; one that was not made in time has no number, and may be tried again."""
         self._user.check_open()
         if self._made >= limits.MAX_TABLES:
-            raise UserError(f"a node has at most {limits.MAX_TABLES} tables")
+            raise UserError(f"a node has at most {limits.MAX_TABLES} tables [DPWA-E171]")
         table = make(self._made)
         self._made += 1
         return table

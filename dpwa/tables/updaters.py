@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field, ValidationError
 
 from dpwa.config.reading import mistakes
-from dpwa.errors import UserError
+from dpwa.errors import UserError, without_codes
 from dpwa.policy.sampling.leases import COLUMNS, change_rows
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
@@ -129,8 +129,8 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
     try:
         return kind(kind.options_model.model_validate(dict(options or {})))
     except ValidationError:
-        wrong = mistakes(kind.options_model, dict(options or {}), name)
-        raise UserError(f"options of the updater {wrong}") from None
+        wrong = without_codes(mistakes(kind.options_model, dict(options or {}), name))
+        raise UserError(f"options of the updater {wrong} [DPWA-E180]") from None
 
 
 @register_updater("default")

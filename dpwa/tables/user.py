@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,6 @@ from dpwa.errors import (
     TableLostError,
     TableTimeoutError,
 )
-from dpwa.message_codes import get_log
 from dpwa.node.node import Node
 from dpwa.tables.engine import Engine
 from dpwa.tables.pending import Key, PendingOperations, PendingRead, Present
@@ -29,7 +29,7 @@ from dpwa.tables.rows import ShardRows, check_size
 from dpwa.tables.specs import TableSpec
 from dpwa.tables.storage import ShardMemory
 
-log = get_log("dpwa.tables")
+log = logging.getLogger("dpwa.tables")
 
 T = TypeVar("T")
 
@@ -113,7 +113,9 @@ class User:
             if deadline.expired():
                 if not self.pending.present.is_ready:
                     self._engine.order(self._engine.wait_no_longer)
-                raise TableTimeoutError(f"{what} did not happen in time: {self._state()}")
+                raise TableTimeoutError(
+                    f"{what} did not happen in time: {self._state()} [DPWA-E183]"
+                )
 
     def present(self, deadline: Deadline) -> Present:
         """Return what holds in the view that this node is in, once all have begun it."""
@@ -125,7 +127,7 @@ class User:
     def check_open(self) -> None:
         """Check that this node takes part."""
         if self.is_closed or self._node.closed:
-            raise ClosedError("the tables of this node are closed")
+            raise ClosedError("the tables of this node are closed [DPWA-E182]")
         self.pending.raise_left_out()
 
     def _present(self) -> Present | None:
@@ -142,7 +144,7 @@ class User:
             own = self._contacts.own.name
             raise TableLostError(
                 f"the others have gone on without {own}, which did not answer for too long: "
-                f"{lost.text}"
+                f"{lost.text} [DPWA-E188]"
             ) from None
 
     def _state(self) -> str:
@@ -312,7 +314,7 @@ class User:
         left: list[ShardRows] = []
         for part, ask in asks.values():
             if ask.refused is not None:
-                raise DpwaError(f"table {reading.table} cannot be read: {ask.refused}")
+                raise DpwaError(f"table {reading.table} cannot be read: {ask.refused} [DPWA-E168]")
             if ask.is_answered:
                 reading.take(part, ask)
                 self._map(reading, part, ask, present)
@@ -359,7 +361,9 @@ class User:
             self._engine.order(self._engine.barriers.give_up)
             if not absent:
                 raise
-            raise TableTimeoutError(f"{error.text}; waited for: {', '.join(absent)}") from None
+            raise TableTimeoutError(
+                f"{error.text}; waited for: {', '.join(absent)} [DPWA-E189]"
+            ) from None
         except BaseException:
             self._engine.order(self._engine.barriers.give_up)
             raise

@@ -40,9 +40,13 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.signal not in signal.Signals.__members__:
-            raise UserError(f"{self.signal!r} is no signal; expected a name such as SIGKILL")
+            raise UserError(
+                f"{self.signal!r} is no signal; expected a name such as SIGKILL [DPWA-E196]"
+            )
         if self.nth < 1:
-            raise UserError(f"a fault point is reached for the first time at 1, not {self.nth}")
+            raise UserError(
+                f"a fault point is reached for the first time at 1, not {self.nth} [DPWA-E197]"
+            )
 
     def __str__(self) -> str:
         return f"{self.point}:{self.nth}:{self.signal}"
@@ -120,5 +124,5 @@ def _parsed(text: str) -> Fault:
     point, _, rest = text.strip().partition(":")
     nth, _, name = rest.partition(":")
     if not (point and nth.isdecimal() and name):
-        raise UserError(f"{text!r} is no fault; expected POINT:NTH:SIGNAL")
+        raise UserError(f"{text!r} is no fault; expected POINT:NTH:SIGNAL [DPWA-E195]")
     return Fault(point, int(nth), name)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
-from dpwa.errors import UserError
+from dpwa.errors import UserError, without_codes
 from dpwa.lifecycle import Closeable
 
 INTERFACE = "dpwa0"
@@ -66,7 +66,7 @@ class Namespaces(Closeable, Sequence[Host]):
 
     def __init__(self, count: int, *, rate_mbit: float | None = None, loss: float = 0.0) -> None:
         _require_in_range(count, rate_mbit, loss)
-        reason = namespaces_missing(loss=loss > 0.0)
+        reason = _missing(loss=loss > 0.0)
         if reason:
             raise UserError(reason)
         remove_stale()
@@ -100,6 +100,7 @@ class Namespaces(Closeable, Sequence[Host]):
         if len(set(listed)) < len(listed) or not set(listed) <= set(range(len(self))):
             raise UserError(
                 f"{groups} are no groups of the hosts 0 to {len(self) - 1}, each at most once"
+                " [DPWA-E203]"
             )
         for number, group in enumerate([*groups, *([n] for n in alone)]):
             self._plug(group, f"br{number}")
@@ -159,20 +160,24 @@ def namespaces_missing(*, loss: bool = False) -> str:
     Args:
         loss: whether packets are to be lost.
     """
+    return without_codes(_missing(loss=loss))
+
+
+def _missing(*, loss: bool) -> str:
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
-        return f"this needs {' and '.join(missing)} (package iproute2)"
+        return f"this needs {' and '.join(missing)} (package iproute2) [DPWA-E234]"
     if os.geteuid() != 0:
-        return "only root may make network namespaces"
+        return "only root may make network namespaces [DPWA-E235]"
     if loss and shutil.which("nft") is None:
-        return "losing packets needs nft (package nftables)"
+        return "losing packets needs nft (package nftables) [DPWA-E236]"
     probe = f"dpwa-{os.getpid()}-{next(_serial)}-probe"
     try:
         _do(f"ip netns add {probe}")
         if loss:
             _lose(Host(probe, ""), 0.5)
     except UserError as error:
-        return f"namespaces cannot be made here: {error.text}"
+        return f"namespaces cannot be made here: {error.text} [DPWA-E237]"
     finally:
         _remove(probe)
     return ""
@@ -222,8 +227,10 @@ def _run(command: Sequence[str]) -> None:
 
 def _require_in_range(count: int, rate_mbit: float | None, loss: float) -> None:
     if not 1 <= count <= _HOSTS_AT_MOST:
-        raise UserError(f"count is {count}, but must be from 1 to {_HOSTS_AT_MOST}")
+        raise UserError(f"count is {count}, but must be from 1 to {_HOSTS_AT_MOST} [DPWA-E198]")
     if rate_mbit is not None and rate_mbit <= 0.0:
-        raise UserError(f"rate_mbit is {rate_mbit}, but must be above 0, or None for no limit")
+        raise UserError(
+            f"rate_mbit is {rate_mbit}, but must be above 0, or None for no limit [DPWA-E199]"
+        )
     if not 0.0 <= loss <= 1.0:
-        raise UserError(f"loss is {loss}, but must be from 0 to 1")
+        raise UserError(f"loss is {loss}, but must be from 0 to 1 [DPWA-E200]")

@@ -62,7 +62,7 @@ class FaultyProcess(Closeable):
                 raise TimeoutError(f"process {self.popen.pid} met no fault in {timeout_s} s")
             time.sleep(_LOOK_EVERY_S)
         if code >= 0:
-            raise UserError(f"the program has ended with code {code} before any fault")
+            raise UserError(f"the program has ended with code {code} before any fault [DPWA-E204]")
         return signal.Signals(-code)
 
     def stop(self) -> None:

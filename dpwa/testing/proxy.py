@@ -154,7 +154,7 @@ class TcpProxy(Closeable):
         """Let the proxy's thread do something, and wait until it is done."""
         if self._loop.is_closed():
             work.close()
-            raise ClosedError("this proxy is closed")
+            raise ClosedError("this proxy is closed [DPWA-E205]")
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
 
     # All below runs on the proxy's thread.
@@ -307,8 +307,9 @@ def _reset(connection: Any) -> None:
 def _require_in_range(delay_s: float, jitter_s: float, bandwidth: float | None) -> None:
     for name, value in (("delay_s", delay_s), ("jitter_s", jitter_s)):
         if value < 0.0:
-            raise UserError(f"{name} is {value}, but must be at least 0")
+            raise UserError(f"{name} is {value}, but must be at least 0 [DPWA-E202]")
     if bandwidth is not None and bandwidth <= 0.0:
         raise UserError(
             f"bandwidth_bytes_per_s is {bandwidth}, but must be above 0, or None for no limit"
+            " [DPWA-E201]"
         )

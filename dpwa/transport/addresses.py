@@ -30,7 +30,7 @@ def resolved(endpoint: str) -> str:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # the latter: no name at all, such as `a..b`
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise AddressError(f"cannot listen on {endpoint}: {reason}") from None
+        raise AddressError(f"cannot listen on {endpoint}: {reason} [DPWA-E051]") from None
     # IPv4 first: it is what peers try for a name such as localhost.
     _, _, _, _, first = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return tcp_endpoint(str(first[0]), port)
@@ -103,7 +103,7 @@ def all_resolved(endpoint: str) -> tuple[str, ...]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise AddressError(f"{host} has no address: {reason}") from None
+        raise AddressError(f"{host} has no address: {reason} [DPWA-E093]") from None
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)
     hosts = dict.fromkeys(str(entry[4][0]) for entry in found)
     return tuple(tcp_endpoint(host, port) for host in hosts)

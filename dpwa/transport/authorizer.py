@@ -7,16 +7,16 @@ counts who comes, who is refused and who has said nothing.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
 import zmq
 
-from dpwa.message_codes import get_log
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import fingerprint
 from dpwa.types import JsonObject
 
-log = get_log("dpwa.gate")
+log = logging.getLogger("dpwa.gate")
 
 Socket = zmq.Socket[bytes]
 
@@ -143,7 +143,7 @@ class CurveAuthorizer(Authorizer):
         if public not in self._strangers and len(self._strangers) < STRANGERS_NAMED:
             self._strangers.add(public)
             log.warning(
-                "%s: refused %s, whose key is not allowed: %s (fingerprint %s)",
+                "%s: refused %s, whose key is not allowed: %s (fingerprint %s) [DPWA-W025]",
                 self._name,
                 address or "a process of this machine",
                 public,

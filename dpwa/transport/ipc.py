@@ -38,11 +38,11 @@ def claimed(endpoint: str) -> Iterator[None]:
         lock = _take_lock(path + LOCK_SUFFIX)
     except OSError as error:
         reason = IN_USE if isinstance(error, BlockingIOError) else error.strerror
-        raise AddressError(f"cannot listen on {endpoint}: {reason}") from None
+        raise AddressError(f"cannot listen on {endpoint}: {reason} [DPWA-E051]") from None
     try:
         reason = _obstacle(path)
         if reason:
-            raise AddressError(f"cannot listen on {endpoint}: {reason}")
+            raise AddressError(f"cannot listen on {endpoint}: {reason} [DPWA-E051]")
         try:
             yield
         finally:

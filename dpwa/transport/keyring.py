@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +10,9 @@ from pathlib import Path
 
 from dpwa.config.public_keys import AllowedKeys
 from dpwa.errors import UserError
-from dpwa.message_codes import get_log
 from dpwa.transport.keys import KeyFolder, KeyPair, require_curve
 
-log = get_log("dpwa.keys")
+log = logging.getLogger("dpwa.keys")
 
 Look = tuple[tuple[str, int, int, int, int, int], ...]  # of each file: what changes when it does
 
@@ -80,7 +80,8 @@ class Keyring:
                 return False
             found = self._read()
         except (UserError, OSError) as error:
-            self._tell([f"keys are not read again: {error}"])
+            code = "" if isinstance(error, UserError) else " [DPWA-W048]"
+            self._tell([f"keys are not read again: {error}{code}"])
             return False
         # Once more next time: a second change within one tick of the file system's clock would
         # leave files that look the same; and what could not be read may be readable by then.
@@ -113,9 +114,13 @@ class Keyring:
 
 def _require_new(name: str, public: str, keys: Mapping[str, str], names: Mapping[str, str]) -> None:
     if keys.get(name, public) != public:
-        raise UserError(f"{name} has one key under `allow` and another one in the folder: not used")
+        raise UserError(
+            f"{name} has one key under `allow` and another one in the folder: not used [DPWA-E097]"
+        )
     if names.get(public, name) != name:
-        raise UserError(f"{name} and {names[public]} have the same key: {name} is not let in")
+        raise UserError(
+            f"{name} and {names[public]} have the same key: {name} is not let in [DPWA-E098]"
+        )
 
 
 def _look(folder: Path) -> Look:

@@ -80,7 +80,7 @@ def require_curve() -> None:
     if not zmq.has("curve"):
         raise UserError(
             f"`security: curve` needs a libzmq with CURVE, and {zmq.zmq_version()} here has none; "
-            "the wheels of pyzmq have it: pip install --force-reinstall pyzmq"
+            "the wheels of pyzmq have it: pip install --force-reinstall pyzmq [DPWA-E100]"
         )
 
 
@@ -114,7 +114,7 @@ class KeyFolder:
         self.require_closed()
         if not path.exists():
             make = f"dpwa keys new {name} --keys {shlex.quote(str(self.path))}"
-            raise UserError(f"{path}: no secret key of {name} (make one with `{make}`)")
+            raise UserError(f"{path}: no secret key of {name} (make one with `{make}`) [DPWA-E102]")
         secret = _read(path, _SECRET, _OF_OTHERS, "others can read this secret key: chmod 600")
         public = zmq.curve_public(secret.reveal())
         return KeyPair(public.decode(), secret)
@@ -155,14 +155,16 @@ class KeyFolder:
         try:
             path.unlink()
         except OSError as error:
-            raise UserError(f"{path}: cannot be removed ({error.strerror})") from None
+            raise UserError(f"{path}: cannot be removed ({error.strerror}) [DPWA-E104]") from None
 
     def _make_folders(self) -> None:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.allowed.mkdir(mode=0o755, exist_ok=True)
         except OSError as error:
-            raise UserError(f"{error.filename}: cannot be made ({error.strerror})") from None
+            raise UserError(
+                f"{error.filename}: cannot be made ({error.strerror}) [DPWA-E105]"
+            ) from None
         self.require_closed()
 
     def _write_public(self, name: str, public: str) -> None:
@@ -182,7 +184,7 @@ def _names(folder: Path, suffix: str) -> list[str]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{folder}: cannot be read ({error.strerror}) [DPWA-E103]") from None
     names = [name.removesuffix(suffix) for name in files if name.endswith(suffix)]
     return sorted(name for name in names if is_label(name))
 
@@ -195,13 +197,15 @@ def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
             _require_mode(path, os.fstat(file.fileno()).st_mode, forbidden, advice)
             found = list(_lines(SecretKey(file.read(_MAX_FILE_BYTES))))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}) [DPWA-E103]") from None
     match found:
         case [(kind, SecretKey() as key)] if kind == word:
             return key
     is_secret = word != _SECRET and any(kind == _SECRET for kind, _ in found)
     got = " (got a secret key, which is for nobody else)" if is_secret else ""
-    raise UserError(f"{path}: expected one line `{word} KEY` with a key of 40 characters{got}")
+    raise UserError(
+        f"{path}: expected one line `{word} KEY` with a key of 40 characters{got} [DPWA-E099]"
+    )
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -220,7 +224,7 @@ def _lines(content: SecretKey) -> Iterator[tuple[str, SecretKey | None]]:
 def _require_mode(path: Path, mode: int, forbidden: int, advice: str) -> None:
     if mode & forbidden:
         where = shlex.quote(str(path))
-        raise UserError(f"{path}: mode {stat.S_IMODE(mode):04o}, {advice} {where}")
+        raise UserError(f"{path}: mode {stat.S_IMODE(mode):04o}, {advice} {where} [DPWA-E101]")
 
 
 def _write_new(path: Path, content: SecretKey, mode: int) -> None:
@@ -235,8 +239,8 @@ def _write_new(path: Path, content: SecretKey, mode: int) -> None:
         raise _exists(path) from None
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be written ({error.strerror}) [DPWA-E024]") from None
 
 
 def _exists(path: Path) -> UserError:
-    return UserError(f"{path}: exists already, and keys are never overwritten")
+    return UserError(f"{path}: exists already, and keys are never overwritten [DPWA-E227]")

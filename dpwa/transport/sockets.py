@@ -260,11 +260,12 @@ def _why_not(endpoint: str, error: OSError | zmq.ZMQError) -> str:
             return (
                 f"cannot listen on {endpoint}: the port is already in use{holder(int(port))} "
                 f"(free: {free_range(host.strip('[]'), 1)}; `dpwa launch -n N` finds free ones)"
+                " [DPWA-E051]"
             )
         case zmq.EADDRNOTAVAIL | errno.ENODEV:
             return (
                 f"cannot listen on {endpoint}: not an address of this machine "
-                "(set `bind` to the address to listen on)"
+                "(set `bind` to the address to listen on) [DPWA-E051]"
             )
         case _:
-            return f"cannot listen on {endpoint}: {error.strerror}"
+            return f"cannot listen on {endpoint}: {error.strerror} [DPWA-E051]"

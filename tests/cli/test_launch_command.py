@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.codes import without_codes
 from support.launched import IMPORTS, LAUNCH, assert_gone, interruptible, launch, python
 from support.ports import free_ports
 from support.terminals import IN_A_TERMINAL, on_terminal
 from support.times import at_most
 
 from dpwa.config import load_config
+from dpwa.errors import without_codes
 from dpwa.launch.configs import run_folder
 from dpwa.launch.stopping import PASSED_ON, STOP_SIGNALS
 

@@ -12,7 +12,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from rich.cells import cell_len
-from support.codes import without_codes
 from support.commands import run_dpwa
 from support.imposters import imposter
 from support.launched import DPWA, interruptible
@@ -25,6 +24,7 @@ from support.times import at_most
 from dpwa import DpwaConnection
 from dpwa.cli.top import press
 from dpwa.cli.top_page import SORTS, Screen, Shown, ViewChoices, lines_of
+from dpwa.errors import without_codes
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import NAMES
 from dpwa.observe.rates import Rates

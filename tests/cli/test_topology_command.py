@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import typer
-from support.codes import without_codes
 from typer.testing import CliRunner
 
 from dpwa.cli.topology import topology
-from dpwa.errors import ConfigError, UnknownNameError, UserError
+from dpwa.errors import ConfigError, UnknownNameError, UserError, without_codes
 from dpwa.policy.topology import topology_names
 
 APP = typer.Typer()

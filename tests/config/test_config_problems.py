@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from support.codes import without_codes
 from support.examples import examples
 from support.times import at_most
 
@@ -21,7 +20,7 @@ from dpwa.config import Config, NodeConfig, load_config
 from dpwa.config.methods import method_names, methods
 from dpwa.config.model import LinkConfig, TopKOptions
 from dpwa.config.schema import options_model, setting_names
-from dpwa.errors import ConfigError
+from dpwa.errors import ConfigError, without_codes
 from dpwa.policy.topology import topology_names
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -482,8 +481,10 @@ def test_any_text_is_a_configuration_or_explained(text: str) -> None:
 def test_the_documentation_shows_what_is_printed(tmp_path: Path) -> None:
     section = DOCUMENTATION.read_text(encoding="utf-8").partition("\n## Mistakes\n")[2]
     _, example, _, printed, *_ = section.split("```")
-    problems = problems_of(example.removeprefix("yaml\n"), tmp_path)
-    assert str(ConfigError(problems)) == printed.strip()
+    (tmp_path / "run.yaml").write_text(example.removeprefix("yaml\n"))
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "run.yaml", environ={})
+    assert str(caught.value).replace(f"{tmp_path}{os.sep}", "") == printed.strip()
 
 
 def test_stability_is_judged_even_beside_other_mistakes(tmp_path: Path) -> None:

@@ -1,89 +1,88 @@
 """The troubleshooting page explains every warning and error that users can see, by its code."""
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
-import pytest
-from support.messages import (
-    CATALOGUE,
-    EXPLAIN,
-    PACKAGE,
-    Message,
-    catalogue,
-    hidden,
-    messages,
-    missing,
-    rows,
-    stale,
-)
+from dpwa import errors
 
-from dpwa.message_codes import code_of
-
-
-def test_every_message_is_explained():
-    found = "\n".join(f"  {message.where}: {message.text}" for message in missing())
-    assert not found, (
-        f"docs/troubleshooting.md has no row for these messages:\n{found}\n"
-        "`python tests/support/messages.py --add` adds rows to be explained"
-    )
+ROOT = Path(__file__).parents[2]
+SOURCES = {path: path.read_text("utf-8") for path in sorted((ROOT / "dpwa").rglob("*.py"))}
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
+ROW = re.compile(r'^\| <a id="(.*?)"></a>(\S+) \| (`+) ?(.+?) ?\3 \| (.*) \|$', re.MULTILINE)
+ROWS = [(code, beginning, anchor, why) for anchor, code, _, beginning, why in ROW.findall(PAGE)]
+GONE = re.findall(r"DPWA-[EW]\d{3}", PAGE.rpartition("Codes of messages that are gone")[2])
+ERRORS = {
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type)
+    and issubclass(kind, errors.DpwaError)
+    and not issubclass(kind, errors.PeerError)
+}
+LOGGED = {"warning", "error", "critical", "exception"}
 
 
-def test_no_message_is_out_of_sight():
-    assert hidden() == [], "tests/support/messages.py: SENTENCES names what makes the text"
+def test_what_is_shown_has_codes_of_the_page_and_each_of_these_is_shown_somewhere():
+    codes = [code for code, *_ in ROWS]
+    assert sorted(set(codes)) == sorted(codes), "two rows have one code"
+    shown = {code for text in SOURCES.values() for code in re.findall(r"\[(DPWA-\w+)\]", text)}
+    assert shown == set(codes)
 
 
-def test_every_row_stands_for_a_message():
-    assert stale() == [], "`python tests/support/messages.py --stale` lists them"
+def test_no_code_is_given_twice():
+    numbers = sorted([code for code, *_ in ROWS] + GONE)
+    for letter in "EW":
+        given = [code for code in numbers if code[5] == letter]
+        assert given == [f"DPWA-{letter}{n:03}" for n in range(1, len(given) + 1)]
 
 
-def test_every_row_has_a_code_an_anchor_and_an_explanation():
-    assert len(rows()) > 100
-    for row in rows():
-        assert re.fullmatch(r"DPWA-[EW]\d{3}", row.code), f"{row}: --add gives it a code"
-        assert row.anchor == row.code.lower()
-        assert row.why
-        assert EXPLAIN not in row.why, f"{row.code} is to be explained"
-        assert "as above" not in row.why.lower(), f"{row.code}: links lead to one row"
+def test_every_row_has_an_anchor_and_an_explanation():
+    assert len(ROWS) == PAGE.count("</a>DPWA-") > 100
+    for code, beginning, anchor, why in ROWS:
+        assert anchor == code.lower()
+        assert len(why) > 10, code
+        assert "as above" not in why.lower(), f"{code}: links lead to one row"
+        assert [row[0][5] for row in ROWS if row[1] == beginning].count(code[5]) == 1, beginning
 
 
-def test_no_row_and_no_code_is_there_twice():
-    for found in ([row.code for row in rows()], [(row.letter, row.beginning) for row in rows()]):
-        assert sorted(set(found)) == sorted(found)
+def test_every_row_begins_as_some_message_does():
+    texts = "\n".join(text for source in SOURCES.values() for text in literals(ast.parse(source)))
+    for code, beginning, *_ in ROWS:
+        longest = max(re.split(r"…(?:: )?", beginning), key=len).strip("` ")
+        assert longest in texts, f"{code}: {beginning}"
 
 
-def test_the_package_knows_the_codes_of_the_page():
-    in_use = {code: beginning for code, beginning in catalogue().items() if beginning}
-    assert in_use == {row.code: row.beginning for row in rows()}, "--add writes them"
-    lines = CATALOGUE.read_text("utf-8").splitlines()
-    assert lines == sorted(lines)
-    assert len(catalogue()) == len(lines)
+def test_every_text_that_is_shown_has_a_code():
+    bare = []
+    for path, source in SOURCES.items():
+        for call in ast.walk(ast.parse(source)):
+            if isinstance(call, ast.Call) and shows(call.func):
+                text = "".join(text for argument in call.args for text in literals(argument))
+                if re.search("[A-Za-z]{3}", text) and "[DPWA-" not in text:
+                    bare.append(f"{path}:{call.lineno}: {text}")
+    assert bare == [], "see CONTRIBUTING.md"
 
 
-@pytest.mark.parametrize("filled", ["…", "w1", "17", "'a name'", "/tmp/run.yaml:3:7"])
-def test_the_code_of_a_message_is_found_whatever_is_filled_in(filled):
-    def of(message: Message) -> str | None:
-        return code_of(message.text.replace("…", filled), message.letter)
-
-    wrong = [(m.where, m.text, of(m)) for m in messages() if m.row and of(m) != m.row.code]
-    assert wrong == []
-
-
-def test_what_is_logged_goes_through_loggers_that_add_codes():
-    direct = [
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if "logging.getLogger(" in path.read_text("utf-8")
-    ]
-    setting_levels = ["node/node.py", "sim/nodes/engine.py"]
-    assert sorted(direct) == ["message_codes.py", *setting_levels], "log = get_log(NAME)"
+def shows(function: ast.expr) -> bool:
+    """Return whether a call of it makes an error, or logs a warning."""
+    match function:
+        case ast.Attribute(value=ast.Name(id="log"), attr=name):
+            return name in LOGGED
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name in ERRORS
+    return False
 
 
-def test_messages_are_found_in_all_forms():
-    texts = [message.text for message in messages()]
-    assert "…: refused …, whose key is not allowed: … (fingerprint …)" in texts  # logged
-    assert "…: remembers no members: … …" in texts  # from a variable
-    assert "…: exists already; --force overwrites it" in texts  # an f-string
-    assert "…: peer … ……" in texts  # of a level that varies
-    assert "…: exists already, and keys are never overwritten" in texts  # returned, to be raised
-    assert "…: unknown key, expected none" in texts  # about a configuration
-    assert "…: push_sum.probability 0: nobody ever asks" in "\n".join(texts)  # said by another one
-    assert not [text for text in texts if "%s" in text]
+def literals(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts that are written in a part of a program, with `…` for what is filled in."""
+    match tree:
+        case ast.Constant(value=str(text)):
+            yield re.sub(r"%[-+ #0]*[\d.*]*[sdgrfx]", "…", text)
+        case ast.JoinedStr(values=values):
+            yield "".join(
+                "".join(literals(v)) if isinstance(v, ast.Constant) else "…" for v in values
+            )
+        case _:
+            for part in ast.iter_child_nodes(tree):
+                yield from literals(part)

@@ -371,7 +371,7 @@ def test_a_waiting_node_says_so_at_once_when_all_tries_have_failed_and_then_ever
     assert told == [5, 105, 205, 305]
     line = wait.line(60.0, problems, has_tried=True)
     assert line.startswith("b: not let in yet, asks for 240 s more (join_timeout_s): tcp://h:1: ")
-    assert line.endswith("tcp://h:8: nothing answers; and 2 more")
+    assert line.endswith("tcp://h:8: nothing answers; and 2 more [DPWA-W041]")
     assert not wait.is_over(299.9)
     assert wait.is_over(300.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import threading
@@ -21,13 +22,12 @@ from dpwa.config import ConfigSource, load_config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import ClosedError, DpwaError, ParametersError, UserError
 from dpwa.lifecycle import require_own_process
-from dpwa.message_codes import get_log
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.node import Node
 from dpwa.state.states import States
 from dpwa.types import Loss, loss_value
 
-log = get_log("dpwa.adapters")
+log = logging.getLogger("dpwa.adapters")
 
 
 class Adapter(Protocol):
@@ -112,7 +112,7 @@ class NodeElsewhere:
     def _check_open(self) -> None:
         self.check_process()
         if self._is_closed:
-            raise ClosedError(f"node {self.name!r} is closed")
+            raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
 
     def described(self) -> str:
         state = "closed" if self._is_closed else f"clock {self.clock:.4g}"
@@ -128,7 +128,7 @@ class NodeElsewhere:
     def __getattr__(self, name: str) -> NoReturn:
         raise UserError(
             f"{name!r} is known on rank 0 of the model's process group only, which has the node "
-            f"{self.__dict__.get('name')!r}; this is rank {self.__dict__.get('_rank')}"
+            f"{self.__dict__.get('name')!r}; this is rank {self.__dict__.get('_rank')} [DPWA-E138]"
         )
 
 
@@ -182,13 +182,13 @@ def require_alike(forms: Sequence[Form]) -> None:
         if form.name != first.name:
             raise UserError(
                 "the ranks that hold a module together are one node: rank 0 of its process "
-                f"group calls it {first.name!r}, rank {rank} {form.name!r}"
+                f"group calls it {first.name!r}, rank {rank} {form.name!r} [DPWA-E140]"
             )
         for what in ("leader_loss", "optimizer", "scheduler"):
             if getattr(form, f"has_{what}") != getattr(first, f"has_{what}"):
                 raise UserError(
                     f"rank 0 and rank {rank} of the model's process group must both have "
-                    f"`{what}`, or neither"
+                    f"`{what}`, or neither [DPWA-E142]"
                 )
 
 
@@ -271,7 +271,7 @@ class RankGroup:
         if problems:
             raise ParametersError(
                 "the same call has failed on another rank of the model's process group: what was "
-                "raised there says why"
+                "raised there says why [DPWA-E139]"
             )
         self._leader_loss = leader_total / leader_count if leader_count else None
         mean = total / count if count else None

@@ -157,7 +157,7 @@ class Replicas(RankGroup):
             if adapter._state.layout.fingerprint != outcome.fingerprint:
                 raise ParametersError(
                     f"rank {self.rank} of the model's process group has other trainable parameters "
-                    "than rank 0: freeze and replace them on all ranks alike"
+                    "than rank 0: freeze and replace them on all ranks alike [DPWA-E141]"
                 )
             self._send_all(entry.tensor for entry in adapter._state.entries)
         return outcome.result

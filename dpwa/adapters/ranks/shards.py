@@ -53,11 +53,13 @@ def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]], s
     if len({len(ranks) for ranks in members}) > 1:
         raise UserError(
             "groups of ranks of different sizes hold the model; expected as many ranks in each"
+            " [DPWA-E130]"
         )
     if len(members) == 1:
         raise UserError(
             "all processes of this run hold one sharded model, and there is nobody to gossip with: "
             "start each group of ranks as a run of its own, with DPWA_CONFIG and DPWA_NAME set"
+            " [DPWA-E131]"
         )
     nodes = {node["name"]: node for node in _nodes(config)}
     own = [{**nodes[ranks[rank]], "name": ranks[0]} for ranks in members]
@@ -112,7 +114,9 @@ def _require_possible(config: Config) -> None:
     }
     for what, is_so in problems.items():
         if is_so:
-            raise UserError(f"a model that is sharded over ranks cannot be trained with {what}")
+            raise UserError(
+                f"a model that is sharded over ranks cannot be trained with {what} [DPWA-E132]"
+            )
 
 
 def _require_room(config: Config, size: int) -> None:
@@ -125,7 +129,7 @@ def _require_room(config: Config, size: int) -> None:
                 raise UserError(
                     f"too few ports between nodes {other!r} and {node.name!r} on {node.host}: each "
                     f"of the {size} ranks that the model is sharded over listens on one, from that "
-                    "of the node on"
+                    "of the node on [DPWA-E133]"
                 )
 
 
@@ -373,7 +377,7 @@ def shards_of_module(net: nn.Module) -> Shards | None:
     if len(meshes) > 1:
         raise ParametersError(
             f"the parameters are sharded over a device mesh each, {len(meshes)} of them: shard the "
-            "whole module over one"
+            "whole module over one [DPWA-E134]"
         )
     mesh = meshes[0]
     if mesh.ndim == 1:
@@ -383,7 +387,7 @@ def shards_of_module(net: nn.Module) -> Shards | None:
     else:
         raise ParametersError(
             f"the parameters are sharded over a device mesh {tuple(mesh.shape)} that is a part of "
-            "the process group: use a mesh of one dimension, or of all ranks"
+            "the process group: use a mesh of one dimension, or of all ranks [DPWA-E134]"
         )
     copies = math.prod(
         size

@@ -49,7 +49,9 @@ class TopK(Codec):
 
     def __init__(self, keep: float = DEFAULT_KEEP) -> None:
         if not 0.0 < keep <= 1.0:
-            raise UserError(f"the codec topk keeps a share over 0 and up to 1, not {keep!r}")
+            raise UserError(
+                f"the codec topk keeps a share over 0 and up to 1, not {keep!r} [DPWA-E122]"
+            )
         self._keep = keep
         self._scratch = Scratch()
 

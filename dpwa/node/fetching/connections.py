@@ -10,6 +10,7 @@ longest to close its connection, which that one does when idle.
 
 from __future__ import annotations
 
+import logging
 import resource
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from contextlib import suppress
 
 import zmq
 
-from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.runtime import NODE_NEEDS, DescriptorsError, open_descriptors
@@ -25,7 +25,7 @@ from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
 
-log = get_log("dpwa.tx")
+log = logging.getLogger("dpwa.tx")
 
 IDLE_AFTER_S = 5.0  # a connection that was not used for so long is closed, if peers are many
 ANSWERED_WITHIN_S = 1.0  # what was just asked on a connection that a peer wants closed
@@ -87,7 +87,8 @@ class Connections:
             self._needs_all = True
             if len(self.channels) > self._most:
                 log.warning(
-                    "%s: needs a connection to each of %d peers and may have %d: set `connections`",
+                    "%s: needs a connection to each of %d peers and may have %d: set `connections`"
+                    " [DPWA-W010]",
                     self._context.name,
                     len(self.channels),
                     self._most,
@@ -109,7 +110,12 @@ class Connections:
         except zmq.ZMQError as error:
             if not channel.obstacle:
                 why = error.strerror
-                log.error("cannot connect to %s at %s: %s", channel.peer, channel.endpoint, why)
+                log.error(
+                    "cannot connect to %s at %s: %s [DPWA-W003]",
+                    channel.peer,
+                    channel.endpoint,
+                    why,
+                )
             channel.obstacle = str(error.strerror)
             self._context.peer_table.trouble(channel.peer, channel.obstacle)
             return False
@@ -217,7 +223,12 @@ class Connections:
             self._sockets[socket] = channel
         self._context.peer_table.trouble(link.peer, link.problem)
         if link.state is LinkState.DOWN:
-            log.warning("%s: not connected to %s: %s", self._context.name, link.peer, link.problem)
+            log.warning(
+                "%s: not connected to %s: %s [DPWA-W009]",
+                self._context.name,
+                link.peer,
+                link.problem,
+            )
 
 
 class Visitors:
@@ -244,7 +255,7 @@ def affordable(connections: int, name: str) -> int:
     fewer = min(connections, max(FEWEST, (limit - others) // DESCRIPTORS))
     log.warning(
         "%s: `connections: %d` needs %d descriptors and this process may open %d "
-        "(see `ulimit -n`): at most %d connections",
+        "(see `ulimit -n`): at most %d connections [DPWA-W011]",
         name,
         connections,
         needed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from dpwa.data.delta_base import DeltaBase
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import remains
-from dpwa.message_codes import get_log
 from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.incoming import IncomingSnapshot
 from dpwa.transport.link import LinkState, PeerLink
@@ -21,7 +21,7 @@ from dpwa.types import Frame
 from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory
 from dpwa.wire.messages import Message
 
-log = get_log("dpwa.tx")
+log = logging.getLogger("dpwa.tx")
 
 MOST_UNSENT = 4
 

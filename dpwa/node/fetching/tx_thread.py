@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Iterable
 
@@ -10,7 +11,6 @@ import zmq
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.message_codes import get_log
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.commands import (
     AddPeer,
@@ -44,7 +44,7 @@ from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import GoAway, Goodbye, Message, NewsMessage, Refused, decode
 from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
 
-log = get_log("dpwa.tx")
+log = logging.getLogger("dpwa.tx")
 
 FAREWELL_S = 1.0  # a peer that takes longer to answer does without
 FAREWELLS_PER_TURN = 16  # of one peer, before the others and the deadline are looked at
@@ -122,7 +122,7 @@ class Listeners:
         try:
             listener.ended()
         except Exception:
-            log.exception("%s did not end as it should", type(listener).__name__)
+            log.exception("%s did not end as it should [DPWA-W015]", type(listener).__name__)
 
     def end(self) -> None:
         for listener in list(self._listeners):
@@ -216,7 +216,9 @@ class TxThread(NodeThread):
             try:
                 self._step(ready)
             except Exception:
-                log.exception("a fetch failed for an unforeseen reason; the node goes on")
+                log.exception(
+                    "a fetch failed for an unforeseen reason; the node goes on [DPWA-W014]"
+                )
                 self._fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self._fetcher.give_up(Outcome.TIMED_OUT)
         self._deliver_decisions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,6 @@ from typing import Any
 import zmq
 
 from dpwa.errors import AddressError, ProtocolError, VersionError
-from dpwa.message_codes import get_log
 from dpwa.node.fetching.connections import Visitors
 from dpwa.node.node_thread import NodeThread
 from dpwa.node.serving.admission import AdmissionControl
@@ -34,7 +34,7 @@ from dpwa.types import Frame
 from dpwa.wire.messages import GoAway, Message, Refused, Status, decode, encode
 from dpwa.wire.watching import HistoryMessage
 
-log = get_log("dpwa.rx")
+log = logging.getLogger("dpwa.rx")
 
 
 IDLE_POLL_MS = 1_000
@@ -188,7 +188,7 @@ class RxThread(NodeThread):
                     give_back_memory()
             except Exception:
                 self.bad_messages += 1
-                log.exception("a message could not be answered; the node goes on")
+                log.exception("a message could not be answered; the node goes on [DPWA-W017]")
 
     def _look_for_descriptors(self, now: float) -> None:
         """Warn now and then if nobody can connect: without descriptors, they get no answer."""
@@ -197,7 +197,7 @@ class RxThread(NodeThread):
             self._look_at = now + SHORT_AGAIN_S
             log.warning(
                 "%s: no peer can connect: this process has no file descriptors left "
-                "(see `ulimit -n`)",
+                "(see `ulimit -n`) [DPWA-W075]",
                 self._name,
             )
 

@@ -6,13 +6,13 @@ it in its next `wait`.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 
 from dpwa.algorithms import Terms
 from dpwa.data.snapshot import Lease, SnapshotPool
-from dpwa.message_codes import get_log
 from dpwa.node.fetching.incoming import IsFinite
 from dpwa.node.transactions.record import (
     AgreedTerms,
@@ -28,7 +28,7 @@ from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
 
-log = get_log("dpwa.transactions")
+log = logging.getLogger("dpwa.transactions")
 
 RESEND_S = 0.25
 
@@ -60,7 +60,7 @@ class Deliveries:
             self._lost = lost
             log.warning(
                 "%s: %d of %d transactions ended without an answer for %g s: "
-                "%s may be counted twice or lost; is the network cut?",
+                "%s may be counted twice or lost; is the network cut? [DPWA-W013]",
                 self._name,
                 lost,
                 lost + counts["committed"],

@@ -420,7 +420,9 @@ def listen(host: str, port: int | None) -> socket.socket:
             problem = error
     reason = problem.strerror if problem is not None else ""
     place = f"{host}:{port if port is not None else DEFAULT_PORT}"
-    raise UserError(f"--port: expected a free port of this machine (got {place}: {reason})")
+    raise UserError(
+        f"--port: expected a free port of this machine (got {place}: {reason}) [DPWA-E251]"
+    )
 
 
 def serve(app: Starlette, sockets: list[socket.socket]) -> None:

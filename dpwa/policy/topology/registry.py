@@ -85,6 +85,7 @@ def neighbours_of(
         raise UserError(
             f"topology {topology.name!r} returned {list(found)} for node {index} of {nodes} in "
             f"round {round_number}; expected other nodes from 0 to {nodes - 1}, each once"
+            " [DPWA-E009]"
         )
     return found
 
@@ -115,7 +116,9 @@ def edges_rule(edges: EdgeList) -> NeighbourRule:
 
     def rule(options: object, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
         if nodes != len(edges.names):
-            raise UserError(f"the edges are of {len(edges.names)} nodes, expected {nodes}")
+            raise UserError(
+                f"the edges are of {len(edges.names)} nodes, expected {nodes} [DPWA-E011]"
+            )
         return edges.neighbours(index)
 
     return rule

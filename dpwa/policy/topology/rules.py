@@ -162,6 +162,7 @@ def star(
     if options.center >= nodes:
         raise UserError(
             f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"
+            " [DPWA-E010]"
         )
     return _others(index, nodes) if index == options.center else (options.center,)
 
@@ -187,7 +188,7 @@ def file(options: FileOptions, index: int, nodes: int, round_number: int) -> Seq
 
     This rule only holds the name: `edges_topology` makes the topology of edges that have been read.
     """
-    raise UserError(f"the edges in {options.path} have not been read")
+    raise UserError(f"the edges in {options.path} have not been read [DPWA-E012]")
 
 
 def _others(index: int, nodes: int) -> Sequence[int]:

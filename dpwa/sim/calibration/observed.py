@@ -95,6 +95,7 @@ def observe(run: Run) -> ObservedRun:
         found = ", ".join(run.nodes)
         raise UserError(
             f"{run.folder}: expected the run logs of {LEAST_NODES} nodes or more (got {found})"
+            " [DPWA-E297]"
         )
     settings = _common_settings(run, logs)
     observed = {log.name: _observed(log) for log in logs}
@@ -121,14 +122,14 @@ def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
         if not isinstance(settings, dict) or (known and "step_changes_s2" not in known):
             raise UserError(
                 f"{run.folder}: expected logs that have the settings of the run (got {log.name}, "
-                "of an older dpwa)"
+                "of an older dpwa) [DPWA-E298]"
             )
         wanted = wanted or {}
         differ = [k for k in settings if k != "log_level" and settings[k] != wanted.get(k)]
         if differ:
             raise UserError(
                 f"{run.folder}: expected the logs of one run ({first.name} and {log.name} differ "
-                f"in {', '.join(differ[:MOST_TOLD])})"
+                f"in {', '.join(differ[:MOST_TOLD])}) [DPWA-E299]"
             )
     found: Mapping[str, Any] = first.told["settings"]
     return found
@@ -143,7 +144,7 @@ def _require_length(run: Run, too_short: Sequence[str]) -> None:
         named = ", ".join(too_short[:MOST_TOLD]) + (", ..." if too_short[MOST_TOLD:] else "")
         raise UserError(
             f"{run.folder}: too short to tell: expected {LEAST_STEPS} steps of each node or more, "
-            f"between its second second and its last one (too few of {named})"
+            f"between its second second and its last one (too few of {named}) [DPWA-E300]"
         )
 
 

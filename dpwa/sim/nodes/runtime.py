@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise UserError(
         "detail: nodes needs greenlet: pip install -c constraints.txt '.[sim]'; detail: rules does "
-        "without"
+        "without [DPWA-E293]"
     ) from error
 
 if TYPE_CHECKING:

@@ -56,9 +56,13 @@ def _check(spec: RunSpec) -> None:
     }
     for setting, is_set in left_out.items():
         if is_set:
-            raise UserError(f"{setting}: expected it unset with detail: rules, which leaves it out")
+            raise UserError(
+                f"{setting}: expected it unset with detail: rules, which leaves it out [DPWA-E178]"
+            )
     compute = spec.scenario.compute
     takes_no_time = compute.step_ms == 0.0 and not compute.steps_ms
     if takes_no_time and spec.scenario.rounds is None:
         setting = "compute.step_ms"
-        raise UserError(f"{setting}: expected more than 0 in a run without `rounds` (got 0)")
+        raise UserError(
+            f"{setting}: expected more than 0 in a run without `rounds` (got 0) [DPWA-E178]"
+        )

@@ -55,6 +55,7 @@ class Digits:
         except ImportError:
             raise UserError(
                 "task: digits needs scikit-learn: pip install -c constraints.txt '.[data]'"
+                " [DPWA-E296]"
             ) from None
         self._images, self._labels = train.images.astype(np.float64), train.labels
         self._tests, self._test_labels = test.images.astype(np.float64), test.labels
@@ -143,7 +144,7 @@ class Digits:
         if not counts.all():
             raise UserError(
                 f"digits.private: expected so few nodes that each has an example of {examples} "
-                f"(got {nodes})"
+                f"(got {nodes}) [DPWA-E295]"
             )
         return np.cumsum(counts) - counts, counts, np.concatenate(shards)
 
