@@ -12,7 +12,7 @@ from dpwa.data.snapshot import SnapshotPool
 from dpwa.node.assembly import shared_memory_of
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
-from dpwa.node.serving.upload import SnapshotCache, Upload
+from dpwa.node.serving.upload import Upload
 from dpwa.node.transactions.manager import TransactionManager
 from dpwa.runtime import Runtime
 from dpwa.wire import limits
@@ -32,7 +32,6 @@ class NodeContext:
         peer_table: its peers.
         leader_table: what it knows of losses and leaders.
         pool: its snapshots.
-        snapshot_cache: snapshots of others that it serves.
         transactions: its transactions.
         upload: how fast it sends payloads.
     """
@@ -44,7 +43,6 @@ class NodeContext:
     peer_table: PeerTable
     leader_table: LeaderTable
     pool: SnapshotPool
-    snapshot_cache: SnapshotCache
     transactions: TransactionManager
     upload: Upload
 
@@ -70,7 +68,6 @@ class NodeContext:
         terms = algorithm(config.algorithm).terms
         transactions = TransactionManager(name, terms, pool, runtime, longest_s(config))
         peer_table = PeerTable(name, runtime, random.Random(f"{seed}/{name}/rests"))
-        snapshot_cache, upload = SnapshotCache(), Upload(config.max_upload_mbps, runtime)
         return cls(
             name,
             config,
@@ -79,9 +76,8 @@ class NodeContext:
             peer_table,
             leader_table,
             pool,
-            snapshot_cache,
             transactions,
-            upload,
+            Upload(config.max_upload_mbps, runtime),
         )
 
     @property

@@ -28,7 +28,6 @@ class FetchTarget:
         among: peers to choose from; `None` for all.
         version: of the snapshot; 0 for the newest.
         own_version: of this node's snapshot in a transaction.
-        keeps: whether this node keeps it, to serve it to others.
         clock: of this node's training; a peer that is far behind will not do.
         merged: what was merged before, and is not wanted again; `None`: it is wanted all the same.
     """
@@ -41,7 +40,6 @@ class FetchTarget:
     among: Collection[str] | None = None
     version: int = 0
     own_version: int = 0
-    keeps: bool = False
     clock: float = 0.0
     merged: MergedVersions | None = None
 

@@ -31,7 +31,6 @@ class Attempt:
         transaction: what it is part of, if any; a fetch that collects for a peer's transaction is
             not.
         version: of the snapshot that the transaction is about.
-        origin: the peer that has sent this node to another one for a copy.
         incoming: what has begun to come.
         asked_at: when the request left; `None` as long as the link is not up.
         deadline: when another peer is asked.
@@ -44,17 +43,11 @@ class Attempt:
         self.session = session
         self.transaction: bytes | None = None
         self.version = 0
-        self.origin: PeerChannel | None = None
         self.incoming: IncomingSnapshot | None = None
         self.asked_at: float | None = None
         self.deadline: Deadline | None = None
         self.answered_at: float | None = None
         self.streamed_bytes = 0
-
-    @property
-    def source(self) -> str:
-        """Name of the node whose snapshot it is."""
-        return (self.channel if self.origin is None else self.origin).peer
 
     @property
     def has_expired(self) -> bool:
