@@ -199,7 +199,6 @@ class Algorithm:
         terms: those of its asks, all of them.
         follows_leaders: whether the nodes pass on the news of who has the lowest loss, at every
             update.
-        keeps: whether a node keeps what it fetches, and serves it to others who want the same.
         uses_rule: whether it goes by `Received.factor`, that of the configured interpolation rule.
         repeats: whether a snapshot of a peer that was merged before is merged again while there is
             no newer one, unless `repeat` says otherwise.
@@ -216,7 +215,6 @@ class Algorithm:
     options_model: ClassVar[type[StrictModel]] = NoOptions
     terms: ClassVar[Terms] = Terms.PULL
     follows_leaders: ClassVar[bool] = False
-    keeps: ClassVar[bool] = False
     uses_rule: ClassVar[bool] = True
     repeats: ClassVar[bool] = False
     needs_whole: ClassVar[bool] = False

@@ -84,7 +84,6 @@ class LSGD(Algorithm):
 
     options_model = LSGDOptions
     follows_leaders = True
-    keeps = True
     uses_rule = False
     repeats = True
     needs_whole = True

@@ -93,7 +93,7 @@ def combinations(
         yield from _useless_rule(known, settings)
     yield from _changing_nodes(settings)
     yield from _metrics_ports(settings, nodes)
-    if is_transaction or kind.keeps or kind.needs_whole:
+    if is_transaction or kind.needs_whole:
         yield from _partial(f"algorithm: {known} needs", settings)
     elif settings.get("robust") == "clip":
         yield from _partial("robust: clip measures", settings)

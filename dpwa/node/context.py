@@ -12,7 +12,7 @@ from dpwa.data.snapshot import SnapshotPool
 from dpwa.node.assembly import shared_memory_of
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
-from dpwa.node.serving.upload import SnapshotCache, Upload
+from dpwa.node.serving.upload import Upload
 from dpwa.node.transactions.manager import TransactionManager
 from dpwa.runtime import Runtime
 from dpwa.wire import limits
@@ -33,7 +33,6 @@ class NodeContext:
     peer_table: PeerTable
     leader_table: LeaderTable
     pool: SnapshotPool
-    snapshot_cache: SnapshotCache  # of others, to serve them
     transactions: TransactionManager
     upload: Upload  # how fast it sends payloads
 
@@ -55,7 +54,6 @@ class NodeContext:
         terms = algorithm(config.algorithm).terms
         transactions = TransactionManager(name, terms, pool, runtime, longest_s(config))
         peer_table = PeerTable(name, runtime, random.Random(f"{seed}/{name}/rests"))
-        snapshot_cache, upload = SnapshotCache(), Upload(config.max_upload_mbps, runtime)
         return cls(
             name,
             config,
@@ -64,9 +62,8 @@ class NodeContext:
             peer_table,
             leader_table,
             pool,
-            snapshot_cache,
             transactions,
-            upload,
+            Upload(config.max_upload_mbps, runtime),
         )
 
     @property

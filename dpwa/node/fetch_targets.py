@@ -122,7 +122,7 @@ class FetchTargets:
         takes_all: bool,  # fetch all of the parameters, whatever the terms
         without: str = "",  # a peer that another one is to confirm; any other in view will do
     ) -> FetchTarget:
-        is_whole = takes_all or ask.terms is not Terms.PULL or self._algorithm.keeps
+        is_whole = takes_all or ask.terms is not Terms.PULL
         skips = is_first and ask.terms is Terms.PULL and not self._repeats
         is_tagged = ask.peer is None and self._neighbours.are_tagged and not without
         among = None if ask.peer else self.among(updates)
@@ -139,7 +139,6 @@ class FetchTargets:
             among=among,
             version=version if is_tagged else 0,
             own_version=self._pool.version,  # that is complete
-            keeps=self._algorithm.keeps,
             clock=clock,
             merged=self._peer_table.merged if skips else None,
         )

@@ -138,7 +138,6 @@ class Node(Closeable):
         return SnapshotService(
             self._introduction(),
             context.pool,
-            context.snapshot_cache,
             self.runtime,
             settings,
             context.upload,
@@ -309,7 +308,6 @@ class Node(Closeable):
                 **context.pool.report(),
                 **threads.tx.memory_report(),
                 "served_held_bytes": self._snapshots.held_bytes,
-                "kept_bytes": context.snapshot_cache.nbytes,
             },
             "snapshots_served": self._snapshots.served,
             "bytes_sent": threads.rx.bytes_sent,

@@ -29,7 +29,6 @@ from dpwa.algorithms import Terms, algorithm
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import Config
 from dpwa.config.graphs import topology_of
-from dpwa.node.serving.snapshot_service import MOST_READERS
 from dpwa.node.serving.upload import BYTES_PER_MBIT
 from dpwa.plan.payloads import Payloads, Work
 from dpwa.policy.topology import neighbours_of
@@ -37,7 +36,6 @@ from dpwa.types import StrictModel
 from dpwa.wire import limits
 
 LEAST_SLOTS = 2
-KEPT_SNAPSHOTS = 2  # of leaders
 TIMEOUT_MARGIN = 1.5  # links are slower at times
 TIMEOUT_STEP_MS = 100
 MOST_NODES_LOOKED_AT = 64
@@ -190,8 +188,8 @@ def _readers(config: Config, asks: float, nodes: int) -> float:
     kind = algorithm(config.algorithm)
     if kind.terms is Terms.EXCHANGE:
         return 1.0  # who is in an exchange is busy for others
-    if kind.keeps:
-        return float(min(MOST_READERS, nodes - 1))  # others read copies
+    if isinstance(config.options_of(config.algorithm), LSGDOptions):
+        return float(nodes - 1)  # all ask the leader as soon as the period has passed
     return 1 + asks * (nodes - 2) / (nodes - 1)
 
 
@@ -226,7 +224,5 @@ def _memory(
         others = 1  # the receive buffer
         if payloads.is_delta(config.codec):
             others += peers + min(peers, limits.MAX_HELD)
-        if algorithm(config.algorithm).keeps:
-            others += KEPT_SNAPSHOTS
     least, most = ((slots + others) * payloads.model_bytes for slots in (LEAST_SLOTS, config.slots))
     return least, most

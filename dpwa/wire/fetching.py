@@ -23,7 +23,6 @@ from dpwa.wire.fields import News
 from dpwa.wire.messages import (
     Chunk,
     Credit,
-    Elsewhere,
     Fetch,
     Message,
     NotReady,
@@ -59,8 +58,6 @@ class FetchPlan:
     shard: Shard = WHOLE
     version: int = 0  # 0 for the newest
     merged: int = 0  # the version that was merged before, and will not do again; 0: any will do
-    origin: str = ""  # the node whose snapshot it is, if not the peer's own
-    keeps: bool = False  # this node keeps it for others
 
 
 @dataclass(frozen=True)
@@ -96,15 +93,7 @@ class Ended:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class HeldElsewhere:
-    """The peer is under load; these nodes have copies."""
-
-    version: int
-    holders: tuple[str, ...]
-
-
-Event = Announced | PieceArrived | InSharedMemory | HeldElsewhere | Ended
+Event = Announced | PieceArrived | InSharedMemory | Ended
 
 
 class FetchSession:
@@ -127,8 +116,8 @@ class FetchSession:
             request=self.request,
             name=plan.greeting.name,
             algorithm=plan.greeting.algorithm,
-            origin=plan.origin,
-            keeps=plan.keeps,
+            origin="",
+            keeps=False,
             version=plan.version,
             merged=plan.merged,
             news=plan.greeting.news,
@@ -161,8 +150,6 @@ class FetchSession:
                 return self._arrived(message, payload)
             case SharedMemoryName() if self._plan.can_map and self._pieces is None:
                 return InSharedMemory(message.name, message.nonce)
-            case Elsewhere() if self._pieces is None and self._plan.keeps and not self._plan.origin:
-                return HeldElsewhere(message.version, message.holders)
             case NotReady() if self._plan.merged:
                 return Ended(Outcome.NOTHING_NEW)
             case _:

@@ -32,7 +32,6 @@ MAX_NAME_CHARACTERS = 64  # of a node, a group, an algorithm
 TRANSACTION_BYTES = 8
 MAX_UPDATES = 2**53  # of a node, as it tells
 MAX_NEWS = 32  # loss reports in one message: about 1.5 KB, 20 us to check
-MAX_HOLDERS = 8
 
 INCARNATION_BYTES = 8
 MAX_MEMBERS = 128  # of a view: their names must fit a header

@@ -56,8 +56,7 @@ class Fetch(BaseMessage):
     the asking side still has from this node, for a codec that sends differences; 0: none.
     `version`, unless it is 0, names the snapshot that is wanted: a later one will do, an earlier
     one is not sent. `merged`, unless it is 0, is the version that the asking side does not want
-    again. `origin`, unless it is empty, names another node, whose snapshot the serving one has
-    kept; with `keeps` the asking side will keep what it gets, and serve it to others.
+    again. `origin` (empty) and `keeps` (false) have no use any more.
     """
 
     type: Literal["fetch"] = "fetch"
@@ -161,14 +160,6 @@ class Chunk(BaseMessage):
     checksum: Unsigned  # of the payload
 
 
-class Elsewhere(BaseMessage):
-    """Too many read here just now; these nodes have a copy of this version or a later one."""
-
-    type: Literal["elsewhere"] = "elsewhere"
-    version: Count
-    holders: Annotated[tuple[Name, ...], Field(strict=False, max_length=limits.MAX_HOLDERS)]
-
-
 class NewsMessage(BaseMessage):
     """Pass on who has what loss; answered with the other side's news."""
 
@@ -226,7 +217,6 @@ Message = (
     | Agreed
     | Busy
     | DecisionAck
-    | Elsewhere
     | SharedMemoryName
     | SnapshotHeader
     | Chunk

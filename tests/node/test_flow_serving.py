@@ -17,7 +17,7 @@ from dpwa.data.codecs import codec
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import SnapshotPool
 from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
-from dpwa.node.serving.upload import BURST_S, BYTES_PER_MBIT, SnapshotCache, Upload
+from dpwa.node.serving.upload import BURST_S, BYTES_PER_MBIT, Upload
 from dpwa.transport.sockets import receive
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits
@@ -88,7 +88,7 @@ def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES
             "w1", "gossip", lambda news: None, lambda: (), lambda name: None, lambda *_: None
         )
         upload = Upload(upload_mbps, clock)
-        yield SnapshotService(own, pool, SnapshotCache(), clock, settings, upload)
+        yield SnapshotService(own, pool, clock, settings, upload)
 
 
 def test_those_who_read_at_once_are_sent_a_chunk_each_in_turn():

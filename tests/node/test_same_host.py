@@ -175,7 +175,6 @@ def test_status_shows_what_the_memory_is_for():
             "held_bytes": 0,
             "mapped_bytes": 0,
             "served_held_bytes": 0,
-            "kept_bytes": 0,
         }
 
 

@@ -27,7 +27,6 @@ class FetchTarget:
     among: Collection[str] | None = None  # peers to choose from; `None` for all
     version: int = 0  # of the snapshot; 0 for the newest
     own_version: int = 0  # of this node's snapshot in a transaction
-    keeps: bool = False  # whether to keep it, to serve it to others
     clock: float = 0.0  # of this node's training; a peer that is far behind will not do
     # already merged, and not wanted again; `None`: repeats are wanted
     merged: MergedVersions | None = None

@@ -31,8 +31,6 @@ class Attempt:
         # the one it is part of; `None` when it collects for a peer's transaction
         self.transaction: bytes | None = None
         self.version = 0  # of the snapshot that the transaction is about
-        # the peer that has sent this node to another one for a copy
-        self.origin: PeerChannel | None = None
         self.incoming: IncomingSnapshot | None = None  # what has begun to come
         # when the request left; `None` as long as the link is not up
         self.asked_at: float | None = None
@@ -40,11 +38,6 @@ class Attempt:
         # when the header of a stream came, as long as it lasts
         self.answered_at: float | None = None
         self.streamed_bytes = 0  # of payload, since then
-
-    @property
-    def source(self) -> str:
-        """Name of the node whose snapshot it is."""
-        return (self.channel if self.origin is None else self.origin).peer
 
     @property
     def has_expired(self) -> bool:

@@ -27,7 +27,6 @@ from dpwa.wire.fetching import (
     Announced,
     Ended,
     FetchSession,
-    HeldElsewhere,
     InSharedMemory,
     PieceArrived,
 )
@@ -44,7 +43,6 @@ class Fetcher:
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self._connections, self._channels = connections, connections.channels
         self._peer_table, self._clock = context.peer_table, context.clock
-        self._snapshot_cache = context.snapshot_cache
         self._greet, self._hear = context.greeting, context.leader_table.hear
         # what a fetch for one says to its manager and to the partner
         self.transactions = TransactionFetches(context, self)
@@ -94,9 +92,8 @@ class Fetcher:
             self.attempt_failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
 
     def is_asking(self, channel: PeerChannel) -> bool:
-        """Tell whether a fetch from this peer is under way, or may come back to it."""
-        attempt = None if self.active is None else self.active.attempt
-        return attempt is not None and channel in (attempt.channel, attempt.origin)
+        """Tell whether a fetch from this peer is under way."""
+        return self._attempt_with(channel) is not None
 
     # What happens to a peer
 
@@ -141,8 +138,6 @@ class Fetcher:
             case ProposalAgreed() as agreed:
                 self._hear(agreed.news, channel.peer)
                 self.transactions.agreed(attempt, agreed)
-            case HeldElsewhere() as held:
-                self._held_elsewhere(attempt, held)
             case Ended() as ended:
                 self.attempt_failed(channel, ended.outcome, ended.detail)
         return True
@@ -229,12 +224,10 @@ class Fetcher:
             lease = Lease(incoming.snapshot(order.layout))
             self.transactions.have(attempt, lease)
             return
-        if not order.offer(Found(attempt.source, incoming)):
+        if not order.offer(Found(attempt.channel.peer, incoming)):
             self.give_up(Outcome.TIMED_OUT, charge=True)  # the trainer has gone on without it
             return
         self.succeeded(attempt)
-        if order.wanted.keeps:
-            self._snapshot_cache.keep(attempt.source, incoming.snapshot(order.layout))
 
     def _in_shared_memory(self, attempt: Attempt, found: InSharedMemory) -> None:
         active, memory = self.active, attempt.channel.map(found)
@@ -263,8 +256,7 @@ class Fetcher:
             self.attempt_failed(channel, Outcome.NOT_MAPPED)
             return
         header = announced.header
-        if attempt.origin is None:  # else it is hearsay
-            self._peer_table.told_clock(channel.peer, header.clock)
+        self._peer_table.told_clock(channel.peer, header.clock)
         if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters or buffers are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
@@ -277,30 +269,6 @@ class Fetcher:
             attempt.incoming = channel.incoming(active.order, announced, buffer)
             return
         attempt.incoming = channel.incoming(active.order, announced, self._room(header.nbytes))
-
-    def _held_elsewhere(self, attempt: Attempt, held: HeldElsewhere) -> None:
-        """Ask a node that has a copy; if none can be asked, the same peer once more."""
-        active, origin = self.active, attempt.channel
-        if active is None:
-            return
-        found = map(self._channels.get, held.holders)
-        holders = [channel for channel in found if channel is not None and channel.is_up]
-        if not holders:
-            self._insist(active, origin)
-            return
-        holder = self._rng.choice(holders)
-        plan = holder.plan(active.order, self._greet())
-        # What the peer has sent this node away for is wanted, whatever the holder has published.
-        plan = replace(plan, version=held.version, origin=origin.peer, merged=0)
-        active.attempt = Attempt(holder, FetchSession(self.next_request(), plan))
-        active.attempt.origin = origin
-        self._request(active, active.attempt)
-
-    def _insist(self, active: FetchTask, origin: PeerChannel) -> None:
-        """Ask a peer that has sent this node elsewhere, without being sent there again."""
-        plan = replace(origin.plan(active.order, self._greet()), keeps=False)
-        active.attempt = Attempt(origin, FetchSession(self.next_request(), plan))
-        self._request(active, active.attempt)
 
     def succeeded(self, attempt: Attempt) -> None:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
@@ -342,12 +310,8 @@ class Fetcher:
     def _ask_another_peer(self, outcome: Outcome) -> None:
         if self.active is None:
             return
-        attempt = self.active.attempt
-        self.transactions.leave(attempt, outcome)
-        if attempt is not None and attempt.origin is not None:
-            self._insist(self.active, attempt.origin)
-        else:
-            self._ask_next_peer()
+        self.transactions.leave(self.active.attempt, outcome)
+        self._ask_next_peer()
 
     def _charge(self, outcome: Outcome, detail: str = "") -> None:
         if self.active is not None and self.active.attempt is not None:

@@ -103,7 +103,6 @@ class PeerChannel:
             version=order.wanted.version,
             # Differences of one snapshot come in several fetches, the largest values first.
             merged=0 if codec.is_delta else order.wanted.merged_of(self.peer),
-            keeps=order.wanted.keeps,
             greeting=greeting,
         )
 

@@ -1,9 +1,9 @@
-"""SnapshotService: serves this node's snapshots to peers, and those of others that it keeps."""
+"""SnapshotService: serves this node's snapshots to peers."""
 
 from __future__ import annotations
 
 import secrets
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,16 +14,14 @@ from dpwa.data.layout import Layout
 from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
 from dpwa.errors import UnknownNameError
 from dpwa.node.serving.service import Reply, Service
-from dpwa.node.serving.upload import SnapshotCache, Upload
+from dpwa.node.serving.upload import Upload
 from dpwa.transport.sockets import Receipt
 from dpwa.wire import limits
 from dpwa.wire.fetching import ServeSession
 from dpwa.wire.fields import News
-from dpwa.wire.limits import MAX_HOLDERS
 from dpwa.wire.messages import (
     Cancel,
     Credit,
-    Elsewhere,
     Fetch,
     NotReady,
     OtherAlgorithm,
@@ -34,46 +32,9 @@ from dpwa.wire.messages import (
     printable,
 )
 
-LAG_VERSIONS = 8  # how old a copy may be for others to be sent to it
-
-
-class Holders:
-    """The last few peers that have got a snapshot, and which one. Belongs to the RxThread."""
-
-    def __init__(self) -> None:
-        self._versions: OrderedDict[str, int] = OrderedDict()
-        self._newest = 0
-        self._copies = 0
-
-    def sending(self, version: int) -> None:
-        """Note that a snapshot is sent to one more peer, which will keep it."""
-        self._copies = self.copies(version) + 1
-        self._newest = version
-
-    def copies(self, version: int) -> int:
-        """Return how many peers the newest snapshot was sent to; 0 if it was not sent yet."""
-        return self._copies if version == self._newest else 0
-
-    def add(self, name: str, version: int) -> None:
-        self._versions.pop(name, None)
-        self._versions[name] = version
-        if len(self._versions) > MAX_HOLDERS:
-            self._versions.popitem(last=False)
-
-    def of_late(self, newest: int, without: str) -> tuple[int, tuple[str, ...]] | None:
-        """Return the oldest version that will do, and who has it or a later one; `None`: nobody."""
-        found = {
-            name: version
-            for name, version in self._versions.items()
-            if version >= newest - LAG_VERSIONS and name != without
-        }
-        return (min(found.values()), tuple(found)) if found else None
-
-
 CodecMaker = Callable[[str], Codec]
 
 MOST_ROUNDS_BEHIND = 2  # that a reader of a certain round waits for
-MOST_READERS = 2  # at once, or of one snapshot, before others are sent to those who have copies
 
 
 @dataclass(frozen=True)
@@ -115,7 +76,6 @@ class _Serving:
     session: ServeSession
     lease: Lease
     held: DeltaBase | None
-    keeper: str = ""  # whoever will have a copy
     is_blocked: bool = False  # the socket to this peer is full, or it is not its turn
     receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
 
@@ -142,14 +102,12 @@ class SnapshotService(Service):
         self,
         introduction: Introduction,
         pool: SnapshotPool,
-        snapshot_cache: SnapshotCache,  # snapshots of others
         clock: Clock,
         settings: ServingSettings,
         upload: Upload,
     ) -> None:
         self._own = introduction
         self._pool = pool
-        self._snapshot_cache = snapshot_cache
         self._clock = clock
         self._upload = upload
         self._longest_session_s = settings.longest_session_s
@@ -158,7 +116,6 @@ class SnapshotService(Service):
         self._held = ReaderBases(limits.MAX_HELD, settings.resync_every, settings.token_bytes)
         self._serving: dict[bytes, _Serving] = {}
         self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
-        self._holders = Holders()
         self._description: tuple[Layout, bytes] | None = None
         self.served = 0
 
@@ -243,17 +200,13 @@ class SnapshotService(Service):
         elif lease.snapshot.data.nbytes > fetch.chunk_bytes * limits.MAX_PIECES:
             lease.release()
             reply(Refused(request=fetch.request, reason="the chunks are too small"))
-        elif self._is_crowded(fetch, lease.snapshot.version) and self._goes_elsewhere(
-            sender, request
-        ):
-            lease.release()
         else:
             self._start(sender, request, lease)
 
     def _wanted(self, fetch: Fetch) -> Lease | None:
         """Lease what is asked for; `None` if it is not there, or not yet."""
         if fetch.origin not in ("", self._own.name):
-            return self._snapshot_cache.lease(fetch.origin, fetch.version)
+            return None
         lease = self._pool.at(fetch.version) if fetch.version else None
         lease = lease or self._pool.newest()
         # Whoever is rounds behind, as after a restart, is not waited for.
@@ -270,24 +223,6 @@ class SnapshotService(Service):
         else:
             self._waiting[sender] = request
 
-    def _is_crowded(self, fetch: Fetch, newest: int) -> bool:
-        """Tell whether so many read here that a peer should read a copy elsewhere."""
-        readers = max(len(self._serving), self._holders.copies(newest))
-        return fetch.keeps and not fetch.origin and readers >= MOST_READERS
-
-    def _goes_elsewhere(self, sender: bytes, request: _Request) -> bool:
-        """Tell a peer who has a copy; if nobody has yet, it is told when somebody does."""
-        found = self._holders.of_late(self._pool.version, without=request.fetch.name)
-        if found is not None:
-            version, names = found
-            number = request.fetch.request
-            request.reply(Elsewhere(request=number, version=version, holders=names))
-        elif self._serving and len(self._waiting) < limits.MAX_SESSIONS:
-            self._waiting[sender] = request
-        else:
-            return False
-        return True
-
     def _start(self, sender: bytes, request: _Request, lease: Lease) -> None:
         fetch, reply = request.fetch, request.reply
         if len(self._serving) >= limits.MAX_SESSIONS:
@@ -301,11 +236,7 @@ class SnapshotService(Service):
         except BaseException:
             lease.release()
             raise
-        serving = _Serving(request, session, lease, held)
-        if fetch.keeps and not fetch.origin and not fetch.count:
-            serving.keeper = fetch.name
-            self._holders.sending(lease.snapshot.version)
-        self._serving[sender] = serving
+        self._serving[sender] = _Serving(request, session, lease, held)
 
     def _session(
         self, sender: bytes, fetch: Fetch, snapshot: Snapshot
@@ -378,8 +309,6 @@ class SnapshotService(Service):
 
     def _finish(self, sender: bytes, serving: _Serving) -> None:
         self.served += 1
-        if serving.keeper:
-            self._holders.add(serving.keeper, serving.lease.snapshot.version)
         if serving.held is not None:
             self._held.give_back(sender, serving.held)
         self._end(sender)

@@ -298,7 +298,7 @@ class AskRules:
     def __init__(self, config: Config, kind: type[Algorithm]) -> None:
         default = "merge" if kind.repeats else "skip"
         self._repeats = (config.repeat or default) == "merge"
-        self._is_cut = config.fraction < 1.0 and not kind.needs_whole and not kind.keeps
+        self._is_cut = config.fraction < 1.0 and not kind.needs_whole
         self._fraction = config.fraction
 
     def part(self, node: Participant, ask: Ask) -> slice:

@@ -1,0 +1,149 @@
+"""LSGD between real nodes."""
+
+from functools import partial
+
+import pytest
+import torch
+from support.members import Member, at_once, gossip, in_lockstep, members
+from support.nodes import config_of, eventually
+from support.partners import partner_of
+from support.requests import fetch_of
+
+from dpwa.transport.link import LinkState
+from dpwa.wire.messages import NotReady, SnapshotHeader
+
+FAST = {"local_period": 1, "global_period": 1, "c1": 0.5, "c2": 0.5}
+
+
+def following(count, **settings):
+    """A configuration of LSGD where leaders change at once and jumps are frequent."""
+    defaults = {"algorithm": "lsgd", "loss_window": 1, "lsgd": FAST, "transport": "tcp"}
+    return config_of(count, **{**defaults, **settings})
+
+
+def by_value(member):
+    """A round in which the loss is the value that the node began with: w1 leads."""
+    member.round(float(member.name[1:]) / 10)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_all_come_to_the_leader_which_is_not_moved(transport):
+    with members(following(3, transport=transport), [1.0, 2.0, 3.0]) as nodes:
+
+        def is_there():
+            in_lockstep(nodes, 5, by_value)
+            return max((m.x - 1.0).abs().max() for m in nodes) < 1e-6
+
+        eventually(is_there)
+        assert (nodes[0].x == 1.0).all()
+        assert nodes[0].node.report()["merges"] == 0
+
+
+def test_nobody_is_pulled_before_it_has_seen_a_leader():
+    never = {**FAST, "local_period": 10**6, "global_period": 10**6, "p1": 1.0, "p2": 1.0}
+    with members(following(2, lsgd=never), [1.0, 2.0]) as nodes:
+        in_lockstep(nodes, 10, by_value)
+        assert [m.x[0].item() for m in nodes] == [1.0, 2.0]
+
+
+def test_between_jumps_a_follower_is_pulled_to_the_leader_as_it_was_seen():
+    pulled = {**FAST, "c1": 0.0, "c2": 0.0, "p2": 0.5}
+    with members(following(2, lsgd=pulled), [1.0, 3.0]) as [leader, follower]:
+        seen = []
+
+        def has_come():
+            in_lockstep([leader, follower], 1, by_value)
+            seen.append(follower.x[0].item())
+            return seen[-1] < 1.01
+
+        eventually(has_come)
+        assert seen == sorted(seen, reverse=True)  # no jump, and not beyond the leader
+        assert seen[-1] >= 1.0
+
+
+def _rounds(nodes):
+    in_lockstep(nodes, 1, by_value)
+    return True
+
+
+def test_when_the_leader_ends_the_next_one_leads():
+    with members(following(3, lsgd={**FAST, "p2": 0.0}), [1.0, 2.0, 3.0]) as nodes:
+        eventually(lambda: _rounds(nodes) and (nodes[2].x < 1.5).all())
+        first = nodes[0].adapter.connection.node
+        # A farewell reaches who is connected.
+        eventually(lambda: set(first.links.values()) == {LinkState.UP})
+        nodes[0].adapter.close()
+        with torch.no_grad():
+            nodes[1].net.weight.fill_(5.0)
+
+        def has_followed():
+            in_lockstep(nodes[1:], 1, by_value)
+            return (nodes[2].x > 4.9).all()
+
+        eventually(has_followed)
+        assert (nodes[1].x == 5.0).all()
+
+
+def test_two_groups_follow_their_own_leaders_between_jumps_to_that_of_all():
+    own = {**FAST, "c1": 1.0, "c2": 0.0, "global_period": 10**6, "p1": 0.0, "p2": 0.0}
+    config = following(4, lsgd=own)
+    groups = ("a", "a", "b", "b")
+    config["nodes"] = [{**n, "group": g} for n, g in zip(config["nodes"], groups, strict=True)]
+    with members(config, [1.0, 2.0, 3.0, 4.0]) as nodes:
+        wanted = [1.0, 1.0, 3.0, 3.0]
+        eventually(lambda: _rounds(nodes) and [m.x[0].item() for m in nodes] == wanted)
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_buffers_become_the_mean_of_all_workers_and_nothing_else_is_fetched_for_that(transport):
+    def net(value):
+        made = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
+        with torch.no_grad():
+            made[1].running_mean.fill_(value)
+        return made
+
+    never = {"local_period": 3, "global_period": 3 * 10**6}
+    config = following(
+        3, lsgd={**never, "p1": 0.0, "p2": 0.0, "c1": 0.0, "c2": 0.0}, transport=transport
+    )
+    config["nodes"] = [{**n, "group": n["name"]} for n in config["nodes"]]  # who lead themselves
+    nodes = [Member(f"w{value}", config, net=net(float(value))) for value in (1, 2, 3)]
+    try:
+        before = [member.x for member in nodes]
+        eventually(lambda: {LinkState.UP} == {s for m in nodes for s in m.node.links.values()})
+        at_once([partial(m.adapter.update_send, float(m.name[1:])) for m in nodes])
+        at_once([m.adapter.update_wait for m in nodes])
+        for member in nodes:
+            assert member.net[1].running_mean == pytest.approx(2.0)
+        assert all(torch.equal(m.x, x) for m, x in zip(nodes, before, strict=True))
+        for member in nodes:
+            report = member.node.report()
+            assert report["merges"] == 0
+            assert report["bytes_received"] < 100_000  # a model is 370 KB
+    finally:
+        for member in nodes:
+            member.adapter.close()
+
+
+def test_an_older_node_that_would_relay_is_served_and_is_told_that_there_are_no_copies():
+    with members(following(2), [1.0]) as [leader], partner_of(leader) as partner:
+        leader.round(0.1)
+        fingerprint = leader.adapter._state.layout.fingerprint
+        asked = {"algorithm": "lsgd", "keeps": True, "name": "w2", "credit": 16}
+        assert isinstance(partner.ask(fetch_of(fingerprint, origin="w9", **asked)), NotReady)
+        for origin in ("", "w1"):
+            header = partner.ask(fetch_of(fingerprint, origin=origin, **asked))
+            assert isinstance(header, SnapshotHeader)
+            partner.answered()  # the only chunk
+
+
+def test_gossip_with_the_leader_rule_asks_the_leader():
+    config = config_of(3, interpolation="leader", loss_window=1, transport="tcp")
+    with members(config, [1.0, 2.0, 3.0]) as nodes:
+
+        def have_come():
+            gossip(nodes, 5, by_value)
+            return max((m.x - 1.0).abs().max() for m in nodes) < 1e-3
+
+        eventually(have_come, 20.0)
+        assert (nodes[0].x == 1.0).all()
