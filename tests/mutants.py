@@ -48,7 +48,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
-        "lease", "policy/sampling/leases.py",
+        "lease", "policy/leases.py",
         "is_left |= now - self._since > self._lease_s",
         "is_left |= now - self._since > 0.0",
         "tests/policy/test_leases.py",
@@ -132,19 +132,19 @@ MUTANTS = [
         "tests/state/test_late_joiners.py::test_a_corrupt_piece_is_asked_for_again",
     ),
     Mutant(
-        "vote", "policy/groups/ballots.py",
+        "vote", "policy/ballots.py",
         "if voter in self.suspects or voter not in self.members:",
         "if voter not in self.members:",
         "tests/policy/test_ballots.py",
     ),
     Mutant(
-        "vote", "policy/groups/ballots.py",
+        "vote", "policy/ballots.py",
         "and (name not in self._votes or self._votes[name][0] != wanted)",
         "and name not in self._votes",
         "tests/policy/test_ballots.py",
     ),
     Mutant(
-        "vote", "policy/groups/ballots.py",
+        "vote", "policy/ballots.py",
         "holds = ready == stands.keys() and known >= set(self.members)",
         "holds = ready == stands.keys()",
         "tests/policy/test_ballots.py",
@@ -241,13 +241,13 @@ MUTANTS = [
         "tests/tables/test_table_regressions.py",
     ),
     Mutant(
-        "acknowledgement", "policy/sampling/leases.py",
+        "acknowledgement", "policy/leases.py",
         "return self._wanted(self._own, self._own, is_done=True)",
         "return self._wanted(self._own, NOBODY, is_done=True)",
         "tests/policy/test_leases.py",
     ),
     Mutant(
-        "acknowledgement", "policy/sampling/leases.py",
+        "acknowledgement", "policy/leases.py",
         "while self._left and items >= self._left[0][1]:",
         "while self._left and items > 0:",
         "tests/policy/test_leases.py",

@@ -32,7 +32,7 @@ STOREYS = [
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
     {"plan"},
-    {"demo", "bench", "testing", "report"},
+    {"demo", "testing", "report"},
     {"sim"},
     {"cli"},
     {"__main__"},

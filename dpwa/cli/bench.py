@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from dpwa.cli.bench_link import link
 from dpwa.cli.help import HelpGroup
+from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from dpwa.plan.link import LinkMeasurement
+
 
 app = typer.Typer(
     help="""Measure the way between two machines.
@@ -18,4 +26,119 @@ app = typer.Typer(
     rich_markup_mode=None,
     cls=HelpGroup,
 )
-app.command()(link)
+
+PORT = 20469  # beside the first one of `dpwa launch`
+HIGHEST_PORT = 65_535
+LONGEST_S = 86_400.0
+MEASURING_S = 15.0
+SERVING_S = 600.0
+
+
+@app.command()
+def link(
+    host: Annotated[
+        str | None,
+        typer.Argument(metavar="HOST[:PORT]", help="The machine that serves."),
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve those who measure the way to this machine.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=1, max=HIGHEST_PORT, help="With --serve: where to listen.")
+    ] = PORT,
+    bind: Annotated[
+        str,
+        typer.Option(metavar="ADDRESS", help="With --serve: at which address; all by default."),
+    ] = "*",
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            min=1.0,
+            max=LONGEST_S,
+            help=f"How long at most: to measure {MEASURING_S:g}, to serve {SERVING_S:g}.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, which `dpwa plan --link` takes.")
+    ] = False,
+) -> None:
+    """Measure latency and bandwidth of the way from another machine to this one.
+
+    There, `dpwa bench link --serve` runs meanwhile; it serves random bytes as a node serves its
+    snapshots, to anybody who can connect, and ends with Ctrl-C. What is measured is what `dpwa
+    status --json` shows of a peer: from a request to the header that answers it, and the payload of
+    one stream over the time after that. Where both ways differ, measure both.
+
+    Examples:
+        dpwa bench link --serve
+        dpwa bench link 10.0.0.2
+        dpwa bench link 10.0.0.2 --json > link.json
+    """
+    if serve == (host is not None):
+        raise UserError("expected the HOST to measure the way from, or --serve [DPWA-E275]")
+    if serve:
+        _serve(port, bind, seconds or SERVING_S)
+        return
+    from dpwa.plan.link import measure_link
+
+    found = measure_link(_endpoint_of(host or ""), seconds or MEASURING_S)
+    if as_json:
+        typer.echo(json.dumps(_object(found)))
+    else:
+        _show(found)
+
+
+def _serve(port: int, bind: str, seconds: float) -> None:
+    from dpwa.config.endpoints import is_wildcard, tcp_endpoint
+    from dpwa.discovery.interfaces import reachable_host
+    from dpwa.plan.link import serving, wait_seconds
+
+    with serving(port, bind):
+        found = reachable_host(os.environ)
+        host = bind if not is_wildcard(bind) else "HOST" if found is None else found.host
+        target = host if port == PORT else tcp_endpoint(host, port).removeprefix("tcp://")
+        typer.echo(f"serving on port {port}, for {seconds:g} s; on another machine:")
+        typer.echo(f"dpwa bench link {target}")
+        if found is None and is_wildcard(bind):
+            typer.echo("HOST: this machine, which has no address but loopback by now", err=True)
+        wait_seconds(seconds)
+
+
+def _endpoint_of(text: str) -> str:
+    from dpwa.config.endpoints import split_tcp, tcp_endpoint
+
+    for endpoint in (f"tcp://{text}", tcp_endpoint(text, PORT), f"tcp://{text}:{PORT}"):
+        if split_tcp(endpoint) is not None:
+            return endpoint
+    raise UserError(
+        f"expected a HOST, or HOST:PORT, such as 10.0.0.2 or [2001:db8::2]:{PORT} (got {text:.60})"
+        " [DPWA-E276]"
+    )
+
+
+def _object(found: LinkMeasurement) -> dict[str, object]:
+    return {
+        "address": found.address,
+        "latency_ms": found.latency_ms,
+        "bandwidth_mbps": found.bandwidth_mbps,
+        "latencies_ms": found.latencies_ms,
+        "bandwidths_mbps": found.bandwidths_mbps,
+        "stream_bytes": found.stream_bytes,
+    }
+
+
+def _show(found: LinkMeasurement) -> None:
+    for name, unit, median, samples in (
+        ("latency", "ms", found.latency_ms, found.latencies_ms),
+        ("bandwidth", "Mbit/s", found.bandwidth_mbps, found.bandwidths_mbps),
+    ):
+        lowest, highest = min(samples), max(samples)
+        typer.echo(
+            f"{name} {median:.4g} {unit}, median of {len(samples)} ({lowest:.4g} to {highest:.4g})"
+        )
+    typer.echo(
+        f"from {found.address}, in streams of {found.stream_bytes / 1e6:.3g} MB; to plan with it:\n"
+        f"dpwa plan --latency-ms {found.latency_ms:.3g} "
+        f"--bandwidth-mbps {found.bandwidth_mbps:.4g} --parameters N --step-ms MS"
+    )

@@ -17,7 +17,7 @@ from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, UnknownNameError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.node import Node
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 

@@ -14,7 +14,7 @@ from dpwa.data.peer_memory import NotMappedError, PeerFiles
 from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable, uninterrupted
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello
 from dpwa.wire.messages import Message

@@ -15,7 +15,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ParametersError, ProtocolError
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 from dpwa.wire.messages import printable, unpack
 
 MAX_VALUE_BYTES = 2**40

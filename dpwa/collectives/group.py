@@ -21,8 +21,8 @@ from dpwa.collectives.records import (
 from dpwa.collectives.views import ViewDiscovery, ViewProgress, Voting
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
-from dpwa.policy.groups.ballots import Decision
-from dpwa.policy.groups.views import GroupView, Member, ViewRank, has_precedence
+from dpwa.policy.ballots import Decision
+from dpwa.policy.group_views import GroupView, Member, ViewRank, has_precedence
 from dpwa.runtime import Runtime
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 

@@ -10,8 +10,8 @@ from typing import Any
 from dpwa.collectives.contacts import Contacts
 from dpwa.data.boards import BoardReader, BoardWriter, Posted
 from dpwa.lifecycle import uninterrupted
-from dpwa.policy.groups.ballots import Ballot, Decision
-from dpwa.policy.groups.views import VIEW_ID_BYTES, GroupView, ViewRank
+from dpwa.policy.ballots import Ballot, Decision
+from dpwa.policy.group_views import VIEW_ID_BYTES, GroupView, ViewRank
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 Key = tuple[bytes, int]  # identity of a view, number of a collective

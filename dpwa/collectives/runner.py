@@ -38,8 +38,8 @@ from dpwa.errors import (
     UserError,
 )
 from dpwa.lifecycle import Closeable
-from dpwa.policy.groups.ballots import Decision
-from dpwa.policy.groups.views import Member
+from dpwa.policy.ballots import Decision
+from dpwa.policy.group_views import Member
 from dpwa.runtime import Runtime, Turn
 
 ASK_EVERY_S = 0.2

@@ -13,8 +13,8 @@ from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.records import ENTERED, READY, GroupSender, Key, PhaseRecords
 from dpwa.data.boards import Posted
-from dpwa.policy.groups.ballots import Ballot, Stand
-from dpwa.policy.groups.views import GroupView, Member, ViewRank, has_precedence
+from dpwa.policy.ballots import Ballot, Stand
+from dpwa.policy.group_views import GroupView, Member, ViewRank, has_precedence
 from dpwa.wire.collecting import Vote
 
 JOIN_REQUEST_LASTS_S = 2.0  # after which a node that wanted to be let in has given up

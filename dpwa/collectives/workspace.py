@@ -18,7 +18,7 @@ from dpwa.collectives.pulling import Offer, Puller, PullListener, PullSource
 from dpwa.data.segments import ByteArray, SharedSegment
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import uninterrupted
-from dpwa.policy.groups.ballots import Decision
+from dpwa.policy.ballots import Decision
 from dpwa.runtime import Runtime
 
 T = TypeVar("T")

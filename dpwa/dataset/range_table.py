@@ -10,9 +10,9 @@ from typing import TypeVar
 import numpy as np
 
 from dpwa.clock import Deadline
+from dpwa.dataset.ranges import DatasetRanges
 from dpwa.errors import TableLostError, TableTimeoutError
-from dpwa.policy.sampling.leases import COLUMNS, Leases, holder_id
-from dpwa.policy.sampling.ranges import DatasetRanges
+from dpwa.policy.leases import COLUMNS, Leases, holder_id
 from dpwa.tables.table import ArrayTable
 from dpwa.tables.tables import Tables
 

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, Sampler
 
 from dpwa.connection import DpwaConnection
 from dpwa.dataset.range_table import RangeTable
+from dpwa.dataset.ranges import MAX_SEED, DatasetRanges, shuffled
 from dpwa.errors import ClosedError, UserError
 from dpwa.lifecycle import Closeable
-from dpwa.policy.sampling.leases import Outstanding
-from dpwa.policy.sampling.ranges import MAX_SEED, DatasetRanges, shuffled
+from dpwa.policy.leases import Outstanding
 from dpwa.tables.tables import Tables
 
 if TYPE_CHECKING:

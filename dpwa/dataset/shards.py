@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import Dataset, Subset
 
+from dpwa.dataset.ranges import shuffled
 from dpwa.dataset.sampler import bare
 from dpwa.errors import UserError
-from dpwa.policy.sampling.ranges import shuffled
 
 if TYPE_CHECKING:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter

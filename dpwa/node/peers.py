@@ -17,7 +17,7 @@ from dpwa.errors import UnknownNameError, UserError
 from dpwa.node.repeats import MergedVersions
 from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_out
 from dpwa.policy.deadlines import FetchTimes
-from dpwa.policy.flow_control import FlowControl
+from dpwa.policy.flow_control import FlowControl, is_among_all
 from dpwa.policy.health import (
     IN_WORDS,
     UNHEARD,
@@ -28,7 +28,6 @@ from dpwa.policy.health import (
     may_be_fit,
 )
 from dpwa.policy.link_estimates import LinkEstimate, shares
-from dpwa.policy.near_peers import is_among_all
 from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.peers")

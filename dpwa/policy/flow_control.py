@@ -150,3 +150,15 @@ def _numbers(rng: random.Random, count: int) -> list[int]:
 
 def _pause_after(now: float, rng: random.Random) -> float:
     return now + rng.uniform(0.5, 1.0) * TRIED_EVERY_S
+
+
+FAR_SHARE = 0.25  # of draws, in which all take part alike
+
+
+def is_among_all(rng: random.Random) -> bool:
+    """Draw whether all peers take part in a draw, or only the near ones: those connected to now.
+
+    A new connection costs more than a message, at both ends. Some of the others are drawn all the
+    same, so that in the end all are asked and told, and parameters mix with those of all.
+    """
+    return rng.random() < FAR_SHARE

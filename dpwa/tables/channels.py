@@ -11,8 +11,8 @@ from typing import Any
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.errors import ProtocolError
-from dpwa.policy.groups import ballots
-from dpwa.policy.groups.views import GroupView
+from dpwa.policy import ballots
+from dpwa.policy.group_views import GroupView
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import Message

@@ -23,8 +23,8 @@ from dpwa.collectives.group import Group
 from dpwa.collectives.runner import ASK_EVERY_S, MEET_S
 from dpwa.errors import ProtocolError
 from dpwa.node.serving.service import Reply
-from dpwa.policy.groups import ballots
-from dpwa.policy.groups.views import GroupView
+from dpwa.policy import ballots
+from dpwa.policy.group_views import GroupView
 from dpwa.runtime import Runtime
 from dpwa.tables.barriers import Barriers
 from dpwa.tables.channels import UNREACHABLE_S, WINDOW, Item, ReliableChannels, Tell

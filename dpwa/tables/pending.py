@@ -14,7 +14,7 @@ import numpy as np
 
 from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError, MismatchError, TableLostError
-from dpwa.policy.groups.views import GroupView
+from dpwa.policy.group_views import GroupView
 from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.storage import ShardMemory

@@ -13,7 +13,7 @@ from dpwa import fault_points
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, TableLostError
 from dpwa.node.serving.service import Reply
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 from dpwa.tables.channels import Item
 from dpwa.tables.pending import Addition, Key, PendingOperations, PendingRead
 from dpwa.tables.shard_store import ShardStore

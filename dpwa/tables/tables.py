@@ -15,7 +15,7 @@ from dpwa.errors import DpwaError, UserError
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.node.serving.upload import Upload
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 from dpwa.runtime import Runtime
 from dpwa.tables.engine import Engine, Settings
 from dpwa.tables.pending import PendingOperations

@@ -24,7 +24,7 @@ from pydantic import Field, ValidationError
 
 from dpwa.config.reading import mistakes
 from dpwa.errors import UserError, without_codes
-from dpwa.policy.sampling.leases import COLUMNS, change_rows
+from dpwa.policy.leases import COLUMNS, change_rows
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
 
@@ -209,7 +209,7 @@ class LeaseOptions(StrictModel):
 class LeaseUpdater(Updater):
     """Rows are leases, and an addition says what they are to become.
 
-    See `dpwa.policy.sampling.leases`; made for `dpwa.data.SharedSampler`.
+    See `dpwa.policy.leases`; made for `dpwa.data.SharedSampler`.
     """
 
     options_model = LeaseOptions

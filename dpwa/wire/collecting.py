@@ -1,7 +1,7 @@
 """Messages of collectives: greetings, posts, votes, outcomes, requests to join, pulls.
 
 All but pulls go from node to node without an answer; what they mean is in
-`dpwa.policy.groups.ballots`.
+`dpwa.policy.ballots`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from dpwa.policy.groups.views import VIEW_ID_BYTES
+from dpwa.policy.group_views import VIEW_ID_BYTES
 from dpwa.wire import limits
 from dpwa.wire.fields import BaseMessage, Count, Name, Nonce, OptionalName
 

@@ -14,9 +14,9 @@ from support.nodes import config_of
 from support.ports import free_ports, needs_ipv6
 
 from dpwa import DpwaConnection
-from dpwa.bench.link import LATENCIES, SNAPSHOT_BYTES, serving
 from dpwa.cli.plan import read_link
 from dpwa.discovery import interfaces
+from dpwa.plan.link import LATENCIES, SNAPSHOT_BYTES, serving
 from dpwa.testing import TcpProxy
 
 

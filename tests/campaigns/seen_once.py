@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader
 from dpwa import DpwaConnection
 from dpwa.dataset import SharedSampler
 from dpwa.launch.ports import free_ports
-from dpwa.policy.sampling.leases import EPOCH, HOLDER, IS_DONE
+from dpwa.policy.leases import EPOCH, HOLDER, IS_DONE
 
 BATCH = 48  # which does not divide a range
 KILL_FROM, KILL_UNTIL = 0.05, 0.8  # share of the items that were trained on
@@ -205,7 +205,7 @@ def what_is_wrong(run: Run) -> str:
 
 def ranges_of(options: argparse.Namespace) -> list[list[int]]:
     """Return the items of each range; together all of them, each once."""
-    from dpwa.policy.sampling.ranges import DatasetRanges, shuffled
+    from dpwa.dataset.ranges import DatasetRanges, shuffled
 
     ranges = DatasetRanges(options.items, options.range_size, shuffle=True, seed=0)
     order = shuffled(options.items, seed=0, epoch=0)

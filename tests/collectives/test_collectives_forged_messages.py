@@ -14,7 +14,7 @@ from dpwa.collectives.entries import Contribution
 from dpwa.collectives.group import ENTERED, READY
 from dpwa.data.payload import Payload
 from dpwa.errors import CollectiveError, LeftBehindError, PeerLost
-from dpwa.policy.groups.views import VIEW_ID_BYTES, Member
+from dpwa.policy.group_views import VIEW_ID_BYTES, Member
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello, Post
 from dpwa.wire.messages import encode

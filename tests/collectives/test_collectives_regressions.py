@@ -18,7 +18,7 @@ from dpwa import fault_points
 from dpwa.collectives.entries import INLINE_BYTES
 from dpwa.data.payload import Payload
 from dpwa.errors import LeftBehindError, ParametersError, PeerLost, UserError
-from dpwa.policy.groups import ballots
+from dpwa.policy import ballots
 
 TIMEOUT_S = 0.3  # of calls that are to fail
 HANGS_AFTER_S = 15.0  # less than 20, which some calls may take

@@ -6,7 +6,7 @@ from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import ENTERED, READY, Group
 from dpwa.collectives.records import PhaseRecords
 from dpwa.data.boards import Posted
-from dpwa.policy.groups.views import VIEW_ID_BYTES, Member
+from dpwa.policy.group_views import VIEW_ID_BYTES, Member
 from dpwa.runtime import SYSTEM
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hello, Post, Vote
 

@@ -11,7 +11,7 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import ENTERED, Group
 from dpwa.collectives.records import PhaseRecords
 from dpwa.collectives.workspace import CollectiveWait
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 from dpwa.runtime import SYSTEM
 from dpwa.wire.collecting import Vote
 

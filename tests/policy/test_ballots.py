@@ -9,7 +9,7 @@ import random
 import pytest
 from support.ballot_network import MOMENTS, TICK_S, Fault, Network, Schedule
 
-from dpwa.policy.groups.ballots import (
+from dpwa.policy.ballots import (
     GONE_S,
     LATE_S,
     LONGEST_LOOK_S,
@@ -18,7 +18,7 @@ from dpwa.policy.groups.ballots import (
     Decision,
     Stand,
 )
-from dpwa.policy.groups.views import GroupView, Member
+from dpwa.policy.group_views import GroupView, Member
 
 ABC = ("a", "b", "c")
 TICK = TICK_S[0]

@@ -8,8 +8,8 @@ from support.simulated_nodes import ProgramRun, traced
 from support.simulations import run_spec
 
 from dpwa.dataset.range_table import RangeTable
+from dpwa.dataset.ranges import DatasetRanges
 from dpwa.errors import PeerLost
-from dpwa.policy.sampling.ranges import DatasetRanges
 from dpwa.tables.tables import Tables
 
 LINKS = {"latency_ms": 5.0, "jitter_ms": 4.0, "loss": 0.02}

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from dpwa.policy.groups.ballots import Ballot, Decision, Stand
-from dpwa.policy.groups.views import Member
+from dpwa.policy.ballots import Ballot, Decision, Stand
+from dpwa.policy.group_views import Member
 
 TICK_S = (0.01, 0.05)  # between two looks at the clock
 VOTE_AGAIN_S = 0.1

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 from dpwa.tables.directory import Told, new_plan, plans
 from dpwa.tables.shard_store import ShardStore
 from dpwa.tables.specs import TableSpec

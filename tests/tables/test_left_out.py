@@ -5,8 +5,8 @@ import pytest
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.errors import TableLostError
-from dpwa.policy.groups.ballots import STALLED_S
-from dpwa.policy.groups.views import GroupView, Member
+from dpwa.policy.ballots import STALLED_S
+from dpwa.policy.group_views import GroupView, Member
 from dpwa.runtime import SystemRuntime
 from dpwa.tables.channels import UNREACHABLE_S
 from dpwa.tables.directory import Told

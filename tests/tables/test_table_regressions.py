@@ -11,7 +11,7 @@ from support.nodes import eventually
 from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors, workers
 
 from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
-from dpwa.policy.groups.views import GroupView
+from dpwa.policy.group_views import GroupView
 from dpwa.tables import replication as replication_module
 from dpwa.tables import requests, updaters, user
 from dpwa.tables.key_value import shard_of_keys

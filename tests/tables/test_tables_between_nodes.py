@@ -18,7 +18,7 @@ from dpwa.errors import (
     TableTimeoutError,
     UserError,
 )
-from dpwa.policy.groups.views import GroupView
+from dpwa.policy.group_views import GroupView
 from dpwa.tables import user
 from dpwa.tables.tables import Tables
 from dpwa.wire.tables import TableAdded, TableAddition

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import msgpack
 
+from dpwa.policy.flow_control import is_among_all
 from dpwa.policy.members.probing import LocalHealth, Probe
 from dpwa.policy.members.states import Event, MemberEntry, MemberStatus, Times
-from dpwa.policy.near_peers import is_among_all
 
 DIGEST_BYTES = 8
 MOST_REPEATED = 3  # questions, at once

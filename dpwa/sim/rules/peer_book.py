@@ -19,9 +19,8 @@ from dpwa.config import Config
 from dpwa.config.graphs import topology_of
 from dpwa.node.repeats import MergedVersions
 from dpwa.policy.deadlines import FLOOR_S, FetchTimes
-from dpwa.policy.flow_control import HIGHEST_SCORE, FlowControl
+from dpwa.policy.flow_control import HIGHEST_SCORE, FlowControl, is_among_all
 from dpwa.policy.link_estimates import LinkEstimate, shares
-from dpwa.policy.near_peers import is_among_all
 from dpwa.policy.topology import Topology, neighbours_of
 from dpwa.types import StrictModel
 

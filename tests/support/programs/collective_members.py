@@ -16,7 +16,7 @@ import numpy as np
 
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError, LeftBehindError
-from dpwa.policy.groups import ballots
+from dpwa.policy import ballots
 from dpwa.testing import Fault, FaultPlan
 
 ballots.STALLED_S = 1.0  # so that whoever is stopped is left behind

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError, TableLostError
-from dpwa.policy.groups import ballots
+from dpwa.policy import ballots
 from dpwa.tables.rows import cut
 from dpwa.tables.tables import Tables
 from dpwa.testing import Fault, FaultPlan

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dpwa.policy.groups.views import Member
+from dpwa.policy.group_views import Member
 
 STALLED_S = 5.0  # after which a member that is silent, though connected, is taken for lost
 GONE_S = 0.25  # likewise, one whose connection is gone

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.groups.views import (
+from dpwa.policy.group_views import (
     UNKNOWN,
     VIEW_ID_BYTES,
     GroupView,

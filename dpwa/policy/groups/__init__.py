@@ -1,1 +1,0 @@
-"""Views of a group, and how its nodes agree on the next one."""

@@ -1,1 +1,0 @@
-"""Handing out a data set: its ranges, who holds a lease of which, and what is acknowledged."""
