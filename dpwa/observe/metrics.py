@@ -54,7 +54,7 @@ class Metric:
 
     Attributes:
         name: without prefix, unit and suffix.
-        kind: as Prometheus and OpenTelemetry have it.
+        kind: as Prometheus has it.
         unit: base unit, in words; empty for what has none.
         text: what it is.
         read: finds its values, and those of their labels.

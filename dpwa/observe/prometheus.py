@@ -29,14 +29,6 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from dpwa.node.node import Node
-from contextlib import ExitStack
-
-from dpwa.observe.otlp import sender_of
-from dpwa.runtime import SYSTEM
-
-if TYPE_CHECKING:
-    from dpwa.node.node import Node
-
 
 log = get_log("dpwa.metrics")
 
@@ -119,7 +111,6 @@ class MetricsServer(Closeable):
 
     Args:
         node: whose metrics.
-        metrics: likewise.
         clock: time source.
 
     Raises:
@@ -130,8 +121,8 @@ class MetricsServer(Closeable):
         url: where the metrics are.
     """
 
-    def __init__(self, node: Node, metrics: NodeMetrics, clock: Clock | None = None) -> None:
-        collector = collector_of(metrics)
+    def __init__(self, node: Node, clock: Clock | None = None) -> None:
+        collector = collector_of(NodeMetrics(node))
         host = node.config.metrics.host
         self._listener = _listener(host, ports_of(node.config, node.name))
         self.url = f"http://{_authority(*self._listener.getsockname()[:2])}/metrics"
@@ -143,6 +134,7 @@ class MetricsServer(Closeable):
         self._thread = threading.Thread(target=answering.run, name=name, daemon=True)
         self._end = finalize(node, _stop, answering, self._thread)
         self._thread.start()
+        node.describe("metrics", self.report)
         log.info("%s: metrics at %s", node.name, self.url)
 
     def report(self) -> JsonObject:
@@ -326,31 +318,3 @@ def _stop(answering: _Answering, thread: threading.Thread) -> None:
     answering.stop()
     if thread is not threading.current_thread():  # it has dropped the last reference to the node
         thread.join(CLOSE_TIMEOUT_S)
-
-
-class Exports(Closeable):
-    """Hands out the metrics of a node, as far as somebody wants them.
-
-    Args:
-        node: which one.
-
-    Raises:
-        UserError: prometheus_client is wanted, and not installed.
-        AddressError: there is no port for Prometheus to ask at.
-    """
-
-    def __init__(self, node: Node) -> None:
-        metrics = NodeMetrics(node)
-        with ExitStack() as stack:
-            if node.config.metrics.port is not None:
-                server = stack.enter_context(MetricsServer(node, metrics))
-                node.describe("metrics", server.report)
-            # Of simulated nodes there is nothing to tell a real collector.
-            sender = sender_of(node, metrics) if node.runtime is SYSTEM else None
-            if sender is not None:
-                stack.enter_context(sender)
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """Hand out nothing any more; idempotent."""
-        self._stack.close()
