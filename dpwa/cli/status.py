@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import (
-    LEAST_INTERVAL_S,
-    LONGEST_INTERVAL_S,
-    AsOption,
-    IntervalOption,
-    JsonOption,
-    RunOption,
-    TimeoutOption,
-    run_of,
-)
+from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.cli.completion import node_names
-from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,10 +36,6 @@ def status(
             help="Ask this one of the nodes only, such as to probe it.",
         ),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")
-    ] = False,
-    interval: IntervalOption = 2.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show clock, loss, scores, traffic and memory of every node.
@@ -61,9 +45,6 @@ def status(
     not answer, it says when it was last heard of, or that it was never seen. The version counts
     what a node has published. --json tells much more.
 
-    --watch shows the table again and again; where the output is no terminal, or with --json, one
-    is printed after the other. Ctrl-C ends it, with exit code 0.
-
     --node asks one of `nodes`, and nobody else: is it there?
 
     Exits with 3 when a node that is asked cannot be reached.
@@ -71,84 +52,26 @@ def status(
     Examples:
         dpwa status
         dpwa status -c nodes.yaml
-        dpwa status -c nodes.yaml --watch --interval 5
         dpwa status -c nodes.yaml --node w2 --timeout-ms 500
     """
     from dpwa.config import load_config
     from dpwa.node.query import asking_keyring, query_cluster, query_status
 
-    if not LEAST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:  # typer lets NaN pass
-        raise UserError(f"--interval: expected a number of seconds (got {interval})")
     loaded = load_config(run_of(config))
     keyring = asking_keyring(loaded, as_name)
-    tells_leader = _follows_leaders(loaded)
-
-    only = {} if node is None else {node: loaded.node(node).connect_endpoint}
-
-    def ask() -> dict[str, StatusAnswer]:
-        if only:
-            return query_status(only, timeout_ms / 1000, keyring=keyring)
-        return query_cluster(loaded, timeout_ms / 1000, keyring)
-
-    def show(answers: Mapping[str, StatusAnswer]) -> None:
-        if as_json:
-            typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
-        else:
-            console = screen.console()
-            console.print(_view(answers, console.width, tells_leader=tells_leader))
-
-    if watch:
-        try:
-            if screen.is_watched() and not as_json:
-                _watch_live(ask, interval, tells_leader=tells_leader)
-            else:
-                _watch_plainly(ask, show, interval, is_headed=not as_json)
-        except KeyboardInterrupt:
-            return
-    answers = ask()
-    show(answers)
+    if node is None:
+        answers = query_cluster(loaded, timeout_ms / 1000, keyring)
+    else:
+        endpoint = loaded.node(node).connect_endpoint
+        answers = query_status({node: endpoint}, timeout_ms / 1000, keyring=keyring)
+    if as_json:
+        typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
+    else:
+        console = screen.console()
+        tells_leader = _follows_leaders(loaded)
+        console.print(_view(answers, console.width, tells_leader=tells_leader))
     if any(answer.report is None for answer in answers.values()):
         raise typer.Exit(exit_codes.UNREACHABLE)
-
-
-def _watch_live(
-    ask: Callable[[], Mapping[str, StatusAnswer]], interval_s: float, *, tells_leader: bool
-) -> NoReturn:
-    """Show the newest answers in the place of those before, as many lines as fit."""
-    from rich.console import Group
-    from rich.live import Live
-
-    console = screen.console()
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            answers = ask()
-            head = screen.plain(_watch_head(interval_s))
-            view = _view(answers, console.width, tells_leader=tells_leader)
-            live.update(Group(head, view), refresh=True)
-            time.sleep(interval_s)
-
-
-def _watch_plainly(
-    ask: Callable[[], Mapping[str, StatusAnswer]],
-    show: Callable[[Mapping[str, StatusAnswer]], None],
-    interval_s: float,
-    *,
-    is_headed: bool,
-) -> NoReturn:
-    """Print one table after the other, each below the time at which it was true."""
-    while True:
-        answers = ask()
-        if is_headed:
-            typer.echo(time.strftime("%H:%M:%S"))
-        show(answers)
-        if is_headed:
-            typer.echo()
-        sys.stdout.flush()
-        time.sleep(interval_s)
-
-
-def _watch_head(interval_s: float) -> str:
-    return f"{time.strftime('%H:%M:%S')}, every {interval_s:g} s; Ctrl-C ends"
 
 
 def _follows_leaders(config: Config) -> bool:

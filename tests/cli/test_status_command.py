@@ -4,18 +4,14 @@ import json
 import math
 import random
 import re
-import signal
 import socket
-import subprocess
 
 import numpy as np
 import pytest
 from support.commands import run_dpwa
 from support.imposters import imposter
-from support.launched import DPWA, interruptible
 from support.nodes import config_of, eventually
 from support.ports import free_ports
-from support.terminals import on_terminal, plain_lines
 
 from dpwa import DpwaConnection
 from dpwa.cli.screen import age
@@ -227,58 +223,6 @@ def test_when_a_peer_was_last_heard_of():
     clock.advance(2.0)
     peer_table.trouble("w2", "nothing answers")
     assert heard_s() == 2.0
-
-
-def watching(file, *options):
-    """`dpwa status --watch` as a process of its own, into a pipe."""
-    command = [*DPWA, "status", "-c", str(file), "--watch", "--interval", "0.1", *options]
-    with interruptible():
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def test_watching_without_a_terminal_prints_one_table_after_the_other(config, file):
-    with DpwaConnection("w1", config), watching(file) as process:
-        lines = iter(process.stdout.readline, b"")
-        tables = 0
-        for line in lines:
-            tables += line.startswith(b"node ")
-            if tables == 3:
-                break
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (0, b"")
-
-
-def test_watching_for_programs_prints_one_object_a_line(config, file):
-    with DpwaConnection("w1", config), watching(file, "--json") as process:
-        for _ in range(2):
-            found = json.loads(process.stdout.readline())
-            assert [row["name"] for row in found["nodes"]] == ["w1", "w2"]
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (0, b"")
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_watching_on_a_terminal_ends_quietly_with_ctrl_c(config, file, columns):
-    with DpwaConnection("w1", config):
-        seen, code = on_terminal(
-            [*DPWA, "status", "-c", str(file), "--watch", "--interval", "0.1"],
-            until="\x1b[2K",  # the lines before are written again
-            columns=columns,
-        )
-    assert code == 0
-    assert "Ctrl-C ends" in seen
-    assert "never seen" in " ".join(seen.split())
-    assert "Traceback" not in seen
-    assert max(map(len, plain_lines(seen))) <= columns
-
-
-@pytest.mark.parametrize("interval", ["0", "nan", "1e9", "x"])
-def test_an_interval_that_makes_no_sense_is_refused(file, interval):
-    result = status(file, "--watch", "--interval", interval)
-    assert result.exit_code == 2
-    assert "--interval" in result.stderr
 
 
 def test_at_40_columns_no_word_is_broken(config, file):
