@@ -286,7 +286,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         docs/metrics.md lists them; what is not known is left out.
         """
         self.node.check_process()
-        return scalars(self.node.report())
+        return scalars(self.node.condition())
 
     @property
     def peers(self) -> tuple[str, ...]:

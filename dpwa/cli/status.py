@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from dpwa.config import Config
     from dpwa.node.query import StatusAnswer
+    from dpwa.node.report import NodeReport, PeerReport
     from dpwa.types import JsonObject
 
 _NOT_THERE = ("unreachable", "gone")  # and not asked, whatever their score
@@ -86,7 +88,7 @@ def _follows_leaders(config: Config) -> bool:
 def _row(name: str, answer: StatusAnswer) -> JsonObject:
     if answer.report is None:
         return {"name": name, "reachable": False, "problem": answer.problem}
-    return {**answer.report, "name": name, "reachable": True}
+    return {**answer.told, "name": name, "reachable": True}
 
 
 def _view(
@@ -104,22 +106,21 @@ def _view(
     return Group(*parts, *map(screen.plain, lines))
 
 
-def _in_common(reports: Collection[JsonObject], *, tells_leader: bool) -> str:
+def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
     """Say what the nodes run, and whom they follow as the leader; they should agree."""
     from dpwa.wire.messages import printable
 
-    news = [report.get("news") for report in reports]
-    leaders = [item.get("leader") for item in news if isinstance(item, dict)]
-    algorithms = [report.get("algorithm") for report in reports]
+    leaders = [report.news.get("leader") for report in reports] if tells_leader else []
+    algorithms = [report.algorithm for report in reports]
     parts = []
-    for title, values in (("algorithm", algorithms), ("leader", leaders if tells_leader else [])):
+    for title, values in (("algorithm", algorithms), ("leader", leaders)):
         found = dict.fromkeys(str(value) for value in values if value is not None)
         if found:
             parts.append(f"{title} {printable(', '.join(found))}")
     return "; ".join(parts)
 
 
-def _table(reports: Mapping[str, JsonObject], columns: int) -> RenderableType:
+def _table(reports: Mapping[str, NodeReport], columns: int) -> RenderableType:
     from dpwa.wire.messages import printable
 
     headings = ("node", "clock", "loss", "version", "merges", "sent", "received", "memory")
@@ -129,71 +130,42 @@ def _table(reports: Mapping[str, JsonObject], columns: int) -> RenderableType:
     return screen.table((*headings, "peers (score)"), rows, columns, right=numbers, text=[last])
 
 
-def _cells(report: JsonObject) -> list[str]:
-    """Turn a report into cells; it is foreign, so nothing in it is sure to be there."""
-    loss = "diverged" if report.get("diverged") else _number(report.get("loss"), "-")
-    peers = report.get("peers")
+def _cells(report: NodeReport) -> list[str]:
+    from dpwa.observe.figures import MEMORY_PARTS
+
+    sizes = [report.memory[part] for part in MEMORY_PARTS if part in report.memory]
     return [
-        _number(report.get("clock")),
-        loss,
-        str(report.get("version", "?")),
-        str(report.get("merges", "?")),
-        _size(report.get("bytes_sent")),
-        _size(report.get("bytes_received")),
-        _size(_memory(report.get("memory"))),
-        ", ".join(_peer(peer) for peer in peers) if isinstance(peers, list) else "?",
+        _number(report.clock, "?"),
+        "diverged" if report.diverged else _number(report.loss, "-"),
+        str(report.version),
+        str(report.merges),
+        screen.size(report.bytes_sent),
+        screen.size(report.bytes_received),
+        screen.size(sum(sizes)) if len(sizes) == len(MEMORY_PARTS) else "?",
+        ", ".join(map(_peer, report.peers)),
     ]
 
 
-def _memory(parts: object) -> int | None:
-    """Add up what a node keeps in memory, beside its model; `None` when it does not say."""
-    from dpwa.observe.figures import MEMORY_PARTS
-
-    if not isinstance(parts, dict):
-        return None
-    sizes = [size for name in MEMORY_PARTS if isinstance(size := parts.get(name), int)]
-    return sum(sizes) if len(sizes) == len(MEMORY_PARTS) else None
+def _number(value: float | None, otherwise: str) -> str:
+    return otherwise if value is None else screen.number(value)
 
 
-def _number(value: object, otherwise: str = "?") -> str:
-    if not isinstance(value, (int, float)):
-        return otherwise
-    return screen.number(value)
-
-
-def _size(value: object) -> str:
-    if not isinstance(value, int):
-        return "?"
-    return screen.size(value)
-
-
-def _peer(peer: object) -> str:
+def _peer(peer: PeerReport) -> str:
     """Say how a peer is: its score, if it is there, and what is wrong, if anything is."""
-    if not isinstance(peer, dict):
-        return "?"
-    name, health = peer.get("name", "?"), str(peer.get("health", "?"))
-    heard_s = peer.get("heard_s", 0.0)
-    if heard_s is None:
-        return f"{name} (never seen)"
-    is_well = health in ("alive", "unknown")
-    remarks = [] if health in _NOT_THERE else [str(peer.get("score", "?"))]
-    if not is_well:
-        remarks.append(health.replace("_", " "))
-    if health in _ABSENT and isinstance(heard_s, (int, float)) and "heard_s" in peer:
-        remarks.append(f"heard {screen.age(heard_s)} ago")
-    return f"{name} ({', '.join(remarks)})"
+    if peer.heard_s is None:
+        return f"{peer.name} (never seen)"
+    remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]
+    if peer.health not in ("alive", "unknown"):
+        remarks.append(peer.health.replace("_", " "))
+    if peer.health in _ABSENT and not math.isnan(peer.heard_s):
+        remarks.append(f"heard {screen.age(peer.heard_s)} ago")
+    return f"{peer.name} ({', '.join(remarks)})"
 
 
-def _heard_by_others(name: str, reports: Mapping[str, JsonObject]) -> str:
+def _heard_by_others(name: str, reports: Mapping[str, NodeReport]) -> str:
     """Say when others have last heard of a node that does not answer, if any of them tells."""
-    peers = [report.get("peers") for report in reports.values()]
-    entries = [p for listed in peers if isinstance(listed, list) for p in listed]
-    told = [p["heard_s"] for p in entries if isinstance(p, dict) and _tells_of(p, name)]
-    ages = [age for age in told if isinstance(age, (int, float))]
+    told = [p.heard_s for report in reports.values() for p in report.peers if p.name == name]
+    ages = [age for age in told if age is not None and not math.isnan(age)]
     if ages:
         return f"; last heard of {screen.age(min(ages))} ago"
-    return "; never seen" if told else ""
-
-
-def _tells_of(peer: JsonObject, name: str) -> bool:
-    return peer.get("name") == name and "heard_s" in peer
+    return "; never seen" if None in told else ""

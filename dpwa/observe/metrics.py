@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import dpwa
-from dpwa.observe.figures import FIGURES, INDEX, MEMORY_PARTS, figures_of, is_alive, refusals
+from dpwa.node.report import HistogramReport, NodeReport, PeerReport
+from dpwa.observe.figures import FIGURES, INDEX, MEMORY_PARTS, figures_of
 from dpwa.policy.health import Health
 from dpwa.policy.members.states import MemberStatus
-from dpwa.types import JsonObject
-from dpwa.wire.limits import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from dpwa.node.node import Node
@@ -39,13 +38,11 @@ class Reading:
         report: of the node.
         figures: of the report.
         peers: what was counted of each peer, in the order of `_PEER_COUNTERS`.
-        told: what does not change while the process lives.
     """
 
-    report: JsonObject
+    report: NodeReport
     figures: tuple[float, ...]
     peers: dict[str, tuple[int, ...]]
-    told: JsonObject
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,9 @@ class HistogramMetric:
         """Its name in Prometheus."""
         return _family(self.name, self.unit)
 
-    def histogram(self, reading: Reading) -> JsonObject:
-        """Return bounds, counts (one more, not cumulative) and the sum of values."""
-        found: JsonObject = reading.report["gossip"][self.key]
+    def histogram(self, reading: Reading) -> HistogramReport:
+        """Return what was counted."""
+        found: HistogramReport = getattr(reading.report.gossip, self.key)
         return found
 
 
@@ -136,59 +133,46 @@ def _of_peers(counter: str) -> Callable[[Reading], Iterator[tuple[Labels, float]
 
 
 def _peers_by_state(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    counts = dict.fromkeys((health.value for health in Health), 0)
-    for peer in reading.report["peers"]:
-        counts[_state_of(peer)] += 1
-    for state, count in counts.items():
-        yield (state,), count
-
-
-def _state_of(peer: JsonObject) -> str:
-    state: str = peer["health"]
-    # Who is not connected any more, and was asked by nobody since, is as good as unreachable.
-    is_lost = state in ("alive", "behind") and not is_alive(peer)
-    return Health.UNREACHABLE.value if is_lost else state
+    counts = Counter(peer.health for peer in reading.report.peers)
+    for health in Health:
+        yield (health.value,), counts[health.value]
 
 
 def _members_by_status(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    membership = reading.report.get("membership")
-    if membership is None:
-        return
-    counts = dict.fromkeys((status.name.lower() for status in MemberStatus), 0)
-    for member in membership["members"]:
-        counts[member["status"]] += 1
-    for status, count in counts.items():
-        yield (status,), count
+    if reading.report.membership is not None:
+        counts = Counter(member.status for member in reading.report.members)
+        for status in MemberStatus:
+            yield (status.name.lower(),), counts[status.name.lower()]
 
 
 def _quarantined(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    yield (), sum(peer["quarantined"] for peer in reading.report["peers"])
+    yield (), sum(peer.quarantined for peer in reading.report.peers)
 
 
 def _refused(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    for reason, count in refusals(reading.report).items():
+    for reason, count in reading.report.refusals.items():
         yield (reason,), count
 
 
 def _checkpoints(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    state: JsonObject = reading.report.get("state") or {}
-    yield (), (state.get("checkpoints") or {}).get("written", 0)
+    yield (), reading.report.checkpoints.get("written", 0)
 
 
 def _memory(reading: Reading) -> Iterator[tuple[Labels, float]]:
     for part in MEMORY_PARTS:
-        yield (part.removesuffix("_bytes"),), reading.report["memory"][part]
+        yield (part.removesuffix("_bytes"),), reading.report.memory[part]
 
 
-def _told(*names: str) -> Callable[[Reading], Iterator[tuple[Labels, float]]]:
-    def read(reading: Reading) -> Iterator[tuple[Labels, float]]:
-        yield tuple(str(reading.told[name]) for name in names), 1
-
-    return read
+def _node_info(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    report = reading.report
+    yield (report.name, str(report.algorithm), str(report.topology), report.group), 1
 
 
-_NODE_LABELS = ("node", "algorithm", "topology", "group")
-_BUILD_LABELS = ("version", "protocol", "torch")
+def _build_info(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    torch = sys.modules.get("torch")
+    version = "" if torch is None else str(torch.__version__)
+    yield (reading.report.dpwa, str(reading.report.protocol), version), 1
+
 
 METRICS = (
     _figure("steps"),
@@ -261,10 +245,20 @@ METRICS = (
         ("use",),
     ),
     Metric(
-        "node_info", "gauge", "", "always 1: which node this is", _told(*_NODE_LABELS), _NODE_LABELS
+        "node_info",
+        "gauge",
+        "",
+        "always 1: which node this is",
+        _node_info,
+        ("node", "algorithm", "topology", "group"),
     ),
     Metric(
-        "build_info", "gauge", "", "always 1: what it runs", _told(*_BUILD_LABELS), _BUILD_LABELS
+        "build_info",
+        "gauge",
+        "",
+        "always 1: what it runs",
+        _build_info,
+        ("version", "protocol", "torch"),
     ),
 )
 HISTOGRAMS = (
@@ -295,9 +289,9 @@ class PeerCounters:
         self._unnamed: dict[str, tuple[int, ...]] = {}  # what was counted of them before
         self._others: tuple[int, ...] = ()
 
-    def take(self, peers: Iterable[JsonObject]) -> dict[str, tuple[int, ...]]:
+    def take(self, peers: Iterable[PeerReport]) -> dict[str, tuple[int, ...]]:
         """Return the counters of each peer in view, and of all without a name under `OTHER`."""
-        found = {peer["name"]: tuple(peer[key] for key in _PEER_COUNTERS) for peer in peers}
+        found = {peer.name: tuple(getattr(peer, key) for key in _PEER_COUNTERS) for peer in peers}
         with self._lock:
             before, self._unnamed = self._unnamed, {}
             self._named &= found.keys()
@@ -326,24 +320,12 @@ class NodeMetrics:
     """
 
     def __init__(self, node: Node) -> None:
-        config = node.config
-        torch = sys.modules.get("torch")
-        self._told = {
-            "node": node.name,
-            "algorithm": config.algorithm,
-            "topology": config.topology,
-            "group": config.group_of(node.name),
-            "version": dpwa.__version__,
-            "protocol": PROTOCOL_VERSION,
-            "torch": "" if torch is None else torch.__version__,
-        }
-        self._report = node.weak_report
+        self._condition = node.weak_condition
         self._peers = PeerCounters()
 
     def read(self) -> Reading | None:
         """Read them now; `None` once the node is gone."""
-        report = self._report()
-        if not report:
+        report = self._condition()
+        if report is None:
             return None
-        peers = self._peers.take(report["peers"])
-        return Reading(report, figures_of(report), peers, self._told)
+        return Reading(report, figures_of(report), self._peers.take(report.peers))

@@ -21,6 +21,7 @@ from dpwa.config.endpoints import MAX_PORT, split_tcp
 from dpwa.errors import AddressError, UserError
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.message_codes import get_log
+from dpwa.node.report import HistogramReport
 from dpwa.observe.metrics import HISTOGRAMS, METRICS, NodeMetrics
 from dpwa.transport.addresses import is_name
 from dpwa.types import JsonObject
@@ -77,15 +78,15 @@ def collector_of(metrics: NodeMetrics) -> Collector:
             for counted in HISTOGRAMS:
                 found = counted.histogram(reading)
                 yield core.HistogramMetricFamily(
-                    counted.family, counted.text, _buckets(found), found["sum"], unit=counted.unit
+                    counted.family, counted.text, _buckets(found), found.sum, unit=counted.unit
                 )
 
     return NodeCollector()
 
 
-def _buckets(histogram: JsonObject) -> list[tuple[str, float]]:
-    bounds = [*map(str, histogram["bounds"]), "+Inf"]
-    return list(zip(bounds, itertools.accumulate(histogram["counts"]), strict=True))
+def _buckets(histogram: HistogramReport) -> list[tuple[str, float]]:
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(bounds, itertools.accumulate(histogram.counts), strict=True))
 
 
 def ports_of(config: Config, name: str) -> Sequence[int]:

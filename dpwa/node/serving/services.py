@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from dpwa.clock import Clock
+from dpwa.node.report import NodeReport
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.snapshot_service import Introduction
-from dpwa.types import JsonObject
 from dpwa.wire.messages import (
     AskStatus,
     Goodbye,
@@ -55,10 +55,10 @@ class GoodbyeService(Service):
 
 
 class StatusService(Service):
-    """Answers with what `report` returns; one that was made a moment ago is sent again.
+    """Answers with what `condition` returns; one that was made a moment ago is sent again.
 
     Args:
-        report: describes the node.
+        condition: describes the node; `None` once it is gone.
         clock: time source.
     """
 
@@ -66,8 +66,8 @@ class StatusService(Service):
 
     handles = (AskStatus,)
 
-    def __init__(self, report: Callable[[], JsonObject], clock: Clock) -> None:
-        self._report = report
+    def __init__(self, condition: Callable[[], NodeReport | None], clock: Clock) -> None:
+        self._condition = condition
         self._clock = clock
         self._packed = b""
         self._made = -math.inf
@@ -76,5 +76,6 @@ class StatusService(Service):
         """Send the report."""
         now = self._clock.now()
         if now - self._made >= self.FRESH_S:
-            self._packed, self._made = pack(self._report()), now
+            report = self._condition()
+            self._packed, self._made = pack(report.plain() if report else {}), now
         reply(Status(request=message.request), self._packed)

@@ -472,8 +472,8 @@ class SimulatedNode:
         """Return how many snapshots it has merged, and served."""
         if self.connection is None:
             return self._merges, self._served
-        report = self.connection.node.report()
-        return self._merges + report["merges"], self._served + report["snapshots_served"]
+        report = self.connection.node.condition()
+        return self._merges + report.merges, self._served + report.snapshots_served
 
     def end(self) -> None:
         """Clear up after a process that has ended, one way or the other."""
