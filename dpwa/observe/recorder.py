@@ -17,8 +17,7 @@ from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
 from dpwa.node.report import EndingReport, NodeReport, PeerReport
 from dpwa.node.serving.service import Listener, Reply, Service
-from dpwa.observe.changes import changes
-from dpwa.observe.events import EventLog, RunEvent
+from dpwa.observe.events import EventLog, RunEvent, changes
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, figures_of, figures_of_peer
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog

@@ -6,8 +6,7 @@ from support.nodes import config_of
 
 from dpwa.node.node import Node
 from dpwa.node.report import MemberReport, MembershipReport
-from dpwa.observe.changes import changes
-from dpwa.observe.events import KINDS, EventLog, RunEvent
+from dpwa.observe.events import KINDS, EventLog, RunEvent, changes
 
 
 def report_of():

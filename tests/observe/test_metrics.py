@@ -9,7 +9,7 @@ from dpwa.config import load_config
 from dpwa.errors import ConfigError
 from dpwa.node.report import PeerReport
 from dpwa.observe.figures import NAMES
-from dpwa.observe.metrics import HISTOGRAMS, METRICS, OTHER, PeerCounters
+from dpwa.observe.prometheus import HISTOGRAMS, METRICS, OTHER, PeerCounters
 
 
 def peers(**counts):
