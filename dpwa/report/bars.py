@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpwa.node.report import HistogramReport
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.observe.run_data import Bins, NodeLog, Run
+from dpwa.observe.run_data import NodeLog, Run
 from dpwa.report.style import FAINT, INK, MOST_LABELLED, PALETTE, label, legend, nothing, short
 from dpwa.report.wording import share, size
 
@@ -101,13 +102,15 @@ def draw_bytes(figure: Figure, run: Run) -> None:
     legend(figure, [_patch(c, f"{kind} {size(totals[kind])}") for kind, c in _TRAFFIC], 3)
 
 
-def staleness_of(run: Run) -> Bins | None:
+def staleness_of(run: Run) -> HistogramReport | None:
     """Return how stale what all nodes have merged was; `None`: no node tells."""
     told = [node.staleness for node in run.nodes.values() if node.staleness is not None]
     if not told:
         return None
     alike = [bins.counts for bins in told if bins.bounds == told[0].bounds]
-    return Bins(told[0].bounds, tuple(sum(counts) for counts in zip(*alike, strict=True)))
+    return HistogramReport(
+        told[0].bounds, tuple(sum(counts) for counts in zip(*alike, strict=True))
+    )
 
 
 def draw_staleness(figure: Figure, run: Run) -> None:
