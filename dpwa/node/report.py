@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
+from functools import cache
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -256,7 +257,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-_REPORT = TypeAdapter(NodeReport)
+@cache
+def _adapter() -> TypeAdapter[NodeReport]:
+    return TypeAdapter(NodeReport)  # on first use: it takes milliseconds, and few nodes need it
 
 
 def read_report(told: JsonObject) -> NodeReport:
@@ -264,7 +267,7 @@ def read_report(told: JsonObject) -> NodeReport:
     told, attempt = copy.deepcopy(told), 0
     while True:
         try:
-            return _REPORT.validate_python(told)
+            return _adapter().validate_python(told)
         except ValidationError as error:
             for problem in error.errors(include_url=False, include_input=False):
                 _leave_out(told, problem["loc"] if attempt == 0 else problem["loc"][:1])
