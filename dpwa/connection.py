@@ -26,7 +26,7 @@ from dpwa.node.arrival import Arrival, CopiedOut, FetchTerms
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.node import Node
 from dpwa.observe.figures import scalars
-from dpwa.observe.prometheus import Exports
+from dpwa.observe.prometheus import MetricsServer
 from dpwa.observe.recorder import Recorder
 from dpwa.policy.finishing import FinishReport
 from dpwa.runtime import SYSTEM, Runtime
@@ -101,7 +101,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
         have_come = None if members is None else members.have_come
         self._states = enter(States(self.node, have_come))
         enter(Recorder(self.node))
-        enter(Exports(self.node))
+        if config.metrics.port is not None:
+            enter(MetricsServer(self.node))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.
@@ -286,7 +287,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         docs/watch.md lists them; what is not known is left out.
         """
         self.node.check_process()
-        return scalars(self.node.report())
+        return scalars(self.node.condition())
 
     @property
     def peers(self) -> tuple[str, ...]:

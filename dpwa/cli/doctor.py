@@ -104,5 +104,5 @@ def _taken_for_dead(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:
     from dpwa.node.query import members_of
     from dpwa.wire.messages import printable
 
-    dead = members_of((answer.report for answer in answers.values()), "dead")
+    dead = members_of(answers.values(), "dead")
     return {printable(n): printable(where) for n, where in dead.items() if n not in answers}

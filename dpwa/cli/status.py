@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, NoReturn
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import (
-    LEAST_INTERVAL_S,
-    LONGEST_INTERVAL_S,
-    AsOption,
-    IntervalOption,
-    JsonOption,
-    RunOption,
-    TimeoutOption,
-    run_of,
-)
+from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.cli.completion import node_names
-from dpwa.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from dpwa.config import Config
     from dpwa.node.query import StatusAnswer
+    from dpwa.node.report import NodeReport, PeerReport
     from dpwa.types import JsonObject
 
 _NOT_THERE = ("unreachable", "gone")  # and not asked, whatever their score
@@ -48,10 +38,6 @@ def status(
             help="Ask this one of the nodes only, such as to probe it.",
         ),
     ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Ask again and again, until Ctrl-C.")
-    ] = False,
-    interval: IntervalOption = 2.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show clock, loss, scores, traffic and memory of every node.
@@ -61,9 +47,6 @@ def status(
     not answer, it says when it was last heard of, or that it was never seen. The version counts
     what a node has published. --json tells much more.
 
-    --watch shows the table again and again; where the output is no terminal, or with --json, one
-    is printed after the other. Ctrl-C ends it, with exit code 0.
-
     --node asks one of `nodes`, and nobody else: is it there?
 
     Exits with 3 when a node that is asked cannot be reached.
@@ -71,84 +54,26 @@ def status(
     Examples:
         dpwa status
         dpwa status -c nodes.yaml
-        dpwa status -c nodes.yaml --watch --interval 5
         dpwa status -c nodes.yaml --node w2 --timeout-ms 500
     """
     from dpwa.config import load_config
     from dpwa.node.query import asking_keyring, query_cluster, query_status
 
-    if not LEAST_INTERVAL_S <= interval <= LONGEST_INTERVAL_S:  # typer lets NaN pass
-        raise UserError(f"--interval: expected a number of seconds (got {interval}) [DPWA-E027]")
     loaded = load_config(run_of(config))
     keyring = asking_keyring(loaded, as_name)
-    tells_leader = _follows_leaders(loaded)
-
-    only = {} if node is None else {node: loaded.node(node).connect_endpoint}
-
-    def ask() -> dict[str, StatusAnswer]:
-        if only:
-            return query_status(only, timeout_ms / 1000, keyring=keyring)
-        return query_cluster(loaded, timeout_ms / 1000, keyring)
-
-    def show(answers: Mapping[str, StatusAnswer]) -> None:
-        if as_json:
-            typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
-        else:
-            console = screen.console()
-            console.print(_view(answers, console.width, tells_leader=tells_leader))
-
-    if watch:
-        try:
-            if screen.is_watched() and not as_json:
-                _watch_live(ask, interval, tells_leader=tells_leader)
-            else:
-                _watch_plainly(ask, show, interval, is_headed=not as_json)
-        except KeyboardInterrupt:
-            return
-    answers = ask()
-    show(answers)
+    if node is None:
+        answers = query_cluster(loaded, timeout_ms / 1000, keyring)
+    else:
+        endpoint = loaded.node(node).connect_endpoint
+        answers = query_status({node: endpoint}, timeout_ms / 1000, keyring=keyring)
+    if as_json:
+        typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
+    else:
+        console = screen.console()
+        tells_leader = _follows_leaders(loaded)
+        console.print(_view(answers, console.width, tells_leader=tells_leader))
     if any(answer.report is None for answer in answers.values()):
         raise typer.Exit(exit_codes.UNREACHABLE)
-
-
-def _watch_live(
-    ask: Callable[[], Mapping[str, StatusAnswer]], interval_s: float, *, tells_leader: bool
-) -> NoReturn:
-    """Show the newest answers in the place of those before, as many lines as fit."""
-    from rich.console import Group
-    from rich.live import Live
-
-    console = screen.console()
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            answers = ask()
-            head = screen.plain(_watch_head(interval_s))
-            view = _view(answers, console.width, tells_leader=tells_leader)
-            live.update(Group(head, view), refresh=True)
-            time.sleep(interval_s)
-
-
-def _watch_plainly(
-    ask: Callable[[], Mapping[str, StatusAnswer]],
-    show: Callable[[Mapping[str, StatusAnswer]], None],
-    interval_s: float,
-    *,
-    is_headed: bool,
-) -> NoReturn:
-    """Print one table after the other, each below the time at which it was true."""
-    while True:
-        answers = ask()
-        if is_headed:
-            typer.echo(time.strftime("%H:%M:%S"))
-        show(answers)
-        if is_headed:
-            typer.echo()
-        sys.stdout.flush()
-        time.sleep(interval_s)
-
-
-def _watch_head(interval_s: float) -> str:
-    return f"{time.strftime('%H:%M:%S')}, every {interval_s:g} s; Ctrl-C ends"
 
 
 def _follows_leaders(config: Config) -> bool:
@@ -163,7 +88,7 @@ def _follows_leaders(config: Config) -> bool:
 def _row(name: str, answer: StatusAnswer) -> JsonObject:
     if answer.report is None:
         return {"name": name, "reachable": False, "problem": answer.problem}
-    return {**answer.report, "name": name, "reachable": True}
+    return {**answer.told, "name": name, "reachable": True}
 
 
 def _view(
@@ -181,22 +106,21 @@ def _view(
     return Group(*parts, *map(screen.plain, lines))
 
 
-def _in_common(reports: Collection[JsonObject], *, tells_leader: bool) -> str:
+def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
     """Say what the nodes run, and whom they follow as the leader; they should agree."""
     from dpwa.wire.messages import printable
 
-    news = [report.get("news") for report in reports]
-    leaders = [item.get("leader") for item in news if isinstance(item, dict)]
-    algorithms = [report.get("algorithm") for report in reports]
+    leaders = [report.news.get("leader") for report in reports] if tells_leader else []
+    algorithms = [report.algorithm for report in reports]
     parts = []
-    for title, values in (("algorithm", algorithms), ("leader", leaders if tells_leader else [])):
+    for title, values in (("algorithm", algorithms), ("leader", leaders)):
         found = dict.fromkeys(str(value) for value in values if value is not None)
         if found:
             parts.append(f"{title} {printable(', '.join(found))}")
     return "; ".join(parts)
 
 
-def _table(reports: Mapping[str, JsonObject], columns: int) -> RenderableType:
+def _table(reports: Mapping[str, NodeReport], columns: int) -> RenderableType:
     from dpwa.wire.messages import printable
 
     headings = ("node", "clock", "loss", "version", "merges", "sent", "received", "memory")
@@ -206,69 +130,42 @@ def _table(reports: Mapping[str, JsonObject], columns: int) -> RenderableType:
     return screen.table((*headings, "peers (score)"), rows, columns, right=numbers, text=[last])
 
 
-def _cells(report: JsonObject) -> list[str]:
-    loss = "diverged" if report.get("diverged") else _number(report.get("loss"), "-")
-    peers = report.get("peers")
+def _cells(report: NodeReport) -> list[str]:
+    from dpwa.observe.figures import MEMORY_PARTS
+
+    sizes = [report.memory[part] for part in MEMORY_PARTS if part in report.memory]
     return [
-        _number(report.get("clock")),
-        loss,
-        str(report.get("version", "?")),
-        str(report.get("merges", "?")),
-        _size(report.get("bytes_sent")),
-        _size(report.get("bytes_received")),
-        _size(_memory(report.get("memory"))),
-        ", ".join(_peer(peer) for peer in peers) if isinstance(peers, list) else "?",
+        _number(report.clock, "?"),
+        "diverged" if report.diverged else _number(report.loss, "-"),
+        str(report.version),
+        str(report.merges),
+        screen.size(report.bytes_sent),
+        screen.size(report.bytes_received),
+        screen.size(sum(sizes)) if len(sizes) == len(MEMORY_PARTS) else "?",
+        ", ".join(map(_peer, report.peers)),
     ]
 
 
-def _memory(parts: object) -> int | None:
-    from dpwa.observe.figures import MEMORY_PARTS
-
-    if not isinstance(parts, dict):
-        return None
-    sizes = [size for name in MEMORY_PARTS if isinstance(size := parts.get(name), int)]
-    return sum(sizes) if len(sizes) == len(MEMORY_PARTS) else None
+def _number(value: float | None, otherwise: str) -> str:
+    return otherwise if value is None else screen.number(value)
 
 
-def _number(value: object, otherwise: str = "?") -> str:
-    if not isinstance(value, (int, float)):
-        return otherwise
-    return screen.number(value)
-
-
-def _size(value: object) -> str:
-    if not isinstance(value, int):
-        return "?"
-    return screen.size(value)
-
-
-def _peer(peer: object) -> str:
+def _peer(peer: PeerReport) -> str:
     """Say how a peer is: its score, if it is there, and what is wrong, if anything is."""
-    if not isinstance(peer, dict):
-        return "?"
-    name, health = peer.get("name", "?"), str(peer.get("health", "?"))
-    heard_s = peer.get("heard_s", 0.0)
-    if heard_s is None:
-        return f"{name} (never seen)"
-    is_well = health in ("alive", "unknown")
-    remarks = [] if health in _NOT_THERE else [str(peer.get("score", "?"))]
-    if not is_well:
-        remarks.append(health.replace("_", " "))
-    if health in _ABSENT and isinstance(heard_s, (int, float)) and "heard_s" in peer:
-        remarks.append(f"heard {screen.age(heard_s)} ago")
-    return f"{name} ({', '.join(remarks)})"
+    if peer.heard_s is None:
+        return f"{peer.name} (never seen)"
+    remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]
+    if peer.health not in ("alive", "unknown"):
+        remarks.append(peer.health.replace("_", " "))
+    if peer.health in _ABSENT and not math.isnan(peer.heard_s):
+        remarks.append(f"heard {screen.age(peer.heard_s)} ago")
+    return f"{peer.name} ({', '.join(remarks)})"
 
 
-def _heard_by_others(name: str, reports: Mapping[str, JsonObject]) -> str:
+def _heard_by_others(name: str, reports: Mapping[str, NodeReport]) -> str:
     """Say when others have last heard of a node that does not answer, if any of them tells."""
-    peers = [report.get("peers") for report in reports.values()]
-    entries = [p for listed in peers if isinstance(listed, list) for p in listed]
-    told = [p["heard_s"] for p in entries if isinstance(p, dict) and _tells_of(p, name)]
-    ages = [age for age in told if isinstance(age, (int, float))]
+    told = [p.heard_s for report in reports.values() for p in report.peers if p.name == name]
+    ages = [age for age in told if age is not None and not math.isnan(age)]
     if ages:
         return f"; last heard of {screen.age(min(ages))} ago"
-    return "; never seen" if told else ""
-
-
-def _tells_of(peer: JsonObject, name: str) -> bool:
-    return peer.get("name") == name and "heard_s" in peer
+    return "; never seen" if None in told else ""

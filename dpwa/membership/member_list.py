@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from dpwa.clock import AwakeClock, Clock
+from dpwa.node.report import MemberReport, MembershipReport
 from dpwa.policy.members.states import Change, Event, MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
-from dpwa.types import JsonObject
 from dpwa.wire import limits
 from dpwa.wire.members import Roster, pack_entries
 from dpwa.wire.messages import printable
@@ -204,27 +204,17 @@ class MemberList:
         with self._lock:
             self._members.leave()
 
-    def report(self) -> JsonObject:
+    def report(self) -> MembershipReport:
+        """Describe the members."""
         with self._lock:
             entries = [self._members.own, *self._members.peers, *self._members.remembered]
             components = 1 + bool(self._members.remembered)
             digest = self._members.digest()
-        return {
-            "members": [
-                {
-                    "name": entry.name,
-                    "endpoint": entry.endpoint,
-                    "status": entry.status.name.lower(),
-                    "incarnation": entry.incarnation,
-                    "version": entry.version,
-                }
-                for entry in entries
-            ],
-            "components": components,
-            "waits": self.waits,
-            "changes": self._changes,
-            "view": digest.hex(),
-        }
+        members = (
+            MemberReport(e.name, e.endpoint, e.status.name.lower(), e.incarnation, e.version)
+            for e in entries
+        )
+        return MembershipReport(tuple(members), components, self.waits, self._changes, digest.hex())
 
     def _tells_all(self, their_digest: bytes | None) -> bool:
         now = self._clock.now()

@@ -18,9 +18,9 @@ from dpwa.membership.member_list import MemberList
 from dpwa.membership.remembered import remembered_by
 from dpwa.membership.service import RosterListener, RosterService
 from dpwa.node.node import Node
+from dpwa.node.report import MembershipReport
 from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import all_resolved
-from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.members")
 
@@ -127,7 +127,8 @@ class Members(Closeable):
         is_too_early = self._clock.now() < self._started + FOUND_S
         return self.are_known() and not (is_alone and is_too_early)
 
-    def report(self) -> JsonObject:
+    def report(self) -> MembershipReport:
+        """Describe the members, for `dpwa status`."""
         return self._member_list.report()
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from dpwa.node.fetching.commands import Connect, Tell
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.peers import PeerTable
+from dpwa.node.report import EndingReport
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.finishing import (
     MOST_READ,
@@ -32,7 +33,7 @@ from dpwa.policy.finishing import (
 )
 from dpwa.runtime import Runtime
 from dpwa.transport.link import LinkState
-from dpwa.types import Frame, JsonObject
+from dpwa.types import Frame
 from dpwa.wire.messages import AskStatus, Finishing, Status, printable, unpack
 
 log = logging.getLogger("dpwa.finish")
@@ -621,17 +622,13 @@ class Finish:
         log.log(level, "%s: %s%s", self._context.name, report, code)
         return report
 
-    def report(self) -> JsonObject:
-        """Describe how this node ends; empty while it trains."""
+    def report(self) -> EndingReport | None:
+        """Describe how this node ends; `None` while it trains."""
         own, run = self.endings.own, self._run
         if not own.is_finishing:
-            return {}
-        return {
-            "is_over": own.is_over,
-            "problem": self._problem,
-            "waits_for": [] if run is None else list(run.awaited),
-            "rest": dict(self.endings.rest),
-        }
+            return None
+        waits_for = () if run is None else tuple(run.awaited)
+        return EndingReport(own.is_over, self._problem, waits_for, dict(self.endings.rest))
 
     def _diverged(self, report: FinishReport) -> str:
         """Say what is not finite at the end; without checks, only distances tell."""

@@ -10,10 +10,12 @@ import logging
 import math
 import os
 import random
+import socket
 import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import dpwa
 from dpwa.config import Config, peer_config
@@ -32,6 +34,7 @@ from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
+from dpwa.node.report import GossipReport, NodeReport
 from dpwa.node.serving.service import Listener, Service
 from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
 from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
@@ -88,7 +91,8 @@ class Node(Closeable):
         self.seed = drawn if config.seed is None else config.seed
         self._owner = os.getpid()
         self._started = runtime.now()
-        self._reports: dict[str, weakref.WeakMethod[Callable[[], JsonObject]]] = {}
+        self._host = socket.gethostname()
+        self._parts: dict[str, weakref.WeakMethod[Callable[[], Any]]] = {}
         config.require(name)
         self._context = NodeContext.of(name, config, self.seed, runtime)
         try:
@@ -174,7 +178,7 @@ class Node(Closeable):
                 self._snapshots,
                 NewsService(introduction),
                 transactions,
-                StatusService(self.weak_report, self.runtime),
+                StatusService(self.weak_condition, self.runtime),
                 GoodbyeService(context.name, gone),
                 FinishService(self.finish.endings),
             ]
@@ -246,15 +250,15 @@ class Node(Closeable):
         self._threads.rx.register(service)
         self._threads.tx.order(Attach(listener))
 
-    def describe(self, key: str, report: Callable[[], JsonObject]) -> None:
-        """Add what a method returns to `report`, as long as its object lives."""
-        self._reports[key] = weakref.WeakMethod(report)
+    def describe(self, part: str, describe: Callable[[], Any]) -> None:
+        """Have a method describe a part of `condition`, as long as its object lives."""
+        self._parts[part] = weakref.WeakMethod(describe)
 
     @property
-    def weak_report(self) -> Callable[[], JsonObject]:
-        """Returns `report`, or `{}` once the node is gone; does not keep the node alive."""
-        report = weakref.WeakMethod(self.report)
-        return lambda: _called(report)
+    def weak_condition(self) -> Callable[[], NodeReport | None]:
+        """Returns `condition`, or `None` once the node is gone; it does not keep the node alive."""
+        condition = weakref.WeakMethod(self.condition)
+        return lambda: _called(condition)
 
     @property
     def upload(self) -> Upload:
@@ -286,55 +290,67 @@ class Node(Closeable):
         )
 
     def report(self) -> JsonObject:
-        """Return what `dpwa status` shows."""
+        """Describe the node in plain data, as `dpwa status --json` prints it."""
+        return self.condition().plain()
+
+    def condition(self) -> NodeReport:
+        """Describe the node as it is now."""
         standing, context, threads = self.rounds.standing, self._context, self._threads
+        figures, config = self.rounds.figures, self.config
         diverged = standing.loss == math.inf or context.pool.is_finite is False
-        return {
-            "name": self.name,
-            "endpoint": self.endpoint,
-            "time": self.runtime.wall_time(),
-            "pid": os.getpid(),
-            "dpwa": dpwa.__version__,
-            "protocol": PROTOCOL_VERSION,
-            "seed": self.seed,
-            "uptime_s": self.runtime.now() - self._started,
-            "clock": standing.clock,
-            "loss": None if diverged else standing.loss,
-            "diverged": diverged,
-            "version": context.pool.version,
-            "merges": self.rounds.merges,
-            "rounds_skipped": context.pool.skipped,
-            "memory": {
+        return NodeReport(
+            name=self.name,
+            endpoint=self.endpoint,
+            time=self.runtime.wall_time(),
+            host=self._host,
+            pid=os.getpid(),
+            dpwa=dpwa.__version__,
+            protocol=PROTOCOL_VERSION,
+            seed=self.seed,
+            uptime_s=self.runtime.now() - self._started,
+            clock=standing.clock,
+            loss=None if diverged else standing.loss,
+            diverged=diverged,
+            version=context.pool.version,
+            merges=self.rounds.merges,
+            rounds_skipped=context.pool.skipped,
+            memory={
                 **context.pool.report(),
                 **threads.tx.memory_report(),
                 "served_held_bytes": self._snapshots.held_bytes,
             },
-            "snapshots_served": self._snapshots.served,
-            "bytes_sent": threads.rx.bytes_sent,
-            "bytes_received": threads.tx.bytes_received,
-            "bad_messages": threads.rx.bad_messages,
-            "refused": {"malformed": threads.rx.bad_messages, **threads.rx.admission.report()},
-            "late_answers": threads.tx.late_answers,
-            "handshakes_refused": threads.authorizer.report(),
-            "connections": threads.authorizer.connections(),
-            "algorithm": self.config.algorithm,
-            "model": self._model(),
-            "ending": self.finish.report(),
-            "news": context.leader_table.report(),
-            "transactions": context.transactions.report(),
-            "gossip": self.rounds.figures.report() | context.peer_table.fetch_report(),
-            "peers": [
-                entry | self.rounds.figures.report_of(entry["name"])
-                for entry in context.peer_table.report()
-            ],
-            **{key: _called(method) for key, method in self._reports.items() if key != "model"},
-        }
+            snapshots_served=self._snapshots.served,
+            bytes_sent=threads.rx.bytes_sent,
+            bytes_received=threads.tx.bytes_received,
+            bad_messages=threads.rx.bad_messages,
+            refused={"malformed": threads.rx.bad_messages, **threads.rx.admission.report()},
+            late_answers=threads.tx.late_answers,
+            handshakes_refused=threads.authorizer.report(),
+            connections=threads.authorizer.connections(),
+            algorithm=config.algorithm,
+            topology=config.topology,
+            group=config.group_of(self.name),
+            model=self._model(),
+            ending=self.finish.report(),
+            news=context.leader_table.report(),
+            transactions=context.transactions.report(),
+            gossip=GossipReport(**figures.report(), **context.peer_table.fetch_report()),
+            peers=context.peer_table.report(figures.report_of),
+            membership=self._part("membership"),
+            state=self._part("state"),
+            training=self._part("training"),
+            metrics=self._part("metrics"),
+        )
 
     def _model(self) -> JsonObject | None:
         """Describe what was published last, and what an adapter says of its module."""
-        method, layout = self._reports.get("model"), self._context.pool.layout()
+        layout = self._context.pool.layout()
         published = {} if layout is None else _described(layout)
-        return {**published, **({} if method is None else _called(method))} or None
+        return {**published, **(self._part("model") or {})} or None
+
+    def _part(self, name: str) -> Any:
+        describe = self._parts.get(name)
+        return None if describe is None else _called(describe)
 
     @property
     def closed(self) -> bool:
@@ -378,9 +394,9 @@ def _described(layout: Layout) -> JsonObject:
     return {"fingerprint": layout.fingerprint.hex(), "tensors": len(layout.tensors)}
 
 
-def _called(report: weakref.WeakMethod[Callable[[], JsonObject]]) -> JsonObject:
-    method = report()
-    return {} if method is None else method()
+def _called(reference: weakref.WeakMethod[Callable[[], Any]]) -> Any:
+    method = reference()
+    return None if method is None else method()
 
 
 def _close(threads: NodeThreads, context: NodeContext) -> None:

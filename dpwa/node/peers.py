@@ -8,13 +8,14 @@ import random
 import sys
 import threading
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
 from dpwa.node.repeats import MergedVersions
+from dpwa.node.report import PeerReport
 from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_out
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.flow_control import FlowControl, is_among_all
@@ -101,26 +102,14 @@ class PeerRecord:
             return ""
         return self.problem or f"nothing answers at {self.endpoint}"
 
-    def report(self, name: str, now: float) -> JsonObject:
-        """Plain data; `heard_s` is how long ago it was last heard of."""
-        return {
-            "name": name,
-            "endpoint": self.endpoint,
-            "health": self.shown_health.value,
-            "problem": self.problem,
-            "heard_s": _ago_s(now, self.heard, self.spoke),
-            "fetch_s": self.times.mean_s,
-            "latency_ms": _times(self.link.latency_s, MS_PER_S),
-            "bandwidth_mbps": _times(self.link.bytes_per_s, MBIT_PER_BYTE),
-            "bytes_received": self.bytes_received,
-            "bytes_sent": self.bytes_sent,
-            "outcomes": {o.value: n for o, n in self.outcomes.items()},
-        }
-
 
 def _ago_s(now: float, *times: float | None) -> float | None:
     known = [time for time in times if time is not None]
     return round(now - max(known), 1) if known else None
+
+
+def _nothing(_: str) -> JsonObject:
+    return {}
 
 
 def _times(value: float | None, factor: float) -> float | None:
@@ -480,16 +469,27 @@ class PeerTable:
         with self._lock:
             return dict(self._timed)
 
-    def report(self) -> list[JsonObject]:
-        """Describe every peer; `heard_s` is how long ago it was last heard of, `None` if never."""
+    def report(self, of_merges: Callable[[str], JsonObject] = _nothing) -> tuple[PeerReport, ...]:
+        """Describe every peer; `of_merges` describes what was merged of one."""
         with self._lock:
             now = self._clock.now()
-            return [
-                peer.report(name, now)
-                | {
-                    "score": self._flow.scores[name],
-                    "quarantined": name in self._quarantined,
-                    "rests": self._flow.rests(name, now),
-                }
+            return tuple(
+                PeerReport(
+                    name=name,
+                    endpoint=peer.endpoint,
+                    health=peer.shown_health.value,
+                    problem=peer.problem,
+                    heard_s=_ago_s(now, peer.heard, peer.spoke),
+                    fetch_s=peer.times.mean_s,
+                    latency_ms=_times(peer.link.latency_s, MS_PER_S),
+                    bandwidth_mbps=_times(peer.link.bytes_per_s, MBIT_PER_BYTE),
+                    bytes_received=peer.bytes_received,
+                    bytes_sent=peer.bytes_sent,
+                    outcomes={o.value: n for o, n in peer.outcomes.items()},
+                    score=self._flow.scores[name],
+                    quarantined=name in self._quarantined,
+                    rests=self._flow.rests(name, now),
+                    **of_merges(name),
+                )
                 for name, peer in self._peers.items()
-            ]
+            )

@@ -6,9 +6,8 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -16,6 +15,7 @@ from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
 from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import UserError
+from dpwa.node.report import NodeReport, read_report
 from dpwa.runtime import SYSTEM
 from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.transport.keyring import Keyring
@@ -33,10 +33,11 @@ MOST_TURNS = 3  # of asking those that others have spoken of
 class StatusAnswer:
     """The report of a node, or the problem in words."""
 
-    report: JsonObject | None
+    report: NodeReport | None
     problem: str = ""
     # its wall clock less this machine's, give or take the time of the answer; `None`: unknown
     ahead_s: float | None = None
+    told: JsonObject = field(default_factory=dict)  # the report as it came, for `--json`
 
 
 NOT_ASKED = StatusAnswer(None, "not asked: too many others have not answered in time")
@@ -88,30 +89,27 @@ def query_cluster(
     found = dict[str, StatusAnswer]()
     for _ in range(MOST_TURNS):
         for name, answer in query_status(todo, timeout_s, keyring=keyring).items():
-            own = (answer.report or {}).get("name")
-            found[own if isinstance(own, str) and name not in listed else name] = answer
-        members = members_of((a.report for a in found.values()), "alive", "suspect")
+            own = answer.report.name if answer.report is not None else "?"
+            found[name if own == "?" or name in listed else own] = answer
+        members = members_of(found.values(), "alive", "suspect")
         todo = {name: where for name, where in members.items() if name not in found}
         if not todo:
             break
     return found
 
 
-def members_of(reports: Iterable[JsonObject | None], *statuses: str) -> dict[str, str]:
-    """Return where the members are that reports speak of; reports are foreign and may be wrong.
+def members_of(answers: Iterable[StatusAnswer], *statuses: str) -> dict[str, str]:
+    """Return where the members are that nodes speak of.
 
     `statuses` are `alive`, `suspect`, `dead` or `left`.
     """
-    found = {}
-    for report in reports:
-        membership = (report or {}).get("membership")
-        entries = membership.get("members") if isinstance(membership, dict) else None
-        for entry in entries if isinstance(entries, list) else []:
-            match entry:
-                case {"name": str(name), "endpoint": str(where), "status": str(status)}:
-                    if status in statuses and (split_tcp(where) or ipc_path(where)):
-                        found[name] = where
-    return found
+    reports = [answer.report for answer in answers if answer.report is not None]
+    return {
+        member.name: member.endpoint
+        for report in reports
+        for member in report.members
+        if member.status in statuses and (split_tcp(member.endpoint) or ipc_path(member.endpoint))
+    }
 
 
 def query_status(
@@ -162,11 +160,12 @@ def _question(
 def _read(message: Message, payload: Frame) -> StatusAnswer:
     if not isinstance(message, Status):
         return StatusAnswer(None, f"answered with {message.type!r} instead of its status")
-    report = unpack(payload)
-    if not isinstance(report, dict) or not _is_plain(report):
+    told = unpack(payload)
+    if not isinstance(told, dict) or not _is_plain(told):
         return StatusAnswer(None, "answered with something that is no status")
-    said = report.get("time")
-    return StatusAnswer(report, ahead_s=said - time.time() if isinstance(said, float) else None)
+    report = read_report(told)
+    ahead_s = None if report.time is None else report.time - time.time()
+    return StatusAnswer(report, ahead_s=ahead_s, told=told)
 
 
 def _is_plain(report: JsonObject) -> bool:
@@ -219,8 +218,8 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
         if answer.report is None
     ]
     found += _between(reports)
-    found += _odd_ones(reports, "protocol version", lambda report: report.get("protocol"))
-    found += _odd_ones(reports, "algorithm", lambda report: report.get("algorithm"))
+    found += _odd_ones(reports, "protocol version", lambda report: report.protocol)
+    found += _odd_ones(reports, "algorithm", lambda report: report.algorithm)
     found += _odd_ones(reports, "model", _model)
     found += _views(reports)
     found += _clocks(answers)
@@ -228,22 +227,24 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     return list(dict.fromkeys(found))
 
 
-def _between(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
-    """Yield what nodes say of each other."""
+def _between(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
+    """What nodes say of each other."""
     for name, report in reports.items():
-        for peer in _dicts(report.get("peers")):
-            other, health = _text(peer.get("name")), peer.get("health")
-            if not isinstance(health, str) or health not in _IN_WORDS:
+        for peer in report.peers:
+            if peer.health not in _IN_WORDS:
                 continue
-            where, problem = _text(peer.get("endpoint")), _text(peer.get("problem"))
-            text = f"{other} at {where} {_IN_WORDS[health].format(it=name)}"
-            text += f": {problem}" if problem else ""
-            yield Finding(other, text, is_unreachable=health in ("silent", "unreachable"))
+            other, where = printable(peer.name), printable(peer.endpoint)
+            text = f"{other} at {where} {_IN_WORDS[peer.health].format(it=name)}"
+            text += f": {printable(peer.problem)}" if peer.problem else ""
+            yield Finding(other, text, is_unreachable=peer.health in ("silent", "unreachable"))
 
 
-def _odd_ones(reports: Mapping[str, JsonObject], what: str, of: Any) -> Iterator[Finding]:
+def _odd_ones(
+    reports: Mapping[str, NodeReport], what: str, of: Callable[[NodeReport], object]
+) -> Iterator[Finding]:
+    """Name those that differ from most others."""
     values = {name: of(report) for name, report in reports.items()}
-    known = {name: v for name, v in values.items() if isinstance(v, (str, int))}
+    known = {name: value for name, value in values.items() if value is not None}
     counts = Counter(known.values())
     if len(counts) < 2:
         return
@@ -254,25 +255,21 @@ def _odd_ones(reports: Mapping[str, JsonObject], what: str, of: Any) -> Iterator
             yield Finding(name, f"{name} has {what} {shown}, most others have {other}")
 
 
-def _model(report: JsonObject) -> str | None:
-    match report.get("model"):
+def _model(report: NodeReport) -> str | None:
+    match report.model:
         case {"fingerprint": str(fingerprint), "tensors": int(count)}:
             return f"{fingerprint[:8]} ({count} tensors)"
     return None
 
 
-def _views(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
-    """Yield who does not know whom, and who is taken for dead."""
+def _views(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
+    """Who does not know whom, and who is taken for dead."""
     for name, report in reports.items():
-        membership = report.get("membership")
-        if not isinstance(membership, dict):
-            continue
-        states = {_text(e.get("name")): e.get("status") for e in _dicts(membership.get("members"))}
+        states = {printable(member.name): printable(member.status) for member in report.members}
         for other in reports:
-            if other == name or states.get(other) == "alive":
-                continue
-            status = _text(states.get(other) or "unknown")
-            yield Finding(other, f"{other} is {status} to {name}, although it answers here")
+            status = states.get(other, "unknown")
+            if report.membership is not None and other != name and status != "alive":
+                yield Finding(other, f"{other} is {status} to {name}, although it answers here")
 
 
 def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
@@ -284,20 +281,10 @@ def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
             yield Finding(name, text)
 
 
-def _strangers(reports: Mapping[str, JsonObject]) -> Iterator[Finding]:
-    """Yield who asks in vain to be let in, and what to compare."""
+def _strangers(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
+    """Who asks in vain to be let in, and what to compare."""
     for name, report in reports.items():
-        refused = report.get("handshakes_refused")
-        counts = refused if isinstance(refused, dict) else {}
         for reason, what in _REFUSALS.items():
-            count = counts.get(reason)
-            if isinstance(count, int) and count > 0:
+            count = report.handshakes_refused.get(reason, 0)
+            if count > 0:
                 yield Finding(name, f"{name} has refused {what.format(n=count)}")
-
-
-def _dicts(value: object) -> list[JsonObject]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    return printable(value) if isinstance(value, str) else "?"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from dpwa.clock import Clock
+from dpwa.node.report import HistogramReport
 from dpwa.types import JsonObject, TrainingProgress
 
 WAIT_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -38,9 +39,9 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def report(self) -> JsonObject:
-        """Return bounds, counts (one more than bounds, not cumulative) and the sum of values."""
-        return {"bounds": list(self._bounds), "counts": list(self._counts), "sum": self._sum}
+    def report(self) -> HistogramReport:
+        """Return what was counted."""
+        return HistogramReport(tuple(self._bounds), tuple(self._counts), self._sum)
 
 
 @dataclass(frozen=True)
@@ -132,10 +133,10 @@ class TrainingFigures:
         self._merged.pop(peer, None)
 
     def report_of(self, peer: str) -> JsonObject:
-        """Describe what was merged of a peer; `merged_s` is how long ago that was."""
+        """Return what a `PeerReport` has of what was merged of a peer."""
         merged = self._merged.get(peer)
         if merged is None:
-            return {"merges": 0, "merged_bytes": 0}
+            return {}
         loss = merged.standing.loss
         return {
             "merges": merged.merges,
@@ -148,7 +149,7 @@ class TrainingFigures:
         }
 
     def report(self) -> JsonObject:
-        """Plain data; seconds count from the begin of the training in this process."""
+        """Return what a `GossipReport` has of it."""
         spent = self._spent_until_now()
         return {
             "steps": self.steps,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from dpwa.types import JsonObject
+from dpwa.node.report import NodeReport, PeerReport
 
 
 @dataclass(frozen=True)
@@ -88,83 +89,62 @@ GONE_S = 60.0
 MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
 
 
-def figures_of(report: JsonObject) -> tuple[float, ...]:
-    """Return the figures in a node's own report, in the order of `FIGURES`; NaN if unknown.
-
-    Args:
-        report: what `Node.report` returned in this process.
-    """
-    gossip, peers, memory = report["gossip"], report["peers"], report["memory"]
-    loss = math.inf if report["diverged"] else report["loss"]
+def figures_of(report: NodeReport) -> tuple[float, ...]:
+    """Return the figures of a node, in the order of `FIGURES`; NaN if unknown."""
+    gossip = report.gossip
     values: dict[str, float | None] = {
-        "steps": gossip["steps"],
-        "merges": report["merges"],
-        "train_s": gossip["train_s"],
-        "publish_s": gossip["publish_s"],
-        "wait_s": gossip["wait_s"],
-        "merge_s": gossip["merge_s"],
-        "step_changes_s2": gossip["step_changes_s2"],
-        "fetches": gossip["fetches"],
-        "answer_s": gossip["answer_s"],
-        "streams": gossip["streams"],
-        "stream_s": gossip["stream_s"],
-        "sent_bytes": report["bytes_sent"],
-        "received_bytes": report["bytes_received"],
-        "merged_bytes": gossip["merged_bytes"],
-        "staleness_sum": gossip["staleness"]["sum"],
-        "skipped": report["rounds_skipped"],
-        "refused": sum(refusals(report).values()),
-        "clock": report["clock"],
-        "version": report["version"],
-        "loss": loss,
-        "consensus_distance": gossip["consensus_distance"],
-        "live_peers": sum(is_alive(peer) for peer in peers),
-        "memory_bytes": sum(memory[part] for part in MEMORY_PARTS),
+        "steps": gossip.steps,
+        "merges": report.merges,
+        "train_s": gossip.train_s,
+        "publish_s": gossip.publish_s,
+        "wait_s": gossip.wait_s,
+        "merge_s": gossip.merge_s,
+        "step_changes_s2": gossip.step_changes_s2,
+        "fetches": gossip.fetches,
+        "answer_s": gossip.answer_s,
+        "streams": gossip.streams,
+        "stream_s": gossip.stream_s,
+        "sent_bytes": report.bytes_sent,
+        "received_bytes": report.bytes_received,
+        "merged_bytes": gossip.merged_bytes,
+        "staleness_sum": gossip.staleness.sum,
+        "skipped": report.rounds_skipped,
+        "refused": sum(report.refusals.values()),
+        "clock": report.clock,
+        "version": report.version,
+        "loss": math.inf if report.diverged else report.loss,
+        "consensus_distance": gossip.consensus_distance,
+        "live_peers": sum(peer.is_alive for peer in report.peers),
+        "memory_bytes": sum(report.memory[part] for part in MEMORY_PARTS),
     }
-    return tuple(math.nan if (value := values[name]) is None else value for name in NAMES)
+    return _known(values[name] for name in NAMES)
 
 
-def figures_of_peer(peer: JsonObject) -> tuple[float, ...]:
-    """Return what an entry of a report's peers tells of it, in the order of `OTHER_NAMES`."""
-    known = (peer.get(name) for name in OTHER_NAMES)
-    return tuple(math.nan if value is None else float(value) for value in known)
+def figures_of_peer(peer: PeerReport) -> tuple[float, ...]:
+    """Return what a node knows of a peer, in the order of `OTHER_NAMES`; NaN if unknown."""
+    return _known(getattr(peer, name) for name in OTHER_NAMES)
 
 
-def is_alive(peer: JsonObject) -> bool:
-    """Tell whether an entry of a report's peers is of one that is there, as far as is known."""
-    return peer["health"] in ("alive", "behind")
-
-
-def is_gone(health: str) -> bool:
-    """Tell whether a peer of this health is not there, as far as is known."""
-    return health in ("gone", "unreachable", "silent")
-
-
-def refusals(report: JsonObject) -> dict[str, int]:
-    """Return how often a node has refused something, by reason."""
-    found = {**report["refused"], **report["handshakes_refused"]}
-    return {reason: count for reason, count in found.items() if isinstance(count, int)}
+def _known(values: Iterable[float | None]) -> tuple[float, ...]:
+    return tuple(math.nan if value is None else value for value in values)
 
 
 PREFIX = "dpwa/"
 _SECONDS = ("train_s", "publish_s", "wait_s", "merge_s")
 
 
-def scalars(report: JsonObject) -> dict[str, float]:
+def scalars(report: NodeReport) -> dict[str, float]:
     """Return all figures that are known, each under `dpwa/` and its name.
 
     Beside those of `FIGURES` there are `dpwa/wait_share`, the share of the time so far that the
     training thread has waited for peers, and `dpwa/staleness`, by how many updates the snapshot
     that was merged last was behind (negative: ahead).
-
-    Args:
-        report: what `Node.report` returned.
     """
     values = figures_of(report)
     found = dict(zip(NAMES, values, strict=True))
     spent = sum(values[INDEX[part]] for part in _SECONDS)
     found["wait_share"] = found["wait_s"] / spent if spent else 0.0
-    merged = [peer for peer in report["peers"] if peer["merges"]]
+    merged = [(p.merged_s, p.staleness) for p in report.peers if p.staleness is not None]
     if merged:
-        found["staleness"] = min(merged, key=lambda peer: peer["merged_s"])["staleness"]
+        found["staleness"] = min(merged)[1]
     return {PREFIX + name: value for name, value in found.items() if not math.isnan(value)}

@@ -1,4 +1,7 @@
-"""The metrics of a node for Prometheus (the extra `metrics`), served over HTTP."""
+"""The metrics of a node for Prometheus (the extra `metrics`): the one list, and its HTTP server.
+
+Names and labels are as Prometheus has them; docs/watch.md has a table.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import errno
 import io
 import itertools
 import logging
+import math
 import selectors
 import socket
+import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException, parse_headers
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from dpwa.clock import Clock, Deadline, SystemClock
@@ -21,7 +28,10 @@ from dpwa.config import Config
 from dpwa.config.endpoints import MAX_PORT, split_tcp
 from dpwa.errors import AddressError, UserError
 from dpwa.lifecycle import Closeable, finalize
-from dpwa.observe.metrics import HISTOGRAMS, METRICS, NodeMetrics
+from dpwa.node.report import HistogramReport, NodeReport, PeerReport
+from dpwa.observe.figures import FIGURES, INDEX, MEMORY_PARTS, figures_of
+from dpwa.policy.health import Health
+from dpwa.policy.members.states import MemberStatus
 from dpwa.transport.addresses import is_name
 from dpwa.types import JsonObject
 
@@ -29,14 +39,6 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from dpwa.node.node import Node
-from contextlib import ExitStack
-
-from dpwa.observe.otlp import sender_of
-from dpwa.runtime import SYSTEM
-
-if TYPE_CHECKING:
-    from dpwa.node.node import Node
-
 
 log = logging.getLogger("dpwa.metrics")
 
@@ -50,8 +52,302 @@ PAUSE_S = 0.1
 MOST_PORTS_TRIED = 1024
 
 
-def collector_of(metrics: NodeMetrics) -> Collector:
+MOST_PEERS = 64  # with a name of their own
+OTHER = "other"  # all others, added up
+
+_ACTIVITIES = ("train", "publish", "wait", "merge")
+_PEER_COUNTERS = ("bytes_received", "bytes_sent", "merges")
+
+Labels = tuple[str, ...]  # values of labels
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a node said of itself at one moment.
+
+    Attributes:
+        report: of the node.
+        figures: of the report.
+        peers: what was counted of each peer, in the order of `_PEER_COUNTERS`.
+    """
+
+    report: NodeReport
+    figures: tuple[float, ...]
+    peers: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: without prefix, unit and suffix.
+        kind: as Prometheus has it.
+        unit: base unit, in words; empty for what has none.
+        text: what it is.
+        read: finds its values, and those of their labels.
+        labels: names of the labels.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    unit: str
+    text: str
+    read: Callable[[Reading], Iterable[tuple[Labels, float | None]]]
+    labels: Labels = ()
+
+    @property
+    def family(self) -> str:
+        """Its name in Prometheus, to which a counter adds `_total`."""
+        return _family(self.name, self.unit)
+
+    def points(self, reading: Reading) -> list[tuple[Labels, float]]:
+        """Return the values that are known, each with the values of its labels."""
+        return [
+            (labels, value)
+            for labels, value in self.read(reading)
+            if value is not None and not math.isnan(value)
+        ]
+
+
+@dataclass(frozen=True)
+class HistogramMetric:
+    """A metric that counts values by upper bounds.
+
+    Attributes:
+        name, unit, text: as of a `Metric`.
+        key: of the histogram, among what the report tells of the gossip.
+    """
+
+    name: str
+    unit: str
+    text: str
+    key: str
+
+    @property
+    def family(self) -> str:
+        """Its name in Prometheus."""
+        return _family(self.name, self.unit)
+
+    def histogram(self, reading: Reading) -> HistogramReport:
+        """Return what was counted."""
+        found: HistogramReport = getattr(reading.report.gossip, self.key)
+        return found
+
+
+def _family(name: str, unit: str) -> str:
+    return f"dpwa_{name}_{unit}" if unit else f"dpwa_{name}"
+
+
+def _figure(figure: str, unit: str = "", name: str = "") -> Metric:
+    """Return the metric that is one of the figures of a node."""
+    index = INDEX[figure]
+    found = FIGURES[index]
+    return Metric(
+        name or figure, found.kind, unit, found.text, lambda reading: [((), reading.figures[index])]
+    )
+
+
+def _activity_seconds(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    for activity in _ACTIVITIES:
+        yield (activity,), reading.figures[INDEX[f"{activity}_s"]]
+
+
+def _of_peers(counter: str) -> Callable[[Reading], Iterator[tuple[Labels, float]]]:
+    index = _PEER_COUNTERS.index(counter)
+
+    def read(reading: Reading) -> Iterator[tuple[Labels, float]]:
+        for name, counts in reading.peers.items():
+            yield (name,), counts[index]
+
+    return read
+
+
+def _peers_by_state(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    counts = Counter(peer.health for peer in reading.report.peers)
+    for health in Health:
+        yield (health.value,), counts[health.value]
+
+
+def _members_by_status(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    if reading.report.membership is not None:
+        counts = Counter(member.status for member in reading.report.members)
+        for status in MemberStatus:
+            yield (status.name.lower(),), counts[status.name.lower()]
+
+
+def _quarantined(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    yield (), sum(peer.quarantined for peer in reading.report.peers)
+
+
+def _refused(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    for reason, count in reading.report.refusals.items():
+        yield (reason,), count
+
+
+def _checkpoints(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    yield (), reading.report.checkpoints.get("written", 0)
+
+
+def _memory(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    for part in MEMORY_PARTS:
+        yield (part.removesuffix("_bytes"),), reading.report.memory[part]
+
+
+def _node_info(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    report = reading.report
+    yield (report.name, str(report.algorithm), str(report.topology), report.group), 1
+
+
+def _build_info(reading: Reading) -> Iterator[tuple[Labels, float]]:
+    torch = sys.modules.get("torch")
+    version = "" if torch is None else str(torch.__version__)
+    yield (reading.report.dpwa, str(reading.report.protocol), version), 1
+
+
+METRICS = (
+    _figure("steps"),
+    _figure("merges"),
+    Metric(
+        "activity",
+        "counter",
+        "seconds",
+        "seconds of the training thread, by what it did",
+        _activity_seconds,
+        ("activity",),
+    ),
+    _figure("loss"),
+    _figure("clock", "updates"),
+    _figure("version", name="snapshot_version"),
+    _figure("consensus_distance"),
+    Metric(
+        "received",
+        "counter",
+        "bytes",
+        "bytes of payload received of each peer; what is mapped is not",
+        _of_peers("bytes_received"),
+        ("peer",),
+    ),
+    Metric(
+        "sent",
+        "counter",
+        "bytes",
+        "bytes of snapshots sent to each peer; what peers map is not sent",
+        _of_peers("bytes_sent"),
+        ("peer",),
+    ),
+    _figure("merged_bytes", "bytes", "merged"),
+    Metric(
+        "peer_merges",
+        "counter",
+        "",
+        "snapshots of each peer that were merged",
+        _of_peers("merges"),
+        ("peer",),
+    ),
+    Metric(
+        "peers", "gauge", "", "peers in view, by what is known of them", _peers_by_state, ("state",)
+    ),
+    Metric("quarantined_peers", "gauge", "", "peers that are left alone for now", _quarantined),
+    Metric(
+        "members",
+        "gauge",
+        "",
+        "with join: members, this node among them",
+        _members_by_status,
+        ("status",),
+    ),
+    Metric(
+        "refused",
+        "counter",
+        "",
+        "messages and connections that were refused, by reason",
+        _refused,
+        ("reason",),
+    ),
+    _figure("skipped", name="skipped_snapshots"),
+    Metric("checkpoints", "counter", "", "checkpoints that were written", _checkpoints),
+    Metric(
+        "memory",
+        "gauge",
+        "bytes",
+        "memory that snapshots and codecs take, by use",
+        _memory,
+        ("use",),
+    ),
+    Metric(
+        "node_info",
+        "gauge",
+        "",
+        "always 1: which node this is",
+        _node_info,
+        ("node", "algorithm", "topology", "group"),
+    ),
+    Metric(
+        "build_info",
+        "gauge",
+        "",
+        "always 1: what it runs",
+        _build_info,
+        ("version", "protocol", "torch"),
+    ),
+)
+HISTOGRAMS = (
+    HistogramMetric("wait", "seconds", "how long updates waited for a snapshot", "waits"),
+    HistogramMetric(
+        "staleness",
+        "updates",
+        "how many updates merged snapshots were behind; those that were ahead count as 0",
+        "staleness",
+    ),
+)
+
+
+class PeerCounters:
+    """What was counted of each peer, of which only so many have a name; for any thread.
+
+    A peer has a name of its own if there was room for one when it came into view, and keeps it as
+    long as it is there. What all others are counted for is added up, and never falls.
+
+    Args:
+        most: names at once.
+    """
+
+    def __init__(self, most: int = MOST_PEERS) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._named: set[str] = set()
+        self._unnamed: dict[str, tuple[int, ...]] = {}  # what was counted of them before
+        self._others: tuple[int, ...] = ()
+
+    def take(self, peers: Iterable[PeerReport]) -> dict[str, tuple[int, ...]]:
+        """Return the counters of each peer in view, and of all without a name under `OTHER`."""
+        found = {peer.name: tuple(getattr(peer, key) for key in _PEER_COUNTERS) for peer in peers}
+        with self._lock:
+            before, self._unnamed = self._unnamed, {}
+            self._named &= found.keys()
+            for name in found:
+                if name not in before and name != OTHER and len(self._named) < self._most:
+                    self._named.add(name)
+            for name in found.keys() - self._named:
+                self._unnamed[name] = found[name]
+                self._add(found[name], before.get(name))
+            rows = {name: found[name] for name in found if name in self._named}
+            return {**rows, OTHER: self._others} if self._others else rows
+
+    def _add(self, now: tuple[int, ...], before: tuple[int, ...] | None) -> None:
+        was = before or (0,) * len(now)
+        # Who was out of view for a moment has begun again at 0.
+        grown = [new - old if new >= old else new for new, old in zip(now, was, strict=True)]
+        others = self._others or (0,) * len(now)
+        self._others = tuple(map(sum, zip(others, grown, strict=True)))
+
+
+def collector_of(condition: Callable[[], NodeReport | None]) -> Collector:
     """Return what reads the metrics of a node whenever Prometheus asks.
+
+    Args:
+        condition: describes the node; `None` once it is gone.
 
     Raises:
         UserError: prometheus_client is not installed.
@@ -65,6 +361,7 @@ def collector_of(metrics: NodeMetrics) -> Collector:
             " [DPWA-E252]"
         ) from None
 
+    peers = PeerCounters()
     families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}
 
     class NodeCollector(Collector):  # type: ignore[misc]
@@ -72,9 +369,10 @@ def collector_of(metrics: NodeMetrics) -> Collector:
 
         def collect(self) -> Iterator[core.Metric]:
             """Yield all metrics that are known now."""
-            reading = metrics.read()
-            if reading is None:
+            report = condition()
+            if report is None:
                 return
+            reading = Reading(report, figures_of(report), peers.take(report.peers))
             for metric in METRICS:
                 family = families[metric.kind](
                     metric.family, metric.text, labels=metric.labels, unit=metric.unit
@@ -86,15 +384,15 @@ def collector_of(metrics: NodeMetrics) -> Collector:
             for counted in HISTOGRAMS:
                 found = counted.histogram(reading)
                 yield core.HistogramMetricFamily(
-                    counted.family, counted.text, _buckets(found), found["sum"], unit=counted.unit
+                    counted.family, counted.text, _buckets(found), found.sum, unit=counted.unit
                 )
 
     return NodeCollector()
 
 
-def _buckets(histogram: JsonObject) -> list[tuple[str, float]]:
-    bounds = [*map(str, histogram["bounds"]), "+Inf"]
-    return list(zip(bounds, itertools.accumulate(histogram["counts"]), strict=True))
+def _buckets(histogram: HistogramReport) -> list[tuple[str, float]]:
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    return list(zip(bounds, itertools.accumulate(histogram.counts), strict=True))
 
 
 def ports_of(config: Config, name: str) -> Sequence[int]:
@@ -116,11 +414,11 @@ class MetricsServer(Closeable):
     """Answers `GET /metrics` in a thread of its own, each request when all of it has come.
 
     Who asks by a name that is not of this machine is refused: a web page of elsewhere could read
-    it through a name of its own. It ends with the node, whether that is closed or forgotten.
+    it through a name of its own. It ends with the node, whether that is closed or forgotten. The
+    page is prometheus_client's; its server takes any `Host`, and has a thread for each connection.
 
     Args:
         node: whose metrics.
-        metrics: likewise.
         clock: time source.
 
     Raises:
@@ -131,8 +429,8 @@ class MetricsServer(Closeable):
         url: where the metrics are.
     """
 
-    def __init__(self, node: Node, metrics: NodeMetrics, clock: Clock | None = None) -> None:
-        collector = collector_of(metrics)
+    def __init__(self, node: Node, clock: Clock | None = None) -> None:
+        collector = collector_of(node.weak_condition)
         host = node.config.metrics.host
         self._listener = _listener(host, ports_of(node.config, node.name))
         self.url = f"http://{_authority(*self._listener.getsockname()[:2])}/metrics"
@@ -144,6 +442,7 @@ class MetricsServer(Closeable):
         self._thread = threading.Thread(target=answering.run, name=name, daemon=True)
         self._end = finalize(node, _stop, answering, self._thread)
         self._thread.start()
+        node.describe("metrics", self.report)
         log.info("%s: metrics at %s", node.name, self.url)
 
     def report(self) -> JsonObject:
@@ -328,31 +627,3 @@ def _stop(answering: _Answering, thread: threading.Thread) -> None:
     answering.stop()
     if thread is not threading.current_thread():  # it has dropped the last reference to the node
         thread.join(CLOSE_TIMEOUT_S)
-
-
-class Exports(Closeable):
-    """Hands out the metrics of a node, as far as somebody wants them.
-
-    Args:
-        node: which one.
-
-    Raises:
-        UserError: prometheus_client is wanted, and not installed.
-        AddressError: there is no port for Prometheus to ask at.
-    """
-
-    def __init__(self, node: Node) -> None:
-        metrics = NodeMetrics(node)
-        with ExitStack() as stack:
-            if node.config.metrics.port is not None:
-                server = stack.enter_context(MetricsServer(node, metrics))
-                node.describe("metrics", server.report)
-            # Of simulated nodes there is nothing to tell a real collector.
-            sender = sender_of(node, metrics) if node.runtime is SYSTEM else None
-            if sender is not None:
-                stack.enter_context(sender)
-            self._stack = stack.pop_all()
-
-    def close(self) -> None:
-        """Hand out nothing any more; idempotent."""
-        self._stack.close()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dpwa.config.methods import method
@@ -16,20 +15,13 @@ from dpwa.config.model import Config
 from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
+from dpwa.node.report import EndingReport, NodeReport, PeerReport
 from dpwa.node.serving.service import Listener, Reply, Service
-from dpwa.observe.changes import changes
-from dpwa.observe.events import EventLog, RunEvent
-from dpwa.observe.figures import (
-    GONE_S,
-    NAMES,
-    OTHER_NAMES,
-    figures_of,
-    figures_of_peer,
-    is_alive,
-    is_gone,
-)
+from dpwa.observe.events import EventLog, RunEvent, changes
+from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, figures_of, figures_of_peer
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog
+from dpwa.observe.run_view import IDENTITY, MEMBER_ENTRY, PEER_ENTRY
 from dpwa.policy.topology.rules import FileOptions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
@@ -51,8 +43,7 @@ class NodeRecord(Service):
     """What a node has recorded; a service that takes a sample every second and tells of it.
 
     Args:
-        report: describes the node; `{}` once it is gone.
-        told: what stands in each answer, beside what `report` has.
+        condition: describes the node; `None` once it is gone.
         wall: seconds since the epoch.
         log: where it is written down, too.
     """
@@ -61,18 +52,17 @@ class NodeRecord(Service):
 
     def __init__(
         self,
-        report: Callable[[], JsonObject],
-        told: JsonObject,
+        condition: Callable[[], NodeReport | None],
         wall: Callable[[], float],
         log: RunLog | None = None,
     ) -> None:
-        self._report = report
+        self._condition = condition
         self._wall = wall
         self._log = log
-        self._told = {**told, "started": self._wall()}
+        self._started = wall()
         self._lock = threading.Lock()  # of `sample`: the last one is taken by whoever closes it
         self._due = -math.inf
-        self._latest: JsonObject = {}
+        self._latest: NodeReport | None = None
         self._own = SampleHistory(len(NAMES))
         self._others: dict[str, SampleHistory] = {}
         self._events = EventLog()
@@ -87,46 +77,50 @@ class NodeRecord(Service):
 
     def sample(self) -> None:
         """Take a sample now; from any thread."""
-        report = self._report()
-        if not report:
-            return
-        with self._lock:
-            self._take(report)
+        report = self._condition()
+        if report is not None:
+            with self._lock:
+                self._take(report)
 
     def end(self, broken_off_by: str) -> None:
         """Take the last sample, and write down what was merged of whom, and how it has ended."""
         self.sample()
-        if self._log is not None and self._latest:
+        if self._log is None:
+            return
+        ending = None if self._latest is None else self._latest.ending
+        if self._latest is not None:
             self._log.write_peers(self._wall(), self._latest)
-        ending: JsonObject = self._latest.get("ending") or {}
-        problem = ending.get("problem", "")
-        if broken_off_by and not ending.get("is_over"):
-            problem = f"broken off by {broken_off_by}"
-        if self._log is not None:
-            self._log.end(problem)
+        if broken_off_by and (ending is None or not ending.is_over):
+            self._log.end(f"broken off by {broken_off_by}")
+        else:
+            self._log.end("" if ending is None else ending.problem)
 
-    def _take(self, report: JsonObject) -> None:
+    def _take(self, report: NodeReport) -> None:
         at, before = self._wall(), self._latest
         self._latest = report
         values = figures_of(report)
         self._own.add(at, values)
-        self._hear_of(at, report["peers"])
-        events = self._events.add(changes(before, report, at)) if before else []
+        self._hear_of(at, report.peers)
+        events = self._events.add(changes(before, report, at)) if before is not None else []
         if self._log is not None:
             self._log.write_sample(at, values, report, events)
-            problem, name = self._log.take_problem(), report["name"]
+            problem, name = self._log.take_problem(), report.name
             if problem and problem != self._problem:  # a full disk must not fill the list
                 self._events.add([RunEvent(at, name, "log_failed", name, problem)])
             self._problem = problem
 
     def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:  # noqa: ARG002
         """Tell what came after that."""
-        if not self._latest:
+        if self._latest is None:
             self.sample()
+        report = self._latest
+        if report is None:  # the node is gone
+            return
         history = self._others.get(message.of) if message.of else self._own
         answer = {
             "schema": SCHEMA,
-            **self._told,
+            **identity_of(report),
+            "started": self._started,
             "now": self._wall(),
             "figures": OTHER_NAMES if message.of else NAMES,
             "samples": b"" if history is None else _packed(history, message.since),
@@ -135,9 +129,9 @@ class NodeRecord(Service):
                 [event.number, event.time, event.node, event.kind, event.about, event.text]
                 for event in self._events.after(message.events_after, MOST_EVENTS_TOLD)
             ],
-            "peers": [] if message.of else _peers(self._latest),
-            "members": [] if message.of else _members(self._latest),
-            "ending": None if message.of else _ending(self._latest),
+            "peers": [] if message.of else _entries(report.peers, PEER_ENTRY),
+            "members": [] if message.of else _entries(report.members, MEMBER_ENTRY),
+            "ending": None if message.of else _ending(report.ending),
         }
         reply(HistoryMessage(request=message.request), pack(answer))
 
@@ -146,11 +140,13 @@ class NodeRecord(Service):
         """Memory of the samples."""
         return self._own.nbytes + sum(other.nbytes for other in self._others.values())
 
-    def _hear_of(self, at: float, peers: list[JsonObject]) -> None:
-        there = {peer["name"] for peer in peers if not is_gone(peer["health"])}
+    def _hear_of(self, at: float, peers: Sequence[PeerReport]) -> None:
+        there = {peer.name for peer in peers if not peer.is_gone}
         long_gone = self._long_gone(at, there)
-        for peer in filter(is_alive, peers):
-            name, values = peer["name"], figures_of_peer(peer)
+        for peer in peers:
+            if not peer.is_alive:
+                continue
+            name, values = peer.name, figures_of_peer(peer)
             if name not in self._others:
                 if all(math.isnan(value) for value in values) or not self._has_room(long_gone):
                     continue
@@ -195,18 +191,11 @@ class Recorder(Closeable):
 
     def __init__(self, node: Node) -> None:
         config = node.config
-        told = {
-            "name": node.name,
-            "endpoint": node.endpoint,
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "algorithm": config.algorithm,
-            "topology": config.topology,
-            "group": config.group_of(node.name),
-        }
-        self._log = RunLog(config.run_log, told | _told_of_run(config)) if config.run_log else None
+        self._log = None
+        if config.run_log:
+            self._log = RunLog(config.run_log, identity_of(node.condition()) | _told_of_run(config))
         self._owner, self._runtime = os.getpid(), node.runtime
-        self.record = NodeRecord(node.weak_report, told, wall_from(node.runtime), self._log)
+        self.record = NodeRecord(node.weak_condition, wall_from(node.runtime), self._log)
         node.attach(self.record, Listener())
 
     def close(self) -> None:
@@ -265,35 +254,15 @@ def _packed(history: SampleHistory, since: float) -> bytes:
     return history.since(since, MOST_SAMPLES).astype("<f8").tobytes()
 
 
-def _peers(report: JsonObject) -> list[list[Any]]:
-    """Return what a view needs to know of each peer, a list each; see `watch.PeerRow`."""
-    return [
-        [
-            peer["name"],
-            peer["endpoint"],
-            peer["health"],
-            peer["quarantined"],
-            peer["score"],
-            peer["merges"],
-            peer.get("merged_s"),
-            peer.get("staleness"),
-            peer["bytes_received"],
-            peer["bytes_sent"],
-            peer["latency_ms"],
-            peer["bandwidth_mbps"],
-            peer["heard_s"],
-        ]
-        for peer in report["peers"][:MOST_PEERS]
-    ]
+def identity_of(report: NodeReport) -> JsonObject:
+    """Return which node, of which process, says something."""
+    return {key: getattr(report, key) for key in IDENTITY}
 
 
-def _ending(report: JsonObject) -> list[Any] | None:
+def _entries(told: Sequence[object], keys: Sequence[str]) -> list[list[Any]]:
+    return [[getattr(each, key) for key in keys] for each in told[:MOST_PEERS]]
+
+
+def _ending(ending: EndingReport | None) -> list[Any] | None:
     """Return whether a node has finished, and whom it waits for; `None`: it trains."""
-    ending: JsonObject = report.get("ending") or {}
-    return [ending["is_over"], ending["waits_for"][:MOST_AWAITED]] if ending else None
-
-
-def _members(report: JsonObject) -> list[list[str]]:
-    membership: JsonObject = report.get("membership") or {}
-    entries = membership.get("members", [])[:MOST_PEERS]
-    return [[entry["name"], entry["endpoint"], entry["status"]] for entry in entries]
+    return None if ending is None else [ending.is_over, ending.waits_for[:MOST_AWAITED]]

@@ -97,7 +97,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             verdicts=tuple(found.get(node.name, ())),
             losses=tuple(node.history.newest(losses)[-losses:, 1 + INDEX["loss"]].tolist()),
             problem=node.problem,
-            waits_for=node.ending[1] if node.ending else (),
+            waits_for=node.ending.waits_for if node.ending else (),
         )
         rows.append(_told(row, node, view.through) if node.answer is None else row)
     return rows
@@ -130,9 +130,9 @@ def _said(view: RunView) -> dict[str, _Said]:
                 said.health[node.name] = peer.health
             if peer.quarantined:
                 said.quarantined_by.append(node.name)
-        for name, _, status in node.answer.members:
-            if name in found and name != node.name and status != "alive":
-                found[name].health[node.name] = status
+        for member in node.answer.members:
+            if member.name in found and member.name != node.name and member.status != "alive":
+                found[member.name].health[node.name] = member.status
     return found
 
 
@@ -157,4 +157,4 @@ def _state(node: Followed, condition: Condition, *, is_known: bool) -> str:
         return "left"
     if node.silent_s:
         return "silent"
-    return "live" if node.ending is None else "finished" if node.ending[0] else "finishing"
+    return "live" if node.ending is None else "finished" if node.ending.is_over else "finishing"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX
 from dpwa.observe.history import Floats
@@ -56,19 +57,6 @@ class Exchanged:
 
 
 @dataclass(frozen=True)
-class Bins:
-    """A histogram.
-
-    Attributes:
-        bounds: upper, inclusive.
-        counts: one more than bounds; not cumulative.
-    """
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class BestLoss:
     """The lowest loss of a node, of all its samples.
 
@@ -113,8 +101,8 @@ class NodeLog:
     events: tuple[RunEvent, ...] = ()
     event_counts: Mapping[str, int] = field(default_factory=dict)
     exchanged: Mapping[str, Exchanged] = field(default_factory=dict)
-    waits: Bins | None = None
-    staleness: Bins | None = None
+    waits: HistogramReport | None = None
+    staleness: HistogramReport | None = None
 
     @property
     def times(self) -> Floats:

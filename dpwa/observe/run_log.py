@@ -19,6 +19,7 @@ from typing import Any
 
 from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
+from dpwa.node.report import NodeReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import NAMES
 from dpwa.types import JsonObject
@@ -78,7 +79,7 @@ class RunLog(Closeable):
         self._thread.start()
 
     def write_sample(
-        self, at: float, values: Sequence[float], report: JsonObject, events: Iterable[RunEvent]
+        self, at: float, values: Sequence[float], report: NodeReport, events: Iterable[RunEvent]
     ) -> None:
         """Write down a sample, the events since the one before, and now and then the peers.
 
@@ -103,15 +104,11 @@ class RunLog(Closeable):
             self._peers_due = at + PEERS_EVERY_S
             self.write_peers(at, report)
 
-    def write_peers(self, at: float, report: JsonObject) -> None:
+    def write_peers(self, at: float, report: NodeReport) -> None:
         """Write down what was merged of whom so far, and the histograms."""
-        peers = {
-            peer["name"]: {name: peer.get(name) for name in _PEER_FIGURES}
-            for peer in report["peers"]
-        }
-        gossip = report["gossip"]
-        told = {"waits": gossip["waits"], "staleness": gossip["staleness"], "peers": peers}
-        self._put({"type": "peers", "time": at, **told})
+        peers = {p.name: {name: getattr(p, name) for name in _PEER_FIGURES} for p in report.peers}
+        counted = {name: vars(getattr(report.gossip, name)) for name in ("waits", "staleness")}
+        self._put({"type": "peers", "time": at, **counted, "peers": peers})
 
     def take_problem(self) -> str:
         """Return why lines could not be written since the last call; empty: they could."""

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from dpwa.errors import UserError
+from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import FIGURES, NAMES
 from dpwa.observe.history import FIRST_ROOM, Floats
 from dpwa.observe.run_data import (
     BestLoss,
-    Bins,
     Exchanged,
     NodeLog,
     ProcessLog,
@@ -439,7 +439,7 @@ class _Gathering:
         self._newest_time = -math.inf
         self._best = BestLoss(math.inf, math.nan, math.nan)
         self._exchanged: dict[str, Exchanged] = {}
-        self._bins: dict[str, Bins] = {}
+        self._bins: dict[str, HistogramReport] = {}
 
     def begin(self, log: LogFile) -> None:
         """Begin with a file."""
@@ -573,7 +573,7 @@ def _known(value: Any) -> float:
     return number if math.isfinite(number) else 0.0
 
 
-def _bins(told: Any) -> Bins | None:
+def _bins(told: Any) -> HistogramReport | None:
     if not isinstance(told, dict):
         return None
     bounds, counts = told.get("bounds"), told.get("counts")
@@ -581,14 +581,16 @@ def _bins(told: Any) -> Bins | None:
         return None
     if len(counts) != len(bounds) + 1 or len(bounds) > 1000:
         return None
-    return Bins(tuple(map(_number, bounds)), tuple(int(_known(count)) for count in counts))
+    return HistogramReport(
+        tuple(map(_number, bounds)), tuple(int(_known(count)) for count in counts)
+    )
 
 
-def _together(one: Bins | None, other: Bins) -> Bins:
+def _together(one: HistogramReport | None, other: HistogramReport) -> HistogramReport:
     if one is None or one.bounds != other.bounds:
         return other
     counts = zip(one.counts, other.counts, strict=True)
-    return Bins(one.bounds, tuple(a + b for a, b in counts))
+    return HistogramReport(one.bounds, tuple(a + b for a, b in counts))
 
 
 def _order(name: str) -> list[Any]:

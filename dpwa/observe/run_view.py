@@ -2,83 +2,85 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dpwa.config.endpoints import is_label
 from dpwa.errors import ProtocolError
+from dpwa.node.report import Count, EndingReport, MemberReport, PeerReport, Text
 from dpwa.observe.events import RunEvent
 from dpwa.observe.history import Floats, SampleHistory
-from dpwa.types import Frame
+from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import printable, unpack
 
 MOST_FIGURES = 256
 END_OF_TIME = 1e12  # seconds since the epoch that no clock shows
 
 
-def _check_label(value: str) -> str:
-    if not is_label(value):
+def _check_label(value: object) -> object:
+    if not isinstance(value, str) or not is_label(value):
         raise ValueError("no name of a node")
     return value
 
 
-_Text = Annotated[str, Field(max_length=1000)]
-_Number = Annotated[int, Field(ge=0, lt=2**63)]
-_Finite = Annotated[float, Field(allow_inf_nan=False)]
-_Label = Annotated[_Text, AfterValidator(_check_label)]
+_Label = Annotated[Text, AfterValidator(_check_label)]
 _Time = Annotated[float, Field(ge=0, lt=END_OF_TIME, allow_inf_nan=False)]
 
-
-class PeerEntry(NamedTuple):
-    """What a node tells of one of its peers.
-
-    Attributes:
-        name: of the peer.
-        endpoint: of the peer.
-        health: as far as this node knows, see `policy.health`.
-        quarantined: whether it is left alone for now.
-        score: of flow control, up to 1000.
-        merges: of its snapshots.
-        merged_s: seconds since the last one.
-        staleness: updates that the peer was behind then.
-        bytes_received: payload from it.
-        bytes_sent: snapshots to it.
-        latency_ms: until it answers.
-        bandwidth_mbps: of its stream, in megabits per second.
-        heard_s: seconds since anything was heard of it.
-    """
-
-    name: _Label
-    endpoint: _Text
-    health: _Text
-    quarantined: bool
-    score: _Number
-    merges: _Number
-    merged_s: _Finite | None
-    staleness: _Finite | None
-    bytes_received: _Number
-    bytes_sent: _Number
-    latency_ms: _Finite | None
-    bandwidth_mbps: _Finite | None
-    heard_s: _Finite | None
+# What is told of the node itself, and the entries of its peers and members, in this order.
+IDENTITY = ("name", "endpoint", "host", "pid", "algorithm", "topology", "group")
+PEER_ENTRY = (
+    "name",
+    "endpoint",
+    "health",
+    "quarantined",
+    "score",
+    "merges",
+    "merged_s",
+    "staleness",
+    "bytes_received",
+    "bytes_sent",
+    "latency_ms",
+    "bandwidth_mbps",
+    "heard_s",
+)
+MEMBER_ENTRY = ("name", "endpoint", "status")
 
 
-class _MemberEntry(NamedTuple):
-    name: _Label
-    endpoint: _Text
-    status: _Text
+def _entry_of(keys: Sequence[str]) -> Callable[[object], JsonObject]:
+    def check(entry: object) -> JsonObject:
+        if not isinstance(entry, (list, tuple)) or len(entry) != len(keys):
+            raise ValueError(f"no entry of {len(keys)} values")
+        _check_label(entry[0])
+        return dict(zip(keys, entry, strict=True))
+
+    return check
+
+
+def _read_ending(entry: object) -> JsonObject | None:
+    match entry:
+        case None:
+            return None
+        case [bool(is_over), [*names]]:
+            return {"is_over": is_over, "waits_for": [_check_label(name) for name in names]}
+    raise ValueError("no ending")
+
+
+_Ending = Annotated[EndingReport | None, BeforeValidator(_read_ending)]
+_Peer = Annotated[PeerReport, BeforeValidator(_entry_of(PEER_ENTRY))]
+_Member = Annotated[MemberReport, BeforeValidator(_entry_of(MEMBER_ENTRY))]
 
 
 class _EventEntry(NamedTuple):
-    number: _Number
+    number: Count
     time: _Time
-    node: _Text
-    kind: _Text
-    about: _Text
-    text: _Text
+    node: Text
+    kind: Text
+    about: Text
+    text: Text
 
 
 class HistoryAnswer(BaseModel):
@@ -86,24 +88,23 @@ class HistoryAnswer(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    schema_version: _Number = Field(alias="schema")
+    schema_version: Count = Field(alias="schema")
     name: _Label
-    endpoint: _Text
-    host: _Text
-    pid: _Number
-    algorithm: _Text
-    topology: _Text
-    group: _Text
+    endpoint: Text
+    host: Text
+    pid: Count
+    algorithm: Text
+    topology: Text
+    group: Text
     started: _Time
     now: _Time
     last: float
-    figures: Annotated[tuple[_Text, ...], Field(max_length=MOST_FIGURES)]
+    figures: Annotated[tuple[Text, ...], Field(max_length=MOST_FIGURES)]
     samples: bytes
     events: tuple[_EventEntry, ...]
-    peers: tuple[PeerEntry, ...]
-    members: tuple[_MemberEntry, ...]
-    # Whether it has finished, and whom it waits for.
-    ending: tuple[bool, tuple[_Label, ...]] | None = None
+    peers: tuple[_Peer, ...]
+    members: tuple[_Member, ...]
+    ending: _Ending = None
 
     def rows(self, names: tuple[str, ...]) -> Floats:
         """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.
@@ -179,13 +180,13 @@ class Followed:
     told: SampleHistory
 
     @property
-    def peers(self) -> tuple[PeerEntry, ...]:
+    def peers(self) -> tuple[PeerReport, ...]:
         """What it has told last of its peers."""
         return () if self.answer is None else self.answer.peers
 
     @property
-    def ending(self) -> tuple[bool, tuple[str, ...]] | None:
-        """Whether it has finished, and whom it waits for; `None`: it trains, or is silent."""
+    def ending(self) -> EndingReport | None:
+        """How it ends; `None`: it trains, or is silent."""
         return None if self.answer is None or self.silent_s else self.answer.ending
 
 

@@ -20,7 +20,7 @@ from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable
 from dpwa.observe.events import RunEvent, keep
-from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, is_gone
+from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_view import Followed, HistoryAnswer, RunView, read_answer
 from dpwa.runtime import SYSTEM
@@ -291,8 +291,12 @@ class Watch(Closeable):
         self._hear_of_others(answer, now)
 
     def _hear_of_others(self, answer: HistoryAnswer, now: float) -> None:
-        told = [(peer.name, peer.endpoint, not is_gone(peer.health)) for peer in answer.peers]
-        told += [(n, e, s == "alive") for n, e, s in answer.members if s in ("alive", "suspect")]
+        told = [(peer.name, peer.endpoint, not peer.is_gone) for peer in answer.peers]
+        told += [
+            (member.name, member.endpoint, member.status == "alive")
+            for member in answer.members
+            if member.status in ("alive", "suspect")
+        ]
         for _, endpoint, is_there in told:  # all of them, before one makes room for another
             if is_there and endpoint in self._nodes:
                 self._nodes[endpoint].there_at = now

@@ -97,8 +97,8 @@ def _require_server(endpoint: str, address: str) -> None:
     answer = query_status({SERVER: address}, CONNECT_S)[SERVER]
     if answer.report is None:
         raise PeerError(f"{host}:{port}: {answer.problem}; {NO_ANSWER}")
-    if answer.report.get("name") != SERVER:
-        name = str(answer.report.get("name"))[: limits.MAX_NAME_CHARACTERS]
+    if answer.report.name != SERVER:
+        name = answer.report.name[: limits.MAX_NAME_CHARACTERS]
         raise UserError(
             f"{host}:{port}: the node {name!r} of a training answers there; give the port of "
             "`dpwa bench link --serve` [DPWA-E277]"

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.observe.run_data import Bins, NodeLog, Run
+from dpwa.observe.run_data import NodeLog, Run
 from dpwa.report.facts import Facts
 from dpwa.report.style import (
     FAINT,
@@ -453,13 +454,15 @@ def _alt_of_staleness(facts: Facts) -> str:
     return f"Histogram of {total:,} merges: half of them were {half} updates behind."
 
 
-def staleness_of(run: Run) -> Bins | None:
+def staleness_of(run: Run) -> HistogramReport | None:
     """Return how stale what all nodes have merged was; `None`: no node tells."""
     told = [node.staleness for node in run.nodes.values() if node.staleness is not None]
     if not told:
         return None
     alike = [bins.counts for bins in told if bins.bounds == told[0].bounds]
-    return Bins(told[0].bounds, tuple(sum(counts) for counts in zip(*alike, strict=True)))
+    return HistogramReport(
+        told[0].bounds, tuple(sum(counts) for counts in zip(*alike, strict=True))
+    )
 
 
 def _bin_names(bounds: Sequence[float]) -> list[str]:

@@ -96,7 +96,7 @@ def test_peers_whose_models_differ_for_a_moment_come_together_afterwards(name):
 
         def is_refused():
             in_lockstep(nodes, 2, by_value)
-            return any(peer["health"] == "other_model" for peer in told.report())
+            return any(peer.health == "other_model" for peer in told.report())
 
         if name == "lsgd":  # the others may be told of it on either side
             eventually(is_refused)

@@ -22,7 +22,7 @@ NODES = "nodes:\n  - {name: alpha, port: 1001}\n  - {name: beta, port: 1002}\n"
 TYPED = {
     "dpwa pla": "dpwa plan",
     "dpwa keys re": "dpwa keys remove",
-    "dpwa status --wat": "dpwa status --watch",
+    "dpwa status --tim": "dpwa status --timeout-ms",
     "dpwa sim spo": "dpwa sim spot-instances",
     "dpwa sim cal": "dpwa sim calibrate",
     "dpwa sim calibrate --ou": "dpwa sim calibrate --out",
@@ -69,7 +69,7 @@ def completed_in_bash(words, environment):
 def test_bash_completes_commands_and_options(environment):
     assert completed_in_bash(["dpwa", "sta"], environment) == ["status"]
     assert completed_in_bash(["dpwa", "keys", "re"], environment) == ["remove"]
-    assert completed_in_bash(["dpwa", "status", "--wa"], environment) == ["--watch"]
+    assert completed_in_bash(["dpwa", "status", "--ti"], environment) == ["--timeout-ms"]
 
 
 @needs_bash

@@ -3,6 +3,7 @@
 import json
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from support.ports import free_ports
 from dpwa.connection import DpwaConnection
 from dpwa.discovery.interfaces import OwnHost
 from dpwa.node.query import StatusAnswer, diagnose
+from dpwa.node.report import read_report
 from dpwa.wire.messages import Status, encode, pack
 
 
@@ -212,14 +214,14 @@ def test_who_asks_in_vain_is_told_with_what_to_compare(reason, advice):
 
 
 def report(name, **more):
-    return StatusAnswer({"name": name, "peers": [], "protocol": 7, **more}, ahead_s=0.1)
+    return StatusAnswer(read_report({"name": name, "protocol": 7, **more}), ahead_s=0.1)
 
 
 def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
     answers = {
         "a": report("a", algorithm="gossip"),
         "b": report("b", algorithm="gossip"),
-        "c": StatusAnswer({"name": "c", "protocol": 4, "algorithm": "lsgd"}, ahead_s=-60.0),
+        "c": replace(report("c", protocol=4, algorithm="lsgd"), ahead_s=-60.0),
     }
     texts = [finding.text for finding in diagnose(answers)]
     assert texts == [
@@ -255,4 +257,4 @@ def test_views_that_differ_are_told():
     ],
 )
 def test_foreign_reports_do_no_harm(nonsense):
-    diagnose({"a": StatusAnswer(nonsense), "b": report("b")})
+    diagnose({"a": StatusAnswer(read_report(nonsense)), "b": report("b")})

@@ -4,23 +4,20 @@ import json
 import math
 import random
 import re
-import signal
 import socket
-import subprocess
 
 import numpy as np
 import pytest
 from support.commands import run_dpwa
 from support.imposters import imposter
-from support.launched import DPWA, interruptible
 from support.nodes import config_of, eventually, is_connected
 from support.ports import free_ports
-from support.terminals import on_terminal, plain_lines
 
 from dpwa import DpwaConnection
 from dpwa.cli.screen import age
 from dpwa.cli.status import _number, _peer
 from dpwa.node.peers import PeerTable
+from dpwa.node.report import read_report
 from dpwa.observe.figures import MEMORY_PARTS
 from dpwa.policy.health import Outcome
 from dpwa.wire.limits import PROTOCOL_VERSION
@@ -184,7 +181,8 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
     ],
 )
 def test_what_is_told_of_a_peer(peer, shown):
-    assert _peer({"name": "w2", **peer}) == shown
+    (told,) = read_report({"peers": [{"name": "w2", **peer}]}).peers
+    assert _peer(told) == shown
 
 
 @pytest.mark.parametrize(
@@ -212,7 +210,7 @@ def test_when_a_peer_was_last_heard_of():
     peer_table.add("w2", "tcp://a:1")
 
     def heard_s():
-        return peer_table.report()[0]["heard_s"]
+        return peer_table.report()[0].heard_s
 
     peer_table.record("w2", Outcome.UNREACHABLE)
     assert heard_s() is None
@@ -227,58 +225,6 @@ def test_when_a_peer_was_last_heard_of():
     clock.advance(2.0)
     peer_table.trouble("w2", "nothing answers")
     assert heard_s() == 2.0
-
-
-def watching(file, *options):
-    """`dpwa status --watch` as a process of its own, into a pipe."""
-    command = [*DPWA, "status", "-c", str(file), "--watch", "--interval", "0.1", *options]
-    with interruptible():
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def test_watching_without_a_terminal_prints_one_table_after_the_other(config, file):
-    with DpwaConnection("w1", config), watching(file) as process:
-        lines = iter(process.stdout.readline, b"")
-        tables = 0
-        for line in lines:
-            tables += line.startswith(b"node ")
-            if tables == 3:
-                break
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (0, b"")
-
-
-def test_watching_for_programs_prints_one_object_a_line(config, file):
-    with DpwaConnection("w1", config), watching(file, "--json") as process:
-        for _ in range(2):
-            found = json.loads(process.stdout.readline())
-            assert [row["name"] for row in found["nodes"]] == ["w1", "w2"]
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (0, b"")
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_watching_on_a_terminal_ends_quietly_with_ctrl_c(config, file, columns):
-    with DpwaConnection("w1", config):
-        seen, code = on_terminal(
-            [*DPWA, "status", "-c", str(file), "--watch", "--interval", "0.1"],
-            until="\x1b[2K",  # the lines before are written again
-            columns=columns,
-        )
-    assert code == 0
-    assert "Ctrl-C ends" in seen
-    assert "never seen" in " ".join(seen.split())
-    assert "Traceback" not in seen
-    assert max(map(len, plain_lines(seen))) <= columns
-
-
-@pytest.mark.parametrize("interval", ["0", "nan", "1e9", "x"])
-def test_an_interval_that_makes_no_sense_is_refused(file, interval):
-    result = status(file, "--watch", "--interval", interval)
-    assert result.exit_code == 2
-    assert "--interval" in result.stderr
 
 
 def test_at_40_columns_no_word_is_broken(config, file):
@@ -367,7 +313,7 @@ def test_a_bad_configuration_is_a_usage_error(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(12345.6, "12346"), (999.96, "1000"), (0.123456, "0.1235"), (7, "7"), (None, "?"), ("x", "?")],
+    [(12345.6, "12346"), (999.96, "1000"), (0.123456, "0.1235"), (7, "7"), (None, "?")],
 )
 def test_numbers_are_short_and_have_no_exponent_that_nobody_reads(value, shown):
-    assert _number(value) == shown
+    assert _number(value, "?") == shown

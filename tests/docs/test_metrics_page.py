@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dpwa.observe.metrics import HISTOGRAMS, METRICS
+from dpwa.observe.prometheus import HISTOGRAMS, METRICS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
 

@@ -39,7 +39,6 @@ COMMANDS_NOT_RUN = {
     "dpwa launch --nodes-from": "needs a list with this host: tests/launch run it",
     "dpwa launch -n 2 -- torchrun": "needs torchrun: tests run examples/fully_sharded.py",
     "dpwa sim ": "takes minutes: tests/cli runs all scenarios, in a short form",
-    "dpwa status -c nodes.yaml --watch": "does not end",
     "dpwa dashboard": "does not end: tests/observe/dashboard run it",
     "dpwa report runs/1 -o /tmp/report --open": "opens a browser",
     "dpwa top -c nodes.yaml  ": "needs a terminal: tests/cli run it",

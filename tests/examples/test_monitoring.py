@@ -21,7 +21,7 @@ from support import processes
 from support.nodes import config_of, eventually
 from support.ports import free_ports, ports_in_a_row
 
-from dpwa.observe.metrics import HISTOGRAMS, METRICS
+from dpwa.observe.prometheus import HISTOGRAMS, METRICS
 
 FOLDER = EXAMPLES / "monitoring"
 CONFIG = FOLDER / "prometheus.yml"

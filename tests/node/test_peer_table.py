@@ -82,7 +82,7 @@ def test_a_peer_that_has_asked_was_seen_and_may_still_be_on_its_way_to_start():
     peers.spoke("w2")  # on its own connection, before there is one to it
     now += 1.5
     assert peers.may_still_start("w2")
-    assert peers.report()[0]["heard_s"] == 1.5
+    assert peers.report()[0].heard_s == 1.5
 
 
 def many_peers(most_connected, near):

@@ -1,9 +1,12 @@
 """An answer with as much as there may be of everything still is a message that peers take."""
 
+from dataclasses import replace
+
 from support.nodes import config_of
 
 from dpwa.config import load_config
 from dpwa.node.node import Node
+from dpwa.node.report import MemberReport, MembershipReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.recorder import NodeRecord
 from dpwa.wire import limits
@@ -14,14 +17,18 @@ NAME = "n" * limits.MAX_NAME_CHARACTERS
 
 def test_the_largest_answer_fits():
     with Node("w1", load_config(config_of(2))) as node:
-        report = node.report()
-    (peer,) = report["peers"]
+        report = node.condition()
+    (peer,) = report.peers
     names = [f"{NAME[:-4]}{number:04}" for number in range(600)]
-    report["peers"] = [{**peer, "name": n, "endpoint": f"tcp://{n}:65535"} for n in names]
-    entry = {"endpoint": f"tcp://{NAME}:65535", "status": "suspect"}
-    report["membership"] = {"members": [{"name": name, **entry} for name in names]}
+    report = replace(
+        report,
+        peers=tuple(peer._replace(name=n, endpoint=f"tcp://{n}:65535") for n in names),
+        membership=MembershipReport(
+            tuple(MemberReport(name, f"tcp://{NAME}:65535", "suspect") for name in names)
+        ),
+    )
     now, answers = [1e9], []
-    record = NodeRecord(lambda: report, {"name": "w1"}, wall=lambda: now[0])
+    record = NodeRecord(lambda: report, wall=lambda: now[0])
     for _ in range(700):
         now[0] += 1.0
         record.sample()

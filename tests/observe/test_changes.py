@@ -1,19 +1,19 @@
 """Events are what differs between two reports of a node."""
 
-import copy
+from dataclasses import replace
 
 from support.nodes import config_of
 
 from dpwa.node.node import Node
-from dpwa.observe.changes import changes
-from dpwa.observe.events import KINDS, EventLog, RunEvent
+from dpwa.node.report import MemberReport, MembershipReport
+from dpwa.observe.events import KINDS, EventLog, RunEvent, changes
 
 
 def report_of():
     from dpwa.config import load_config
 
     with Node("w1", load_config(config_of(3))) as node:
-        return node.report()
+        return node.condition()
 
 
 BEFORE = report_of()
@@ -26,20 +26,17 @@ def found(before, after):
 
 
 def after(**changed):
-    return {**copy.deepcopy(BEFORE), **changed}
+    return replace(BEFORE, **changed)
 
 
 def with_peer(name, **changed):
-    peers = [
-        {**peer, **changed} if peer["name"] == name else peer
-        for peer in copy.deepcopy(BEFORE["peers"])
-    ]
-    return after(peers=peers)
+    peers = (p._replace(**changed) if p.name == name else p for p in BEFORE.peers)
+    return after(peers=tuple(peers))
 
 
 def with_members(**statuses):
-    members = [{"name": n, "endpoint": "tcp://h:1", "status": s} for n, s in statuses.items()]
-    return after(membership={"members": members})
+    members = (MemberReport(n, "tcp://h:1", s) for n, s in statuses.items())
+    return after(membership=MembershipReport(tuple(members)))
 
 
 def test_nothing_happens_between_equal_reports():
@@ -70,7 +67,7 @@ def test_quarantine_begins_and_ends():
 
 
 def test_what_is_refused_is_counted_by_reason():
-    refused = after(refused={**BEFORE["refused"], "malformed": 3})
+    refused = after(refused={**BEFORE.refused, "malformed": 3})
     assert [e.text for e in changes(BEFORE, refused, TIME)] == ["malformed: 3"]
 
 

@@ -7,14 +7,15 @@ from support.nodes import config_of
 from dpwa import DpwaConnection
 from dpwa.config import load_config
 from dpwa.errors import ConfigError
+from dpwa.node.report import PeerReport
 from dpwa.observe.figures import NAMES
-from dpwa.observe.metrics import HISTOGRAMS, METRICS, OTHER, PeerCounters
+from dpwa.observe.prometheus import HISTOGRAMS, METRICS, OTHER, PeerCounters
 
 
 def peers(**counts):
     """Entries of a report, with these bytes received."""
     return [
-        {"name": name, "bytes_received": count, "bytes_sent": 2 * count, "merges": 1}
+        PeerReport(name=name, bytes_received=count, bytes_sent=2 * count, merges=1)
         for name, count in counts.items()
     ]
 

@@ -109,7 +109,7 @@ def test_of_whom_a_node_keeps_a_history_makes_room_once_it_is_gone(monkeypatch):
     monkeypatch.setattr("dpwa.observe.recorder.MOST_OTHERS", 3)
     clock = SetClock()
     report = ToldReport(w2="alive", w3="alive", w4="alive")
-    record = NodeRecord(report, {"name": "w1"}, clock.now)
+    record = NodeRecord(report, clock.now)
 
     def sampled(seconds=1, **healths):
         clock.time += seconds
@@ -164,7 +164,7 @@ def test_however_many_there_is_no_room_for_histories_are_looked_through_once(mon
         return history._last
 
     clock, report = SetClock(), ToldReport(w2="alive", w3="alive", w4="alive")
-    record = NodeRecord(report, {"name": "w1"}, clock.now)
+    record = NodeRecord(report, clock.now)
     record.sample()
     monkeypatch.setattr(SampleHistory, "last", property(last))
     report.healths = {f"v{index}": "alive" for index in range(100)}

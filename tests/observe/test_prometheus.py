@@ -11,7 +11,6 @@ import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
 from email.message import Message
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,8 +26,15 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 from support.times import at_most
 
-from dpwa.observe.metrics import HISTOGRAMS, METRICS, MOST_PEERS, OTHER
-from dpwa.observe.prometheus import MOST_WAITING, _page_of, collector_of
+from dpwa.observe.prometheus import (
+    HISTOGRAMS,
+    METRICS,
+    MOST_PEERS,
+    MOST_WAITING,
+    OTHER,
+    _page_of,
+    collector_of,
+)
 
 
 def url_of(connection):
@@ -223,7 +229,7 @@ def test_who_takes_no_answer_keeps_nobody_waiting():
 )
 def test_who_asks_by_a_name_that_is_not_of_this_machine_is_refused(host, status):
     names = {"localhost", socket.gethostname().lower(), "trainer.example"}
-    page = _page_of(collector_of(SimpleNamespace(read=lambda: None)), names)
+    page = _page_of(collector_of(lambda: None), names)
     headers = Message()
     headers["Host"] = host
     assert page("GET", "/metrics", headers).startswith(b"HTTP/1.1 %d " % status)

@@ -71,7 +71,7 @@ class FullDisk:
 
 def test_a_disk_that_stays_full_pushes_no_event_out():
     report, clock = ToldReport(w2="unknown"), SetClock()
-    record = NodeRecord(report, {"name": "w1"}, clock.now, log=FullDisk())
+    record = NodeRecord(report, clock.now, log=FullDisk())
     for seconds in range(600):
         clock.time = seconds
         report.healths = {"w2": "alive" if seconds > 1 else "unknown"}
@@ -83,7 +83,7 @@ def test_a_disk_that_stays_full_pushes_no_event_out():
 def test_samples_go_on_when_the_clock_of_the_machine_is_set_back():
     wall, clock, began = SetClock(1e9), SetClock(), 1e9
     runtime = SimpleNamespace(wall_time=wall.now, now=clock.now)
-    record = NodeRecord(ToldReport(), {"name": "w1"}, wall_from(runtime))
+    record = NodeRecord(ToldReport(), wall_from(runtime))
     for second in range(5):
         clock.time = second
         wall.time = began + second - 3600.0 * (second > 2)

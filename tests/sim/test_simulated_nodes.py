@@ -221,7 +221,6 @@ def test_a_leader_that_dies_is_followed_by_another():
 
 
 def test_nothing_reaches_out_of_the_simulation(tmp_path, monkeypatch):
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     settings = {
         "run_log": str(tmp_path / "log"),
         "state_dir": str(tmp_path / "state"),

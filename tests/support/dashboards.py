@@ -9,12 +9,13 @@ import threading
 import time
 from contextlib import contextmanager
 
+from dpwa.node.report import PeerReport
 from dpwa.observe.dashboard import server
 from dpwa.observe.dashboard.server import Feed
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
-from dpwa.observe.run_view import Followed, HistoryAnswer, PeerEntry, RunView
+from dpwa.observe.run_view import Followed, HistoryAnswer, RunView
 
 TIMEOUT_S = 20
 LOOPBACK = "127.0.0.1"
@@ -129,7 +130,7 @@ class ToldRun:
 
     @staticmethod
     def _peer(name, merged_s):
-        return PeerEntry(
+        return PeerReport(
             name=name,
             endpoint="tcp://h:1",
             health="alive",

@@ -18,7 +18,7 @@ def write_simulated_logs(folder, scenario):
     def sample():
         at = BEGAN + engine.network.clock.now()
         for node in (n for n in engine.nodes if n.connection is not None):
-            values = figures_of(node.connection.node.report())
+            values = figures_of(node.connection.node.condition())
             known = {n: v for n, v in zip(NAMES, values, strict=True) if v == v}
             lines[node.name].append({"type": "sample", "time": at, **known})
 

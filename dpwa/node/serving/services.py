@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from dpwa.clock import Clock
+from dpwa.node.report import NodeReport
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.snapshot_service import Introduction
-from dpwa.types import JsonObject
 from dpwa.wire.messages import (
     AskStatus,
     Goodbye,
@@ -48,14 +48,14 @@ class GoodbyeService(Service):
 
 
 class StatusService(Service):
-    """Answers with what `report` returns; a recent one is sent again."""
+    """Answers with what `condition` returns; a recent one is sent again."""
 
     FRESH_S = 0.05  # whoever asks more often costs less
 
     handles = (AskStatus,)
 
-    def __init__(self, report: Callable[[], JsonObject], clock: Clock) -> None:
-        self._report = report
+    def __init__(self, condition: Callable[[], NodeReport | None], clock: Clock) -> None:
+        self._condition = condition
         self._clock = clock
         self._packed = b""
         self._made = -math.inf
@@ -63,5 +63,6 @@ class StatusService(Service):
     def handle(self, sender: bytes, message: AskStatus, reply: Reply) -> None:  # noqa: ARG002
         now = self._clock.now()
         if now - self._made >= self.FRESH_S:
-            self._packed, self._made = pack(self._report()), now
+            report = self._condition()
+            self._packed, self._made = pack(report.plain() if report else {}), now
         reply(Status(request=message.request), self._packed)

@@ -8,7 +8,7 @@ import math
 import secrets
 import socket
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +37,7 @@ from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
 from dpwa.observe.rows import NodeRow, rows_of
-from dpwa.observe.run_view import Followed, RunView
+from dpwa.observe.run_view import PEER_ENTRY, Followed, RunView
 from dpwa.types import JsonObject
 
 FRESH_S = 15.0  # merges that are shown as edges
@@ -98,7 +98,9 @@ class Feed:
         return {
             "name": name,
             "budget": _budget(since_restart(rows)),
-            "peers": [_plain(peer._asdict()) for peer in found.peers],
+            "peers": [
+                {key: _plain(getattr(peer, key)) for key in PEER_ENTRY} for peer in found.peers
+            ],
             "figures": {key: number(newest[index]) for key, index in INDEX.items()},
         }
 
@@ -217,9 +219,8 @@ def _event(event: RunEvent) -> JsonObject:
     return {key: value for key, value in asdict(event).items() if key != "number"}
 
 
-def _plain(values: JsonObject) -> JsonObject:
-    floats: Iterable[tuple[str, object]] = values.items()
-    return {k: number(v) if isinstance(v, float) else v for k, v in floats}
+def _plain(value: object) -> object:
+    return number(value) if isinstance(value, float) else value
 
 
 STATIC = Path(__file__).parent / "static"

@@ -50,7 +50,7 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
     totals: dict[str, float] = {}
 
     def add_up() -> None:
-        reports = [n.connection.node.report() for n in engine.nodes if n.connection is not None]
+        reports = [n.connection.node.condition() for n in engine.nodes if n.connection is not None]
         for values in map(figures_of, reports):
             for name in (*COUNTED_BY, *COUNTED_BY.values(), *(f"{a}_s" for a in ACTIVITIES)):
                 totals[name] = totals.get(name, 0.0) + values[INDEX[name]]

@@ -421,8 +421,8 @@ class SimulatedNode:
     def report(self) -> tuple[int, int]:
         if self.connection is None:
             return self._merges, self._served
-        report = self.connection.node.report()
-        return self._merges + report["merges"], self._served + report["snapshots_served"]
+        report = self.connection.node.condition()
+        return self._merges + report.merges, self._served + report.snapshots_served
 
     def end(self) -> None:
         """Clear up after a process that has ended, one way or the other."""

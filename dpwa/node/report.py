@@ -1,0 +1,287 @@
+"""NodeReport: how a node is; made once, and then sent, logged and shown."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, is_dataclass
+from functools import cache
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+
+from dpwa.types import JsonObject
+
+Text = Annotated[str, Field(max_length=1000)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Counts = Mapping[str, int]
+Details = Mapping[str, Any]  # which nobody reads but people
+
+_OF_MERGES = ("merged_s", "staleness", "clock", "loss", "version")
+_NONE: Counts = {}
+
+
+class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four times as long
+    """How a peer is, as far as a node knows.
+
+    Attributes:
+        health: see `policy.health`.
+        problem: why it is not connected; empty: it is.
+        heard_s: seconds since anything was heard of it; `None`: never; NaN: not told.
+        fetch_s: what a fetch from it takes.
+        latency_ms: until it answers.
+        bandwidth_mbps: of its stream, in megabits per second.
+        bytes_received: payload from it; what is mapped is not received.
+        bytes_sent: snapshots to it.
+        outcomes: how many fetches ended how.
+        score: of flow control, up to 1000.
+        quarantined: whether it is left alone for now.
+        rests: whether it is not asked for a while, as fetches have failed.
+        merges: of its snapshots; before the first, what follows is `None`.
+        merged_s: seconds since the last one.
+        staleness: updates that the peer was behind then; negative: ahead.
+        clock, loss, version: of the peer then.
+    """
+
+    name: Text = "?"
+    endpoint: Text = "?"
+    health: Text = "?"
+    problem: Text = ""
+    heard_s: Finite | None = math.nan
+    fetch_s: Finite | None = None
+    latency_ms: Finite | None = None
+    bandwidth_mbps: Finite | None = None
+    bytes_received: Count = 0
+    bytes_sent: Count = 0
+    outcomes: Counts = _NONE
+    score: Count = 0
+    quarantined: bool = False
+    rests: bool = False
+    merges: Count = 0
+    merged_bytes: Count = 0
+    merged_s: Finite | None = None
+    staleness: Finite | None = None
+    clock: Finite | None = None
+    loss: Finite | None = None
+    version: Count | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is there, as far as is known."""
+        return self.health in ("alive", "behind")
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is not there, as far as is known."""
+        return self.health in ("gone", "unreachable", "silent")
+
+
+@dataclass(frozen=True)
+class HistogramReport:
+    """Values counted by upper bounds; there is one count more than bounds, none is cumulative."""
+
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = ()
+    sum: float = 0.0
+
+
+@dataclass(frozen=True)
+class GossipReport:
+    """What the training thread and its fetches have counted since the process began.
+
+    Attributes:
+        steps: updates.
+        train_s, publish_s, wait_s, merge_s: seconds, by what the training thread did.
+        step_changes_s2: squares of the seconds by which steps differ from those before.
+        merged_bytes: of snapshots, mapped or received.
+        consensus_distance: from the peer that was merged last; `None`: not measured.
+        waits: seconds that updates waited for a snapshot.
+        staleness: updates that merged snapshots were behind.
+        fetches, answer_s: requests whose answers were timed, and the seconds until them.
+        streams, stream_s: snapshots that were streamed, and the seconds that took.
+    """
+
+    steps: int = 0
+    train_s: float = 0.0
+    publish_s: float = 0.0
+    wait_s: float = 0.0
+    merge_s: float = 0.0
+    step_changes_s2: float = 0.0
+    merged_bytes: int = 0
+    consensus_distance: float | None = None
+    waits: HistogramReport = HistogramReport()
+    staleness: HistogramReport = HistogramReport()
+    fetches: int = 0
+    answer_s: float = 0.0
+    streams: int = 0
+    stream_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class MemberReport:
+    """A member of a run that nodes can join; the status is that of `policy.members.states`."""
+
+    name: Text = "?"
+    endpoint: Text = "?"
+    status: Text = "unknown"
+    incarnation: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class MembershipReport:
+    """Who is a member, this node among them.
+
+    Attributes:
+        components: parts that the run seems to have fallen into.
+        waits: whether it waits for others.
+        changes: of the members, so far.
+        view: digest of the members, in hexadecimal.
+    """
+
+    members: tuple[MemberReport, ...] = ()
+    components: int = 1
+    waits: bool = False
+    changes: int = 0
+    view: Text = ""
+
+
+@dataclass(frozen=True)
+class EndingReport:
+    """How a node ends that takes no more steps.
+
+    Attributes:
+        is_over: whether it has finished.
+        problem: what went wrong; empty: nothing.
+        waits_for: names of those that it waits for.
+        rest: what it says of its model beside the parameters.
+    """
+
+    is_over: bool = False
+    problem: str = ""
+    waits_for: tuple[str, ...] = ()
+    rest: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """How a node is.
+
+    Attributes:
+        time: of its wall clock, in seconds since the epoch.
+        dpwa: version of the package.
+        protocol: version of the wire.
+        clock: updates, interpolated at each merge.
+        loss: `None`: not known, or it has diverged.
+        version: of the newest published snapshot.
+        rounds_skipped: snapshots that were not published, as readers held every slot.
+        memory: bytes, and counts of slots.
+        refused, handshakes_refused: how much was refused, by reason.
+        model: what is gossiped; `None`: nothing was published yet.
+        ending: `None`: it trains.
+        membership: `None` without `join`.
+        state, training, metrics: of state transfer and checkpoints, of the adapter, and of the
+            server for Prometheus; `None` where there is none.
+    """
+
+    name: Text = "?"
+    endpoint: Text = "?"
+    time: float | None = None
+    host: Text = "?"
+    pid: int = 0
+    dpwa: Text = "?"
+    protocol: int | None = None
+    seed: int = 0
+    uptime_s: float = 0.0
+    clock: Finite | None = None
+    loss: Finite | None = None
+    diverged: bool = False
+    version: int = 0
+    merges: int = 0
+    rounds_skipped: int = 0
+    memory: Counts = field(default_factory=dict)
+    snapshots_served: int = 0
+    bytes_sent: Count = 0
+    bytes_received: Count = 0
+    bad_messages: int = 0
+    refused: Counts = field(default_factory=dict)
+    late_answers: int = 0
+    handshakes_refused: Counts = field(default_factory=dict)
+    connections: Counts = field(default_factory=dict)
+    algorithm: Text | None = None
+    topology: Text | None = None
+    group: Text = ""
+    model: Details | None = None
+    ending: Annotated[EndingReport | None, BeforeValidator(lambda told: told or None)] = None
+    news: Details = field(default_factory=dict)
+    transactions: Details = field(default_factory=dict)
+    gossip: GossipReport = GossipReport()
+    peers: tuple[PeerReport, ...] = ()
+    membership: MembershipReport | None = None
+    state: Details | None = None
+    training: Details | None = None
+    metrics: Details | None = None
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How often it has refused something, by reason."""
+        return {**self.refused, **self.handshakes_refused}
+
+    @property
+    def members(self) -> tuple[MemberReport, ...]:
+        """The members that it knows, itself among them."""
+        return () if self.membership is None else self.membership.members
+
+    @property
+    def checkpoints(self) -> Details:
+        """How checkpoints were written; empty: it writes none."""
+        return (self.state or {}).get("checkpoints") or {}
+
+    def plain(self) -> JsonObject:
+        """Return it as plain data: what is sent, and what `dpwa status --json` prints."""
+        told = {key: _plain(value) for key, value in vars(self).items() if value is not None}
+        ending = {} if self.ending is None else told["ending"]
+        return {**told, "loss": self.loss, "model": self.model, "ending": ending}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PeerReport):
+        before_merges = () if value.merges else _OF_MERGES
+        return {k: v for k, v in value._asdict().items() if k not in before_merges}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if is_dataclass(value):
+        return {key: _plain(item) for key, item in vars(value).items()}
+    return value
+
+
+@cache
+def _adapter() -> TypeAdapter[NodeReport]:
+    return TypeAdapter(NodeReport)  # on first use: it takes milliseconds, and few nodes need it
+
+
+def read_report(told: JsonObject) -> NodeReport:
+    """Read what a node has sent; it is foreign: what is amiss in it counts as not told."""
+    told, attempt = copy.deepcopy(told), 0
+    while True:
+        try:
+            return _adapter().validate_python(told)
+        except ValidationError as error:
+            for problem in error.errors(include_url=False, include_input=False):
+                _leave_out(told, problem["loc"] if attempt == 0 else problem["loc"][:1])
+            attempt += 1
+
+
+def _leave_out(told: Any, place: tuple[int | str, ...]) -> None:
+    """Remove what stands at a place; an entry of a list is empty then."""
+    *way, last = place
+    try:
+        for step in way:
+            told = told[step]
+        told[last] = {}
+    except (KeyError, IndexError, TypeError):
+        return  # something around it was left out before
+    if isinstance(told, dict):
+        del told[last]
