@@ -186,7 +186,7 @@ def test_connections_are_waited_for_not_names():
         b = nodes.add("b", "a")
         assert b.wait_for_peers(1, 10.0)
         b.update_send(np.zeros(4), 1.0)
-        assert b.node.links["a"] is LinkState.UP
+        eventually(lambda: b.node.links["a"] is LinkState.UP)
         assert split_tcp(b.node.endpoint)
 
 

@@ -27,6 +27,7 @@ from dpwa.transport.link import LinkState
 from dpwa.wire.messages import AskStatus
 
 MANY = 8
+FEW = {"transport": "tcp", "connections": FEWEST}
 
 
 def descriptors():
@@ -70,9 +71,9 @@ def have_merged(nodes):
 )
 def test_all_merge_while_each_has_few_connections(algorithm, monkeypatch):
     monkeypatch.setattr(beginners, "LEAD", math.inf)  # who takes over parameters keeps no sum
-    config = config_of(MANY, algorithm=algorithm, transport="tcp", connections=FEWEST)
+    config = config_of(MANY, algorithm=algorithm, initial_state="own", **FEW)
     with members(config, range(MANY)) as nodes:
-        gossip(nodes, 60)
+        gossip(nodes, 25)
         settle(nodes)
         for member in nodes:
             eventually(lambda member=member: links_of(member.adapter.connection) <= FEWEST)
@@ -86,7 +87,7 @@ def test_all_merge_while_each_has_few_connections(algorithm, monkeypatch):
 
 def test_a_peer_with_too_many_connections_is_left_by_those_who_do_not_need_theirs(monkeypatch):
     monkeypatch.setattr(connections, "IDLE_AFTER_S", math.inf)  # they are asked to
-    config = config_of(MANY, transport="tcp", connections=FEWEST, topology="star")
+    config = config_of(MANY, topology="star", initial_state="own", **FEW)
     with members(config, range(MANY)) as nodes:
         hub, *others = nodes
         gossip(nodes, 5)
@@ -241,13 +242,13 @@ def test_without_descriptors_a_node_says_so_and_does_not_accuse_its_peers(caplog
 
 
 def test_a_training_ends_together_though_each_has_few_connections():
-    config = config_of(MANY, transport="tcp", connections=FEWEST, timeout_ms=2000)
+    config = config_of(MANY, initial_state="own", **FEW)
     with members(config, range(MANY)) as nodes:
         gossip(nodes, 10)
         reports = [None] * MANY
 
         def end(index):
-            reports[index] = nodes[index].adapter.finish(seconds=10.0, timeout_s=10.0)
+            reports[index] = nodes[index].adapter.finish(seconds=4.0, timeout_s=10.0)
 
         at_once([lambda index=index: end(index) for index in range(MANY)])
         ends = np.array([float(member.x[0]) for member in nodes])
@@ -260,9 +261,9 @@ def test_a_training_ends_together_though_each_has_few_connections():
 )
 def test_exchanges_go_on_though_half_of_many_names_are_not_there(algorithm, monkeypatch):
     monkeypatch.setattr(beginners, "LEAD", math.inf)
-    config = config_of(2 * MANY, algorithm=algorithm, transport="tcp", connections=FEWEST)
+    config = config_of(2 * MANY, algorithm=algorithm, initial_state="own", **FEW)
     with members(config, range(MANY)) as nodes:
-        gossip(nodes, 40)
+        gossip(nodes, 15)
         settle(nodes)
         weights = [m.node.report()["transactions"].get("weight", 1.0) for m in nodes]
         total = sum(w * member.x[0] for w, member in zip(weights, nodes, strict=True))

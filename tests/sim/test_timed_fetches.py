@@ -53,6 +53,7 @@ def test_what_time_was_up_for_counts_with_its_seconds():
     assert found["stream_s"] / found["streams"] < 0.5
 
 
+@pytest.mark.slow
 def test_a_run_whose_answers_are_not_timed_can_be_calibrated(tmp_path, monkeypatch):
     monkeypatch.setattr("dpwa.sim.calibration.refine.STEPS", 300)
     monkeypatch.setattr("dpwa.sim.calibration.refine.MOST_TRIES", 3)
