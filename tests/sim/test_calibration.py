@@ -99,6 +99,7 @@ def test_the_file_is_a_scenario_that_can_be_read(calibration):
     assert loaded.config.fetch_probability == 0.9
 
 
+@pytest.mark.slow
 def test_nodes_of_a_group_are_a_site(tmp_path):
     sites = [{"name": "east"}, {"name": "west"}]
     known = {"nodes": 4, "seconds": 8, "network": {"sites": sites}, "algorithm": "lsgd"}

@@ -82,9 +82,9 @@ def test_a_snapshot_is_small_and_stands_for_all_its_bytes(megabytes, settings):
 @pytest.mark.parametrize(
     ("settings", "share"),
     [
-        ({"codec": "bf16"}, 0.5),
+        pytest.param({"codec": "bf16"}, 0.5, marks=pytest.mark.slow),
         ({"codec": "fp16"}, 0.5),
-        ({"codec": "int8"}, (1 + 4 / 256) / 4),
+        pytest.param({"codec": "int8"}, (1 + 4 / 256) / 4, marks=pytest.mark.slow),
         # One value in a hundred, of 4 bytes and 2 for its index; the first fetch has all of them.
         ({"codec": "topk"}, 0.015 + 0.985 / 40),
     ],
