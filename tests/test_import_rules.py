@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import graphlib
 import itertools
 import re
 import subprocess
@@ -76,7 +77,6 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 @functools.cache
-@functools.cache
 def imported_modules(path):
     return tuple(_imported_modules(path))
 
@@ -132,6 +132,19 @@ def test_a_room_imports_only_what_is_below_it():
         room = room_of(path)
         for other in dpwa_rooms(path) - {room} - FIRST_NAMES.get(relative(path), set()):
             assert STOREY_OF[other] < STOREY_OF[room], f"{relative(path)} imports of {other}"
+
+
+def test_folders_of_a_room_import_each_other_in_no_circle():
+    """A room's own files may use its folders, and these the room's; folders form an order."""
+    names = {relative(path).removesuffix(".py").replace("/", "."): path for path in FILES}
+    below = {}
+    for name, path in names.items():
+        room, *inside = name.split(".")[:-1] or [name]
+        for module in imported_modules(path) if inside else ():
+            other = module.removeprefix("dpwa.").split(".")
+            if other[0] == room and len(other) > 2 and other[1] != inside[0]:
+                below.setdefault((room, inside[0]), set()).add((room, other[1]))
+    graphlib.TopologicalSorter(below).prepare()  # raises CycleError, with the circle
 
 
 def test_torch_lives_only_in_its_rooms():

@@ -126,7 +126,7 @@ class NodeThreads:
             runtime,
             admission,
             keys_changed=lambda: tx.order(RenewLinks()),
-            most_visitors=most,
+            most_clients=most,
         )
         self.node_handle = NodeHandle(self.rx, self.tx)
 

@@ -246,7 +246,7 @@ class Watch(Closeable):
             ProtocolError: it is nothing that a node should say.
         """
         message, payload = decode(frames)
-        if isinstance(message, GoAway):  # it has many visitors, and answers all the same
+        if isinstance(message, GoAway):  # it has many clients, and answers all the same
             return
         if not isinstance(message, HistoryMessage):
             raise ProtocolError("it does not tell its history: is its dpwa older?")

@@ -126,7 +126,7 @@ class Calls:
             self._end(call)
             question.failed(NoAnswer(str(error), is_reached=True))
             return True
-        if isinstance(message, GoAway):  # it has many visitors; the answer comes all the same
+        if isinstance(message, GoAway):  # it has many clients; the answer comes all the same
             return False
         self._end(call)
         try:

@@ -20,8 +20,9 @@ from support.ports import free_ports
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
 from dpwa.node.fetching import connections
-from dpwa.node.fetching.connections import FEWEST, Visitors, affordable
+from dpwa.node.fetching.connections import FEWEST, affordable
 from dpwa.node.node import Node
+from dpwa.node.serving.admission import Clients
 from dpwa.policy import beginners
 from dpwa.transport.link import LinkState
 from dpwa.wire.messages import AskStatus
@@ -143,9 +144,9 @@ def test_with_collectives_among_more_than_there_may_be_connections_it_says_so(ca
         eventually(lambda: "set `connections`" in caplog.text)
 
 
-def test_the_longest_silent_visitor_is_asked_to_go():
-    visitors = Visitors(2)
-    assert [visitors.heard(sender) for sender in (b"a", b"b", b"a", b"c", b"a", b"d")] == [
+def test_the_longest_silent_client_is_asked_to_go():
+    clients = Clients(2)
+    assert [clients.heard(sender) for sender in (b"a", b"b", b"a", b"c", b"a", b"d")] == [
         *[None] * 3,
         b"b",
         None,

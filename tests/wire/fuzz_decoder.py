@@ -27,8 +27,7 @@ from support.valid_messages import valid_message
 from dpwa.config.model import Limits
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
-from dpwa.node.fetching.connections import Visitors
-from dpwa.node.serving.admission import AdmissionControl
+from dpwa.node.serving.admission import AdmissionControl, Clients
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Service
 from dpwa.transport.authenticator import Authorizer
@@ -85,7 +84,7 @@ class Targets:
         self._rx = RxThread.__new__(RxThread)
         self._rx.admission = admission
         self._rx._services = dict.fromkeys(Everything.handles, Everything())
-        self._rx._visitors = Visitors(64)
+        self._rx._clients = Clients(64)
         self._rx.bad_messages = self._rx.bytes_sent = 0
         self._router = FakeRouter()
 

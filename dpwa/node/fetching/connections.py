@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import resource
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -229,20 +228,6 @@ class Connections:
                 link.peer,
                 link.problem,
             )
-
-
-class Visitors:
-    """Peers that have a connection to this node; of the RxThread. At most `most` may stay."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent one first
-
-    def heard(self, sender: bytes) -> bytes | None:
-        """Note that a peer has asked; return whom to ask to go, if that is one too many."""
-        self._senders[sender] = None
-        self._senders.move_to_end(sender)
-        return None if len(self._senders) <= self._most else self._senders.popitem(last=False)[0]
 
 
 def affordable(connections: int, name: str) -> int:

@@ -8,6 +8,7 @@ at most one message of a greedy one. While the trainer waits in a collective, th
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 
 from dpwa.config.model import Limits
 from dpwa.policy.serving_budget import ServingBudget
@@ -116,3 +117,17 @@ class AdmissionControl:
             "revoked": self._revoked,
             "clogged": self._clogged,
         }
+
+
+class Clients:
+    """Peers that have a connection to this node; of the RxThread. At most `most` may stay."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent one first
+
+    def heard(self, sender: bytes) -> bytes | None:
+        """Note that a peer has asked; return whom to ask to go, if that is one too many."""
+        self._senders[sender] = None
+        self._senders.move_to_end(sender)
+        return None if len(self._senders) <= self._most else self._senders.popitem(last=False)[0]

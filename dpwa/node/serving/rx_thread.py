@@ -12,9 +12,8 @@ from typing import Any
 import zmq
 
 from dpwa.errors import AddressError, ProtocolError, VersionError
-from dpwa.node.fetching.connections import Visitors
 from dpwa.node.node_thread import NodeThread
-from dpwa.node.serving.admission import AdmissionControl
+from dpwa.node.serving.admission import AdmissionControl, Clients
 from dpwa.node.serving.service import Reply, Service
 from dpwa.runtime import SYSTEM, Runtime, can_open
 from dpwa.transport.authenticator import Authenticator
@@ -59,7 +58,7 @@ class RxThread(NodeThread):
         runtime: Runtime,
         admission: AdmissionControl,
         keys_changed: Callable[[], None],
-        most_visitors: int,
+        most_clients: int,
     ) -> None:
         self._name = name
         self._waker = runtime.waker()
@@ -71,7 +70,7 @@ class RxThread(NodeThread):
         self.endpoint = endpoint
         self._services: dict[type[Any], Service] = {}
         self._ticking: tuple[Service, ...] = ()  # each of them once
-        self._visitors = Visitors(most_visitors)
+        self._clients = Clients(most_clients)
         self._is_stopping = False
         self._look_at = 0.0 if runtime is SYSTEM else math.inf
         self._listening = runtime.event()
@@ -226,7 +225,7 @@ class RxThread(NodeThread):
             if self.admission.is_forged(received, message):
                 return
             self.admission.authorizer.heard(received.descriptor)
-            one_too_many = self._visitors.heard(sender)
+            one_too_many = self._clients.heard(sender)
             if one_too_many is not None:
                 self._reply_to(router, one_too_many)(GoAway(request=0))
             self._dispatch(router, sender, message, payload)
