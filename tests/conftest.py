@@ -16,8 +16,8 @@ from support.examples import THOROUGH
 
 from dpwa.launch import ports
 
-# Who starts the tests in the background of a script ignores Ctrl-C and Ctrl-\\, who starts them with
-# nohup the end of the terminal; their children would do so, too.
+# Who starts the tests in the background of a script ignores Ctrl-C and Ctrl-\, who starts them
+# with nohup the end of the terminal; their children would do so, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
