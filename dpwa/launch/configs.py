@@ -84,11 +84,17 @@ def local_config(count: int, folder: Path, *, host: str = "127.0.0.1") -> Path:
 
 
 def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
+    """Write them, with the settings of a `dpwa.yaml` without nodes in the working directory."""
+    from dpwa.config.load import load_config, settings_in
     from dpwa.config.schema import config_text
 
-    path = folder / _FILE
+    path, settings = folder / _FILE, Path(_FILE)
+    text = config_text(nodes)
+    if settings.is_file() and settings_in(settings).isdisjoint(("nodes", "join")):
+        listed = {"nodes": [node.to_mapping() for node in nodes]}
+        text = load_config(settings.absolute(), overrides=listed, environ={}).to_yaml()
     try:
-        path.write_text(config_text(nodes), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror} [DPWA-E077]") from None
     return path

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from dpwa.observe.figures import INDEX
 from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
 from dpwa.observe.run_view import Followed, RunView
-from dpwa.observe.verdicts import Condition, NodeVerdict, verdicts
+from dpwa.observe.verdicts import LOST, Condition, NodeVerdict, verdicts
 
 WINDOW_S = 10.0  # over which rates are taken
 _GOODBYES = ("gone", "left")
@@ -146,8 +146,12 @@ def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
 
 
 def _has_left(node: Followed, said: _Said) -> bool:
-    """Tell whether a node that does not answer has said goodbye to anybody."""
-    return node.silent_s > 0.0 and any(health in _GOODBYES for health in said.health.values())
+    """Tell whether a node that does not answer has said goodbye to anybody, or was in `finish`."""
+    if not node.silent_s:
+        return False
+    health = set(said.health.values())
+    was_finishing = node.answer is not None and node.answer.ending is not None
+    return not health.isdisjoint(_GOODBYES) or (was_finishing and health.isdisjoint(LOST))
 
 
 def _state(node: Followed, condition: Condition, *, is_known: bool) -> str:

@@ -47,7 +47,7 @@ class Condition:
         has_answered: whether it ever has; else `silent_s` counts from the first question.
         problem: why it does not answer, in words, if that is known.
         heard_s: since another node has last heard of it, if any tells.
-        has_left: whether it has said goodbye.
+        has_left: whether it has said goodbye, or was in `finish` when it last answered.
         said: what others say of it: name of the other, and health or status.
         quarantined_by: names of those that leave it alone for now.
         trains: whether it has not taken its last step, as far as is known.
@@ -130,7 +130,7 @@ _REFUSALS = {
     "misbehaving": "it breaks the protocol",
     "diverged": "it has diverged",
 }
-_LOST = {
+LOST = {
     "unreachable": "cannot reach it",
     "silent": "gets no answer in time",
     "suspect": "suspects it",
@@ -150,7 +150,7 @@ def _silence(condition: Condition) -> NodeVerdict:
         text = f"cannot be reached{why}; others heard of it {heard_s:.0f} s ago"
     else:
         text = f"cannot be reached{why}"
-    said = [f"{other} {_LOST[h]}" for other, h in (condition.said or {}).items() if h in _LOST]
+    said = [f"{other} {LOST[h]}" for other, h in (condition.said or {}).items() if h in LOST]
     return NodeVerdict("gone", "; ".join([text, *said[:2]]), "bad")
 
 

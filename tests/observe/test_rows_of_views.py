@@ -94,6 +94,13 @@ def test_a_node_that_has_left_is_not_silent():
     assert rows(one, node("w2"))["w2"].state == "live"  # it is back, and w1 has not noticed yet
 
 
+def test_nodes_that_were_in_finish_have_left_unless_others_have_lost_them():
+    last, live = node("w2", silent_s=6.0, ending=[False, []]), node("w3", silent_s=6.0)
+    assert {n: row.state for n, row in rows(last, live).items()} == {"w2": "left", "w3": "silent"}
+    other = node("w1", peers=[peer("w2", "unreachable")])
+    assert rows(other, last)["w2"].state == "silent"
+
+
 def test_of_a_node_that_never_answered_another_one_tells():
     lost = node("w2", told=[7.0, 7, 0.25, math.nan], silent_s=4.0, problem="refused")
     row = rows(node("w1", peers=[peer("w2", "unreachable", heard_s=60.0)]), lost)["w2"]
@@ -135,6 +142,6 @@ def test_who_finishes_is_told_as_such_with_whom_it_waits_for_and_slows_nobody():
         node("w4", silent_s=9.0, ending=[True, []]),
     ]
     found = rows(*nodes)
-    assert [found[name].state for name in found] == ["finishing", "finished", "live", "silent"]
+    assert [found[name].state for name in found] == ["finishing", "finished", "live", "left"]
     assert found["w1"].waits_for == ("w3",)
     assert kinds(found["w1"]) == kinds(found["w2"]) == kinds(found["w3"]) == []
