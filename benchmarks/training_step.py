@@ -41,6 +41,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
     parser.add_argument("--blocks", type=int, default=6, help="with gossip, and as many without")
     parser.add_argument("--steps", type=int, default=10, help="training steps in a block")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--batch", type=int, default=BATCH_SIZE)
     return parser.parse_args()
 
 
@@ -71,7 +73,7 @@ def _alternate(session: Session, name: str, options: argparse.Namespace) -> dict
     from measures import DpwaPyTorchAdapter, meet
 
     config = session.plan.config(name, transport=options.transport)
-    step = Step(name)
+    step = Step(name, options.device, options.batch)
     seconds: dict[str, list[float]] = {mode: [] for mode in MODES}
     merges = 0
     with DpwaPyTorchAdapter(step.model, session.name, config) as gossip:
@@ -92,13 +94,14 @@ def _alternate(session: Session, name: str, options: argparse.Namespace) -> dict
 class Step:
     """One training step of a model on a random batch; tells whether a peer was merged."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device: str = "cpu", batch: int = BATCH_SIZE) -> None:
         import torch
 
         torch.manual_seed(0)
-        self.model = _model(name)
-        self._images = torch.randn(BATCH_SIZE, 3, 32, 32)
-        self._labels = torch.randint(10, (BATCH_SIZE,))
+        self.model = _model(name).to(device)
+        self._images = torch.randn(batch, 3, 32, 32, device=device)
+        self._labels = torch.randint(10, (batch,), device=device)
+        self._wait = torch.cuda.synchronize if device == "cuda" else lambda: None
         self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.001, momentum=0.9)
         self._loss = torch.nn.CrossEntropyLoss()
 
@@ -109,7 +112,9 @@ class Step:
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
-        return gossip is not None and gossip.update_wait(loss) is not None
+        merge = None if gossip is None else gossip.update_wait(loss)
+        self._wait()
+        return merge is not None
 
 
 def _model(name: str):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dpwa.adapters.host_side import DeviceSide
-from dpwa.adapters.merging import TILE_BYTES, Tile
+from dpwa.adapters.merging import CUDA_TILE_BYTES, Tile
 from dpwa.data.kernels import total
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
@@ -57,7 +57,7 @@ class _Device:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._staged = [torch.empty_like(tile.room) for tile in self._tiles]
         self._ring = [
-            torch.empty(TILE_BYTES, dtype=torch.uint8, device=device) for _ in range(_RING)
+            torch.empty(CUDA_TILE_BYTES, dtype=torch.uint8, device=device) for _ in range(_RING)
         ]
         for room in (*self._staged, *self._ring):
             room.record_stream(self._stream)  # not to be reused before that stream is done
