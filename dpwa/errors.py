@@ -39,9 +39,12 @@ class ConfigError(UserError):
     """A configuration has mistakes: all of them, one line each, in `problems`."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        lines = tuple(problems)
-        self.problems = tuple(map(without_codes, lines))
-        super().__init__("\n".join(lines))
+        self._lines = tuple(problems)
+        self.problems = tuple(map(without_codes, self._lines))
+        super().__init__("\n".join(self._lines))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self._lines,)
 
 
 class UnknownNameError(UserError):
@@ -99,6 +102,9 @@ class PeerLost(CollectiveError):  # noqa: N818  (what happened, in the words of 
         self.names = tuple(names)
         super().__init__(detail)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.names, *self.args)
+
 
 class LeftBehindError(PeerLost):
     """The others have gone on without this node; its next collective waits to be let in again."""
@@ -131,8 +137,11 @@ class VersionError(ProtocolError):
     """The peer speaks another version of the protocol."""
 
     def __init__(self, theirs: object, ours: int) -> None:
-        self.theirs = theirs
+        self.theirs, self._ours = theirs, ours
         super().__init__(f"the peer speaks protocol version {theirs}, this node speaks {ours}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.theirs, self._ours)
 
 
 def without_codes(text: str) -> str:

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from dpwa import load_config
-from dpwa.errors import ConfigError, JoinTimeoutError, ProtocolError, UserError
+from dpwa.errors import (
+    ConfigError,
+    JoinTimeoutError,
+    LeftBehindError,
+    PeerLost,
+    ProtocolError,
+    UserError,
+    VersionError,
+)
 from dpwa.runtime import DescriptorsError
 
 PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
@@ -51,6 +59,25 @@ def test_a_copied_error_keeps_its_code(copied):
     error = copied(UserError(CLOSED))
     assert (str(error), error.text) == (CLOSED, "node w1 is closed")
     assert error.message_code == "DPWA-E058"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError(["one [DPWA-E001]", "two [DPWA-E002]"]),
+        PeerLost(("w1", "w2"), "w1 and w2 died"),
+        LeftBehindError(("w1",), "the others have gone on"),
+        VersionError("8", 9),
+        JoinTimeoutError("w1: gives up [DPWA-E226]"),
+        DescriptorsError("too few [DPWA-E303]"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_from_another_process_as_it_was(error, copied):
+    other = copied(error)
+    assert (type(other), str(other)) == (type(error), str(error))
+    assert vars(other) == vars(error)
 
 
 def test_a_message_of_another_rank_has_the_code_at_its_end():
