@@ -84,9 +84,9 @@ def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
 
 
 def mapped(
-    peer: str, snapshot: Snapshot, order: FetchRequest, release: Callable[[], None]
+    peer: str, snapshot: Snapshot, request: FetchRequest, release: Callable[[], None]
 ) -> Source:
-    pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
+    pieces = pieces_of(request.layout, snapshot.data.nbytes, request.wanted.shard)
     start, stop = pieces[0].start, pieces[-1].stop
     return Source(
         peer=peer,
@@ -113,25 +113,25 @@ def settled(transaction: Settled) -> Source:
     )
 
 
-def objection(snapshot: Snapshot, order: FetchRequest) -> Ended | None:
+def objection(snapshot: Snapshot, request: FetchRequest) -> Ended | None:
     """Say why a snapshot must not be merged; `None`: it may be."""
-    why_not = _divergence(snapshot, order)
+    why_not = _divergence(snapshot, request)
     if why_not:
         return Ended(Outcome.DIVERGED, why_not)
-    if is_far_behind(snapshot.standing.clock, order.wanted.clock):
+    if is_far_behind(snapshot.standing.clock, request.wanted.clock):
         return Ended(Outcome.BEHIND)
     return None
 
 
-def _divergence(snapshot: Snapshot, order: FetchRequest) -> str:
+def _divergence(snapshot: Snapshot, request: FetchRequest) -> str:
     """Say what of it is not finite, and would spread to all nodes."""
     if snapshot.standing.loss == math.inf:
         return "its loss is not finite"
     is_finite = snapshot.is_finite
-    if order.is_finite is None or is_finite:
+    if request.is_finite is None or is_finite:
         return ""
     if is_finite is None:
-        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
-        data, check = snapshot.data, order.is_finite
+        pieces = pieces_of(request.layout, snapshot.data.nbytes, request.wanted.shard)
+        data, check = snapshot.data, request.is_finite
         is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
     return "" if is_finite else "its parameters or buffers are not finite"

@@ -151,9 +151,9 @@ POLL_S = 0.001
 class Sources:
     """Begins fetches and opens what they have found; belongs to the training thread."""
 
-    def __init__(self, context: NodeContext, order: Callable[[FetchRequest], None]) -> None:
+    def __init__(self, context: NodeContext, submit: Callable[[FetchRequest], None]) -> None:
         self._peer_table = context.peer_table
-        self._order = order
+        self._submit = submit
         self._clock = context.clock
         self._sleep = context.runtime.sleep
         self._rng = context.rng("peer")
@@ -165,49 +165,49 @@ class Sources:
         """Have flow control draw a peer that is not barred, out of all or `among` some."""
         return self._peer_table.choose(self._rng, barred, among)
 
-    def pull(self, order: FetchRequest) -> None:
+    def pull(self, request: FetchRequest) -> None:
         """Begin with a fetch that needs no peer's consent."""
-        if order.first is None:
-            order.first = self.draw(among=order.wanted.among)
-        memory = None if order.first is None else self._peer_table.memory_of(order.first)
-        if order.first is not None and memory is not None:
-            order.offer(Found(order.first, memory))  # it lies there: nobody needs to be asked
+        if request.first is None:
+            request.first = self.draw(among=request.wanted.among)
+        memory = None if request.first is None else self._peer_table.memory_of(request.first)
+        if request.first is not None and memory is not None:
+            request.offer(Found(request.first, memory))  # it lies there: nobody needs to be asked
         else:
-            self._order(order)
+            self._submit(request)
 
-    def older(self, peer: str, order: FetchRequest, version: int) -> Source | None:
+    def older(self, peer: str, request: FetchRequest, version: int) -> Source | None:
         """Return a version that a peer has published before its newest, if it lies there still."""
         memory = self._peer_table.memory_of(peer)
-        if memory is None or version == order.wanted.merged_of(peer):
+        if memory is None or version == request.wanted.merged_of(peer):
             return None
-        snapshot = self._pin(memory, order.layout, version)
-        if snapshot is None or objection(snapshot, order) is not None:
+        snapshot = self._pin(memory, request.layout, version)
+        if snapshot is None or objection(snapshot, request) is not None:
             self.let_go()
             return None
-        return mapped(peer, snapshot, order, self.let_go)
+        return mapped(peer, snapshot, request, self.let_go)
 
-    def wait(self, order: FetchRequest) -> Source | None:
+    def wait(self, request: FetchRequest) -> Source | None:
         """Wait for the result of a fetch; `None` if there is none, or it must not be merged."""
-        found = order.take(order.deadline.remaining_s() + GRACE_S)
-        return None if found is None else self._open(found, order)
+        found = request.take(request.deadline.remaining_s() + GRACE_S)
+        return None if found is None else self._open(found, request)
 
-    def _open(self, found: Found, order: FetchRequest, *, may_ask: bool = True) -> Source | None:
+    def _open(self, found: Found, request: FetchRequest, *, may_ask: bool = True) -> Source | None:
         if isinstance(found.source, IncomingSnapshot):
             return streamed(found.peer, found.source)
         if not isinstance(found.source, PeerMemory):
             return None  # the transaction manager has it
-        snapshot = self._pinned(found.source, order)
+        snapshot = self._pinned(found.source, request)
         if snapshot is None:
-            return self._missing(found.peer, order, may_ask=may_ask)
-        is_known = snapshot.version == order.wanted.merged_of(found.peer)
+            return self._missing(found.peer, request, may_ask=may_ask)
+        is_known = snapshot.version == request.wanted.merged_of(found.peer)
         if not is_known:
             self._peer_table.told_clock(found.peer, snapshot.standing.clock)
-        why_not = Ended(Outcome.NOTHING_NEW) if is_known else objection(snapshot, order)
+        why_not = Ended(Outcome.NOTHING_NEW) if is_known else objection(snapshot, request)
         if why_not is not None:
             self.let_go()
             self._peer_table.record(found.peer, why_not.outcome, why_not.detail)
             return None
-        return mapped(found.peer, snapshot, order, self.let_go)
+        return mapped(found.peer, snapshot, request, self.let_go)
 
     def let_go(self) -> None:
         """Release what is pinned, also by an interrupted call."""
@@ -222,11 +222,11 @@ class Sources:
         lease = memory.pin(layout, version, self)
         return None if lease is None else lease.snapshot
 
-    def _pinned(self, memory: PeerMemory, order: FetchRequest) -> Snapshot | None:
+    def _pinned(self, memory: PeerMemory, request: FetchRequest) -> Snapshot | None:
         """Pin the snapshot that is wanted; wait for one that the peer has yet to publish."""
-        wanted = order.wanted
+        wanted = request.wanted
         snapshot = self._pin(memory, wanted.layout, wanted.version)
-        while snapshot is None and wanted.version and not order.deadline.expired():
+        while snapshot is None and wanted.version and not request.deadline.expired():
             if not memory.is_alive(self._clock.now()):
                 break
             snapshot = self._pin(memory, wanted.layout)
@@ -237,16 +237,16 @@ class Sources:
             snapshot = self._pin(memory, wanted.layout, wanted.version)
         return snapshot
 
-    def _missing(self, peer: str, order: FetchRequest, *, may_ask: bool) -> Source | None:
+    def _missing(self, peer: str, request: FetchRequest, *, may_ask: bool) -> Source | None:
         """Ask a peer whose memory has nothing for this node any more; it says why."""
-        if order.wanted.version and order.deadline.expired():
+        if request.wanted.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None
         if not may_ask:
             self._peer_table.record(peer, Outcome.LOST, "its shared memory cannot be mapped")
             return None
         self._peer_table.share(peer, None)
-        again = order.again(peer)
-        self._order(again)
+        again = request.again(peer)
+        self._submit(again)
         found = again.take(again.deadline.remaining_s() + GRACE_S)
         return None if found is None else self._open(found, again, may_ask=False)

@@ -44,7 +44,7 @@ log = logging.getLogger("dpwa.node")
 class OpenRound:
     """What is to be waited for: the fetch, if any, and what this node has published."""
 
-    order: FetchRequest | None
+    request: FetchRequest | None
     published: Snapshot | None
 
 
@@ -126,11 +126,11 @@ class GossipRounds:
         self._tx = tx
         self._check_open = check_open
         self._targets = FetchTargets(context, type(self.algorithm))
-        self._sources = Sources(context, tx.order)
+        self._sources = Sources(context, tx.submit)
         # trade news of leaders at every update
         self.follows_leaders = self.algorithm.follows_leaders or self.view.asks_leader
         self._losses = LossWatch(
-            context, lambda: tx.order(PassOnNews()), spreads_news=self.follows_leaders
+            context, lambda: tx.submit(PassOnNews()), spreads_news=self.follows_leaders
         )
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
@@ -247,14 +247,14 @@ class GossipRounds:
             takes_all=self._wants_all or bool(doubted),
             without=doubted,
         )
-        order = FetchRequest(target, self._deadline, context.runtime)
-        self._round = OpenRound(order, self._round.published)
+        request = FetchRequest(target, self._deadline, context.runtime)
+        self._round = OpenRound(request, self._round.published)
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
-            order.end()
+            request.end()
         elif ask.terms is not Terms.PULL:
-            self._tx.order(order)
+            self._tx.submit(request)
         else:
-            self._sources.pull(order)
+            self._sources.pull(request)
 
     def ask_anew(self, ask: Ask, layout: Layout, terms: FetchTerms) -> None:
         """Start a fetch outside of an update, with `timeout_ms` of its own."""
@@ -297,7 +297,7 @@ class GossipRounds:
                 self._unpaired("update_wait", "update_send", "nothing is published, nor fetched")
         before = self.figures.turn_to(Activity.WAIT)
         try:
-            arrival = self._fetched(round_.order, round_.published, merge)
+            arrival = self._fetched(round_.request, round_.published, merge)
             while (transaction := self._context.transactions.take()) is not None:
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
@@ -353,10 +353,10 @@ class GossipRounds:
             layout=layout, shard=shard, is_finite=is_finite, only=peer, clock=self.merger.own_clock
         )
         deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
-        order = FetchRequest(wanted, deadline, context.runtime)
+        request = FetchRequest(wanted, deadline, context.runtime)
         before = context.clock.now()
-        self._sources.pull(order)
-        source, arrival = self._sources.wait(order), None
+        self._sources.pull(request)
+        source, arrival = self._sources.wait(request), None
         if source is not None:
             arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
             if self.merger.is_to_take_over(arrival):
@@ -387,10 +387,10 @@ class GossipRounds:
                 only=peer,
                 clock=self.merger.own_clock,
             )
-            order = FetchRequest(target, deadline, context.runtime)
-            self._sources.pull(order)
+            request = FetchRequest(target, deadline, context.runtime)
+            self._sources.pull(request)
             with self.figures.doing(Activity.WAIT):
-                source = self._sources.wait(order)
+                source = self._sources.wait(request)
             if source is not None:
                 try:
                     yield self.merger.arrival(source, None, factor)
@@ -457,53 +457,53 @@ class GossipRounds:
             self._losses.measured(loss)
 
     def _fetched(
-        self, order: FetchRequest | None, published: Snapshot | None, merge: Merge
+        self, request: FetchRequest | None, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
-        if order is None:
+        if request is None:
             return None
-        arrival = self._arrived(order, published)
-        arrival = self.companions.same_for_all(arrival, partial(self._older, order, published))
-        terms, is_second = order.wanted.terms, bool(self._bears_out)
+        arrival = self._arrived(request, published)
+        arrival = self.companions.same_for_all(arrival, partial(self._older, request, published))
+        terms, is_second = request.wanted.terms, bool(self._bears_out)
         arrival = self._believed(arrival, terms=terms, is_second=is_second)
         if arrival is None:
             return None
-        share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
+        share = share_of(request.layout, arrival.nbytes, request.wanted.shard)
         merged = self.merger.merge(arrival, merge, share)
         if merged.factor > 0.0:
-            self._context.peer_table.merged.add(merged.peer, merged.version, order.wanted.shard)
+            self._context.peer_table.merged.add(merged.peer, merged.version, request.wanted.shard)
         return merged
 
-    def _arrived(self, order: FetchRequest, published: Snapshot | None) -> Arrival | None:
+    def _arrived(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
         before = self._context.clock.now()
         self._context.pool.settle()
-        source = self._sources.wait(order)
+        source = self._sources.wait(request)
         waited_s = self._context.clock.now() - before
         self.figures.waited(waited_s)
-        return None if source is None else self._arrival_of(source, order, published, waited_s)
+        return None if source is None else self._arrival_of(source, request, published, waited_s)
 
     def _arrival_of(
-        self, source: Source, order: FetchRequest, published: Snapshot | None, waited_s: float
+        self, source: Source, request: FetchRequest, published: Snapshot | None, waited_s: float
     ) -> Arrival | None:
         factor = self.merger.factor(source)
         arrival = self.merger.arrival(source, published, factor, waited_s)
-        share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
+        share = share_of(request.layout, arrival.nbytes, request.wanted.shard)
         takes_over = self.merger.is_to_take_over(arrival)
         self._wants_all = takes_over and share < 1.0
         if takes_over:
             arrival = replace(arrival, factor=1.0, takes_over=True)
-        if self._wants_all or (order.wanted.terms is not Terms.PULL and not arrival.takes_over):
+        if self._wants_all or (request.wanted.terms is not Terms.PULL and not arrival.takes_over):
             arrival.release()  # a part will not do; without a transaction, only a take-over
             return None
         return arrival
 
     def _older(
-        self, order: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
+        self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
     ) -> Arrival | None:
         """Return another version of what has come, for companions that have that one."""
-        source = self._sources.older(arrival.peer, order, version)
+        source = self._sources.older(arrival.peer, request, version)
         if source is None:
             return None
-        return self._arrival_of(source, order, published, arrival.waited_s)
+        return self._arrival_of(source, request, published, arrival.waited_s)
 
     def _believed(
         self,

@@ -163,14 +163,14 @@ class Node(Closeable):
 
         def gone(peer: str) -> None:
             context.peer_table.said_goodbye(peer)
-            tx.order(PeerEnded(peer))
+            tx.submit(PeerEnded(peer))
 
         transactions = TransactionService(
             introduction,
             context.transactions,
             context.pool.layout,
             Collector(context.transactions, context.peer_table, tx, self.runtime),
-            lambda said: tx.order(PartnerPrepared(said.transaction, said.name, said.is_there)),
+            lambda said: tx.submit(PartnerPrepared(said.transaction, said.name, said.is_there)),
             self.runtime,
         )
         self._threads.open(
@@ -183,7 +183,7 @@ class Node(Closeable):
                 FinishService(self.finish.endings),
             ]
         )
-        tx.order(Attach(FinishListener(self.finish.endings, self._threads.node_handle.tell)))
+        tx.submit(Attach(FinishListener(self.finish.endings, self._threads.node_handle.tell)))
 
     @property
     def clock(self) -> float:
@@ -234,21 +234,21 @@ class Node(Closeable):
         if self._context.peer_table.add(name, endpoint):
             self._context.leader_table.welcome(name)
             settings = channel_settings(self.config, self.name, name)
-            self._threads.tx.order(AddPeer(name, endpoint, settings))
+            self._threads.tx.submit(AddPeer(name, endpoint, settings))
 
     def remove_peer(self, name: str) -> None:
         self._check_open()
         self._context.peer_table.remove(name)
         self._context.forget(name)
         self.rounds.figures.forget(name)
-        self._threads.tx.order(RemovePeer(name))
+        self._threads.tx.submit(RemovePeer(name))
 
     # What stands on the node
 
     def attach(self, service: Service, listener: Listener) -> None:
         self._check_open()
         self._threads.rx.register(service)
-        self._threads.tx.order(Attach(listener))
+        self._threads.tx.submit(Attach(listener))
 
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
         """Have a method describe a part of `condition`, as long as its object lives."""

@@ -1,4 +1,4 @@
-"""A fetch that the training thread has ordered, and what the TxThread has found for it so far."""
+"""FetchRequest: what the training thread asks for, and what the TxThread has found for it."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class FetchRequest:
 
     def again(self, peer: str) -> FetchRequest:
         """Return a request for a stream of the same, first of this peer, by the same deadline."""
-        order = FetchRequest(self.wanted, self.deadline, self._runtime)
-        order.first, order.may_map = peer, False
-        return order
+        request = FetchRequest(self.wanted, self.deadline, self._runtime)
+        request.first, request.may_map = peer, False
+        return request
 
     def take(self, timeout_s: float) -> Found | None:
         """Wait for the result and end the request; `None` when nothing comes in time."""

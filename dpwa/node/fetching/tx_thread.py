@@ -190,7 +190,7 @@ class TxThread(NodeThread):
         self.bytes_received = 0
         self.late_answers = 0
 
-    def order(self, command: Command) -> None:
+    def submit(self, command: Command) -> None:
         """Hand over a command; returns at once. A new fetch replaces one still under way."""
         self._commands.put(command)
 
@@ -207,7 +207,7 @@ class TxThread(NodeThread):
         self._thread.start()
 
     def end(self) -> None:
-        self.order(Stop())
+        self.submit(Stop())
 
     def _run(self) -> None:
         self._poller.register(self._commands.receiver, zmq.POLLIN)
@@ -301,13 +301,13 @@ class TxThread(NodeThread):
             case Stop():
                 self._stopping = True
 
-    def _pursue(self, order: FetchRequest) -> None:
+    def _pursue(self, request: FetchRequest) -> None:
         """Fetch, unless this node has agreed to an exchange meanwhile: that goes first."""
-        is_late = order.wanted.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
+        is_late = request.wanted.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
         if is_late:
-            order.end()
+            request.end()
         else:
-            self._fetcher.pursue(order)
+            self._fetcher.pursue(request)
 
     def _send(self, command: Tell) -> None:
         channel = self._channels.get(command.peer)

@@ -70,8 +70,8 @@ class Collector:
         deadline = Deadline(
             self._runtime, min(message.budget_ms / 1000, self._transactions.longest_s)
         )
-        order = FetchRequest(wanted, deadline, self._runtime, collects=message.transaction)
-        self._tx.order(order)
+        request = FetchRequest(wanted, deadline, self._runtime, collects=message.transaction)
+        self._tx.submit(request)
 
 
 @dataclass(frozen=True)
