@@ -86,7 +86,7 @@ def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
 def mapped(
     peer: str, snapshot: Snapshot, request: FetchRequest, release: Callable[[], None]
 ) -> Source:
-    pieces = pieces_of(request.layout, snapshot.data.nbytes, request.wanted.shard)
+    pieces = pieces_of(request.layout, snapshot.data.nbytes, request.target.shard)
     start, stop = pieces[0].start, pieces[-1].stop
     return Source(
         peer=peer,
@@ -118,7 +118,7 @@ def objection(snapshot: Snapshot, request: FetchRequest) -> Ended | None:
     why_not = _divergence(snapshot, request)
     if why_not:
         return Ended(Outcome.DIVERGED, why_not)
-    if is_far_behind(snapshot.standing.clock, request.wanted.clock):
+    if is_far_behind(snapshot.standing.clock, request.target.clock):
         return Ended(Outcome.BEHIND)
     return None
 
@@ -131,7 +131,7 @@ def _divergence(snapshot: Snapshot, request: FetchRequest) -> str:
     if request.is_finite is None or is_finite:
         return ""
     if is_finite is None:
-        pieces = pieces_of(request.layout, snapshot.data.nbytes, request.wanted.shard)
+        pieces = pieces_of(request.layout, snapshot.data.nbytes, request.target.shard)
         data, check = snapshot.data, request.is_finite
         is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
     return "" if is_finite else "its parameters or buffers are not finite"

@@ -168,7 +168,7 @@ class Sources:
     def pull(self, request: FetchRequest) -> None:
         """Begin with a fetch that needs no peer's consent."""
         if request.first is None:
-            request.first = self.draw(among=request.wanted.among)
+            request.first = self.draw(among=request.target.among)
         memory = None if request.first is None else self._peer_table.memory_of(request.first)
         if request.first is not None and memory is not None:
             request.offer(Found(request.first, memory))  # it lies there: nobody needs to be asked
@@ -178,7 +178,7 @@ class Sources:
     def older(self, peer: str, request: FetchRequest, version: int) -> Source | None:
         """Return a version that a peer has published before its newest, if it lies there still."""
         memory = self._peer_table.memory_of(peer)
-        if memory is None or version == request.wanted.merged_of(peer):
+        if memory is None or version == request.target.merged_of(peer):
             return None
         snapshot = self._pin(memory, request.layout, version)
         if snapshot is None or objection(snapshot, request) is not None:
@@ -199,7 +199,7 @@ class Sources:
         snapshot = self._pinned(found.source, request)
         if snapshot is None:
             return self._missing(found.peer, request, may_ask=may_ask)
-        is_known = snapshot.version == request.wanted.merged_of(found.peer)
+        is_known = snapshot.version == request.target.merged_of(found.peer)
         if not is_known:
             self._peer_table.told_clock(found.peer, snapshot.standing.clock)
         why_not = Ended(Outcome.NOTHING_NEW) if is_known else objection(snapshot, request)
@@ -224,22 +224,22 @@ class Sources:
 
     def _pinned(self, memory: PeerMemory, request: FetchRequest) -> Snapshot | None:
         """Pin the snapshot that is wanted; wait for one that the peer has yet to publish."""
-        wanted = request.wanted
-        snapshot = self._pin(memory, wanted.layout, wanted.version)
-        while snapshot is None and wanted.version and not request.deadline.expired():
+        target = request.target
+        snapshot = self._pin(memory, target.layout, target.version)
+        while snapshot is None and target.version and not request.deadline.expired():
             if not memory.is_alive(self._clock.now()):
                 break
-            snapshot = self._pin(memory, wanted.layout)
-            if snapshot is None or wanted.version - snapshot.version > MOST_ROUNDS_BEHIND:
+            snapshot = self._pin(memory, target.layout)
+            if snapshot is None or target.version - snapshot.version > MOST_ROUNDS_BEHIND:
                 break  # it is far behind, as after a restart: that one will do
             self.let_go()
             self._sleep(POLL_S)
-            snapshot = self._pin(memory, wanted.layout, wanted.version)
+            snapshot = self._pin(memory, target.layout, target.version)
         return snapshot
 
     def _missing(self, peer: str, request: FetchRequest, *, may_ask: bool) -> Source | None:
         """Ask a peer whose memory has nothing for this node any more; it says why."""
-        if request.wanted.version and request.deadline.expired():
+        if request.target.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None
         if not may_ask:

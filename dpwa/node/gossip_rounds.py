@@ -349,11 +349,11 @@ class GossipRounds:
         """
         self._check_open()
         context = self._context
-        wanted = FetchTarget(
+        target = FetchTarget(
             layout=layout, shard=shard, is_finite=is_finite, only=peer, clock=self.merger.own_clock
         )
         deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
-        request = FetchRequest(wanted, deadline, context.runtime)
+        request = FetchRequest(target, deadline, context.runtime)
         before = context.clock.now()
         self._sources.pull(request)
         source, arrival = self._sources.wait(request), None
@@ -463,14 +463,14 @@ class GossipRounds:
             return None
         arrival = self._arrived(request, published)
         arrival = self.companions.same_for_all(arrival, partial(self._older, request, published))
-        terms, is_second = request.wanted.terms, bool(self._bears_out)
+        terms, is_second = request.target.terms, bool(self._bears_out)
         arrival = self._believed(arrival, terms=terms, is_second=is_second)
         if arrival is None:
             return None
-        share = share_of(request.layout, arrival.nbytes, request.wanted.shard)
+        share = share_of(request.layout, arrival.nbytes, request.target.shard)
         merged = self.merger.merge(arrival, merge, share)
         if merged.factor > 0.0:
-            self._context.peer_table.merged.add(merged.peer, merged.version, request.wanted.shard)
+            self._context.peer_table.merged.add(merged.peer, merged.version, request.target.shard)
         return merged
 
     def _arrived(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
@@ -486,12 +486,12 @@ class GossipRounds:
     ) -> Arrival | None:
         factor = self.merger.factor(source)
         arrival = self.merger.arrival(source, published, factor, waited_s)
-        share = share_of(request.layout, arrival.nbytes, request.wanted.shard)
+        share = share_of(request.layout, arrival.nbytes, request.target.shard)
         takes_over = self.merger.is_to_take_over(arrival)
         self._wants_all = takes_over and share < 1.0
         if takes_over:
             arrival = replace(arrival, factor=1.0, takes_over=True)
-        if self._wants_all or (request.wanted.terms is not Terms.PULL and not arrival.takes_over):
+        if self._wants_all or (request.target.terms is not Terms.PULL and not arrival.takes_over):
             arrival.release()  # a part will not do; without a transaction, only a take-over
             return None
         return arrival

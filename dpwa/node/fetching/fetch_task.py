@@ -104,13 +104,13 @@ class TransactionFetches:
 
     def propose(self, channel: PeerChannel, request: FetchRequest, number: int) -> Attempt | None:
         """Return an attempt that begins with a proposal; `None` if none can be made now."""
-        wanted = request.wanted
+        target = request.target
         expires = self._clock.now() + request.deadline.remaining_s()
-        transaction = self._transactions.propose(channel.peer, wanted.own_version, expires)
+        transaction = self._transactions.propose(channel.peer, target.own_version, expires)
         if transaction is None:
             return None
-        terms: TransactionTerms = "exchange" if wanted.terms is Terms.EXCHANGE else "share"
-        proposal = Proposal(transaction, terms, wanted.own_version, wanted.layout, self._greet())
+        terms: TransactionTerms = "exchange" if target.terms is Terms.EXCHANGE else "share"
+        proposal = Proposal(transaction, terms, target.own_version, target.layout, self._greet())
         attempt = Attempt(channel, ProposeSession(number, proposal))
         attempt.transaction = transaction
         return attempt
@@ -125,7 +125,7 @@ class TransactionFetches:
         active = self._fetching.active
         if active is None or attempt.transaction is None:
             return
-        own_clock = active.request.wanted.clock
+        own_clock = active.request.target.clock
         self._peer_table.told_clock(attempt.channel.peer, agreed.clock)
         if is_far_behind(agreed.clock, own_clock):
             self._fetching.attempt_failed(attempt.channel, Outcome.BEHIND)

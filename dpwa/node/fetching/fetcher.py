@@ -166,18 +166,18 @@ class Fetcher:
         request = active.request
         if request.first is not None and request.first not in active.tried:
             return request.first
-        if request.wanted.only is not None:
+        if request.target.only is not None:
             return None
         budget_s = request.deadline.remaining_s()
-        return self._peer_table.choose(self._rng, active.tried, request.wanted.among, budget_s)
+        return self._peer_table.choose(self._rng, active.tried, request.target.among, budget_s)
 
     def _attempt(self, active: FetchTask, channel: PeerChannel) -> None:
         """Ask a peer, now or as soon as its link is up."""
         request, number = active.request, self.next_request()
-        if request.wanted.terms is Terms.PULL or request.collects is not None:
+        if request.target.terms is Terms.PULL or request.collects is not None:
             plan = channel.plan(request, self._greet())
             active.attempt = Attempt(channel, FetchSession(number, plan))
-            active.attempt.version = request.wanted.version
+            active.attempt.version = request.target.version
         else:
             active.attempt = self.transactions.propose(channel, request, number)
             if active.attempt is None:
@@ -185,7 +185,7 @@ class Fetcher:
                 return
         if channel.is_up:
             self._request(active, active.attempt)
-        elif not self._connections.keeps_all and request.wanted.only is None:
+        elif not self._connections.keeps_all and request.target.only is None:
             share_s = CONNECTED_WITHIN * request.deadline.remaining_s()
             active.attempt.deadline = Deadline(self._clock, max(CONNECTED_WITHIN_S, share_s))
 
@@ -197,7 +197,7 @@ class Fetcher:
             attempt.asked_at = self._clock.now()
             # An agreed transaction waits for the other side, and a round for those who are behind.
             is_transaction = attempt.version > 0 and is_of_transaction(active.request, attempt)
-            waits = is_transaction or active.request.wanted.version > 0
+            waits = is_transaction or active.request.target.version > 0
             attempt.deadline = Deadline(self._clock, budget_s if waits else patience_s)
         else:
             self.attempt_failed(attempt.channel, Outcome.UNREACHABLE)
@@ -260,7 +260,7 @@ class Fetcher:
         if header.loss == math.inf or (active.request.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters or buffers are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
-        if is_far_behind(header.clock, active.request.wanted.clock):
+        if is_far_behind(header.clock, active.request.target.clock):
             raise BrokenFetchError(Outcome.BEHIND)
         if is_of_transaction(active.request, attempt):
             if header.version != attempt.version:
@@ -280,7 +280,7 @@ class Fetcher:
 
     def _measure_latency(self, request: FetchRequest, attempt: Attempt) -> None:
         """Learn how long the peer took to answer, if it did not wait for others to catch up."""
-        waited = request.wanted.version > 0 and not is_of_transaction(request, attempt)
+        waited = request.target.version > 0 and not is_of_transaction(request, attempt)
         if attempt.asked_at is not None and not waited:
             latency_s = self._clock.now() - attempt.asked_at
             self._peer_table.answered_in(attempt.channel.peer, latency_s)
@@ -327,7 +327,7 @@ class Fetcher:
         if active is None:
             return
         self.transactions.leave(active.attempt, outcome)
-        channel = self._channels.get(active.request.wanted.only or "")
+        channel = self._channels.get(active.request.target.only or "")
         self.transactions.collect_failed(active.request, channel)
         active.request.end()
 

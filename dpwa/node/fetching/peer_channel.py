@@ -99,10 +99,10 @@ class PeerChannel:
             codec=codec.name,
             can_map=self._is_mappable and (request.may_map or not self.may_stream),
             held=0 if self._held is None else self._held.token,
-            shard=request.wanted.shard,
-            version=request.wanted.version,
+            shard=request.target.shard,
+            version=request.target.version,
             # Differences of one snapshot come in several fetches, the largest values first.
-            merged=0 if codec.is_delta else request.wanted.merged_of(self.peer),
+            merged=0 if codec.is_delta else request.target.merged_of(self.peer),
             greeting=greeting,
         )
 

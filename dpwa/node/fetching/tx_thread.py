@@ -303,7 +303,7 @@ class TxThread(NodeThread):
 
     def _pursue(self, request: FetchRequest) -> None:
         """Fetch, unless this node has agreed to an exchange meanwhile: that goes first."""
-        is_late = request.wanted.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
+        is_late = request.target.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
         if is_late:
             request.end()
         else:
