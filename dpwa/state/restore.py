@@ -14,7 +14,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.policy.beginners import LEAD
 from dpwa.state.checkpoints import CheckpointFolder, Saved
-from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, StateTarget
+from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, StateRequest
 from dpwa.state.target import Origin, Target, UnfitStateError
 
 log = logging.getLogger("dpwa.state")
@@ -114,7 +114,7 @@ class StateRestore:
         """Fetch a part until one comes that can be loaded; who brings others is asked no more."""
         deadline = Deadline(self._clock, self._timeout_s)
         while True:
-            wanted = StateTarget(
+            request = StateRequest(
                 target.part,
                 target.kind,
                 target.most_bytes,
@@ -125,7 +125,7 @@ class StateRestore:
                 self._suspects.is_alone,
                 self._patience,
             )
-            result = self._joiner.fetch(wanted, deadline.remaining_s())
+            result = self._joiner.fetch(request, deadline.remaining_s())
             fetched = result.fetched
             if fetched is None:
                 self._warn(target, result)
