@@ -101,13 +101,13 @@ class Ballot:
 
     def silent(self) -> tuple[str, ...]:
         """Return who has not voted as this node does, without those who are suspected."""
-        wanted = frozenset(self.suspects)
+        suspects = frozenset(self.suspects)
         return tuple(
             name
             for name in self.members
             if name != self.own
             and name not in self.suspects
-            and (name not in self._votes or self._votes[name][0] != wanted)
+            and (name not in self._votes or self._votes[name][0] != suspects)
         )
 
     def decision(self) -> Decision | None:
