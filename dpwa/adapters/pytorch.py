@@ -240,7 +240,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def _begin(self) -> None:
         if self.updates == 0:
             trace = self._optimizers.began_with or self._optimizers.trace()
-            if began_apart(self._rounds.standing.trace, trace):  # it was loaded meanwhile
+            if began_apart(self._rounds.progress.trace, trace):  # it was loaded meanwhile
                 self._rounds.begin_with(trace)
         origin = self._states.origin
         if origin is not None and self.updates == origin.updates:

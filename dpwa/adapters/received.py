@@ -27,7 +27,7 @@ class ReceivedSnapshot:
         clip: ClipRadius | None = None,  # shortens merges that go too far; `None`: none are
     ) -> None:
         self.peer: str = arrival.peer
-        self.standing: TrainingProgress = arrival.standing
+        self.standing: TrainingProgress = arrival.progress
         self.factor: float = arrival.factor
         self.consensus_distance = 0.0  # distance to the peer, as far as measured
         self._arrival = arrival

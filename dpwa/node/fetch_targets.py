@@ -201,7 +201,7 @@ class Sources:
             return self._missing(found.peer, request, may_ask=may_ask)
         is_known = snapshot.version == request.target.merged_of(found.peer)
         if not is_known:
-            self._peer_table.told_clock(found.peer, snapshot.standing.clock)
+            self._peer_table.told_clock(found.peer, snapshot.progress.clock)
         why_not = Ended(Outcome.NOTHING_NEW) if is_known else objection(snapshot, request)
         if why_not is not None:
             self.let_go()

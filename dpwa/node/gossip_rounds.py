@@ -149,8 +149,8 @@ class GossipRounds:
         self._said_so_at = -math.inf
 
     @property
-    def standing(self) -> TrainingProgress:
-        return self.merger.standing
+    def progress(self) -> TrainingProgress:
+        return self.merger.progress
 
     @property
     def merges(self) -> int:
@@ -162,7 +162,7 @@ class GossipRounds:
 
     def begin_with(self, trace: bytes) -> None:
         """Say what this training began with, if that is its own; see `policy.beginners`."""
-        self.merger.stand(trace=trace)
+        self.merger.set_progress(trace=trace)
 
     def resume(self, clock: float, updates: int) -> None:
         """Begin where another training has come to: that of peers, or an earlier one of this node.
@@ -170,7 +170,7 @@ class GossipRounds:
         Versions go on from there, too: with neighbours that change with the round, peers ask for
         those.
         """
-        self.merger.standing = TrainingProgress(clock=clock)
+        self.merger.progress = TrainingProgress(clock=clock)
         self.view.updates = updates
         self._publications = updates
         self._context.pool.resume(updates)
@@ -193,10 +193,10 @@ class GossipRounds:
         if self.began_at is None:
             self.began_at = self._context.clock.now()
         self.figures.begin()
-        self.merger.stand(clock=self.standing.clock + 1.0, loss=loss)
+        self.merger.set_progress(clock=self.progress.clock + 1.0, loss=loss)
         self.view.updates += 1
         self._deadline = None
-        self._losses.begin(loss, self.view.updates, self.standing.clock)
+        self._losses.begin(loss, self.view.updates, self.progress.clock)
         return self.view
 
     def publish(
@@ -212,7 +212,7 @@ class GossipRounds:
         if self.companions.are_there:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
         with self.figures.doing(Activity.PUBLISH):
-            own = self._context.pool.publish(layout, nbytes, self.standing, write)
+            own = self._context.pool.publish(layout, nbytes, self.progress, write)
         if own is not None:
             self._context.transactions.published(own.version)
         self._end_round()
@@ -286,7 +286,7 @@ class GossipRounds:
         """
         self._check_open()
         self._measured(loss)
-        diverged = self._context.pool.is_finite is False or self.merger.standing.loss == math.inf
+        diverged = self._context.pool.is_finite is False or self.merger.progress.loss == math.inf
         if diverged is not self._has_diverged:
             self._diverges(diverged)
         round_, self._round = self._round, NO_ROUND
@@ -408,7 +408,7 @@ class GossipRounds:
         pool, is_finite = self._context.pool, self._context.transactions.is_finite
         newest = pool.newest() if pool.is_finite is False else None
         if newest is None:
-            return "its loss is not finite" if self.standing.loss == math.inf else ""
+            return "its loss is not finite" if self.progress.loss == math.inf else ""
         with newest as snapshot:
             parts = zip(snapshot.layout.tensors, snapshot.layout.offsets, strict=True)
             bad = [
@@ -453,7 +453,7 @@ class GossipRounds:
 
     def _measured(self, loss: float | None) -> None:
         if loss is not None:
-            self.merger.stand(loss=loss)
+            self.merger.set_progress(loss=loss)
             self._losses.measured(loss)
 
     def _fetched(
@@ -514,8 +514,8 @@ class GossipRounds:
         is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
     ) -> Arrival | None:
         """Return what is merged of a peer that may lie about its clock; see `policy.beginners`."""
-        own = self.standing.clock
-        if arrival is None or (arrival.standing.clock - own < LEAD and not is_second):
+        own = self.progress.clock
+        if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
             return arrival
         doubt, clock = self.merger.doubt(arrival)
         waits = arrival.takes_over and self._asked_again < MOST_ASKED_AGAIN
@@ -529,13 +529,13 @@ class GossipRounds:
             self._asked_again += 1
             self._doubted = "" if has_companions else arrival.peer
         elif doubt is Doubt.IMPOSSIBLE:
-            told = f"its clock has come to {arrival.standing.clock:.6g}: no updates are so fast"
+            told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
         elif self.merger.is_beginner(clock):  # there are others ahead
             self._doubted = arrival.peer
         elif terms is Terms.PULL and not is_second:
-            standing = replace(arrival.standing, clock=clock)
-            changed = replace(arrival, standing=standing, takes_over=False, staleness=own - clock)
+            progress = replace(arrival.progress, clock=clock)
+            changed = replace(arrival, progress=progress, takes_over=False, staleness=own - clock)
             rule = self.merger.factor(changed) if factor is None else factor
             return replace(changed, factor=rule)
         arrival.release()

@@ -189,7 +189,7 @@ class Node(Closeable):
     def clock(self) -> float:
         """Number of updates, interpolated at each merge like the parameters."""
         self.check_process()
-        return self.rounds.standing.clock
+        return self.rounds.progress.clock
 
     @property
     def version(self) -> int:
@@ -295,9 +295,9 @@ class Node(Closeable):
 
     def condition(self) -> NodeReport:
         """Describe the node as it is now."""
-        standing, context, threads = self.rounds.standing, self._context, self._threads
+        progress, context, threads = self.rounds.progress, self._context, self._threads
         figures, config = self.rounds.figures, self.config
-        diverged = standing.loss == math.inf or context.pool.is_finite is False
+        diverged = progress.loss == math.inf or context.pool.is_finite is False
         return NodeReport(
             name=self.name,
             endpoint=self.endpoint,
@@ -308,8 +308,8 @@ class Node(Closeable):
             protocol=PROTOCOL_VERSION,
             seed=self.seed,
             uptime_s=self.runtime.now() - self._started,
-            clock=standing.clock,
-            loss=None if diverged else standing.loss,
+            clock=progress.clock,
+            loss=None if diverged else progress.loss,
             diverged=diverged,
             version=context.pool.version,
             merges=self.rounds.merges,

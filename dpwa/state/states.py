@@ -101,7 +101,7 @@ class States(Closeable):
         self.origin = origin
         if origin is not None:
             self._node.rounds.resume(origin.clock, origin.updates)
-            self._donor_snapshots.standing = self._node.rounds.standing
+            self._donor_snapshots.progress = self._node.rounds.progress
             self._saved_at = origin.updates
             log.warning(  # nothing is wrong, but the losses cannot be read without it
                 "%s: starts from %s (%.1f MB in %.1f s, clock %.0f) [DPWA-W072]",
@@ -128,7 +128,7 @@ class States(Closeable):
         """
         self._has_begun = True
         self._restore.end()
-        self._donor_snapshots.standing = self._node.rounds.standing
+        self._donor_snapshots.progress = self._node.rounds.progress
         is_due = saves and self._is_checkpoint_due()
         is_wanted = self.is_wanted
         if self._companions is not None:
@@ -168,7 +168,7 @@ class States(Closeable):
         if self._writer is None or updates == self._saved_at:
             return False
         self._saved_at = updates
-        loss = self._node.rounds.standing.loss
+        loss = self._node.rounds.progress.loss
         if loss is not None and math.isinf(loss):  # it would drive out the good ones
             return False
         if updates % self._config.checkpoint.every_steps:
@@ -188,7 +188,7 @@ class States(Closeable):
                 )
             return None
         rounds = self._node.rounds
-        return State(rounds.standing.clock, rounds.view.updates, parts)
+        return State(rounds.progress.clock, rounds.view.updates, parts)
 
 
 def initial_state_of(config: Config) -> str:

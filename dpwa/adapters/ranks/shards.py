@@ -348,7 +348,7 @@ def _described(arrival: Arrival | None) -> object:
     """Return what must be the same on all ranks of what has come."""
     if arrival is None:
         return None
-    whose = arrival.peer, arrival.version, arrival.standing.clock, arrival.standing.loss
+    whose = arrival.peer, arrival.version, arrival.progress.clock, arrival.progress.loss
     return (*whose, arrival.factor, arrival.takes_over, arrival.published is None)
 
 

@@ -289,7 +289,7 @@ class TransactionManager:
         """Return the training clock of this node's snapshot in a transaction; 0 when it is over."""
         with self._lock:
             record = self._records.get(transaction)
-            return 0.0 if record is None else record.own.snapshot.standing.clock
+            return 0.0 if record is None else record.own.snapshot.progress.clock
 
     def collected(self, transaction: bytes, theirs: Lease) -> bool:
         """Note that the asking side's snapshot is there; return whether to say so."""

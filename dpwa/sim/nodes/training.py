@@ -40,7 +40,7 @@ class ArrivedValues:
         self, arrival: Arrival, model: ArrayValues, clip: ClipRadius | None = None
     ) -> None:
         self.peer = arrival.peer
-        self.standing = arrival.standing
+        self.standing = arrival.progress
         self.factor = arrival.factor
         self.distance = 0.0
         self._arrival = arrival
