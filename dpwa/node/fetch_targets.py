@@ -21,14 +21,14 @@ from dpwa.wire.fetching import Ended
 from dpwa.wire.shards import WHOLE, shard_of
 
 
-class Companions(Protocol):
+class ShardGroup(Protocol):
     """The ranks of a member whose model is sharded: each has a node of its own, for its shards.
 
     All of them call each method at the same place of the same round.
     """
 
-    are_there: bool
-    """Whether there are any."""
+    is_sharded: bool
+    """Whether there are any; else the model is not sharded."""
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
         """Return what all of them ask for; `None`: nothing.
@@ -53,10 +53,10 @@ class Companions(Protocol):
         ...
 
 
-class Alone:
-    """The companions of a node that has none."""
+class Unsharded:
+    """The shard group of a node whose model is not sharded."""
 
-    are_there = False
+    is_sharded = False
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:  # noqa: ARG002
         """Return what the algorithm asks; flow control draws later."""

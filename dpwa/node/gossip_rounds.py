@@ -19,7 +19,7 @@ from dpwa.lifecycle import tell_launcher
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_targets import Alone, Companions, FetchTargets, Sources
+from dpwa.node.fetch_targets import FetchTargets, ShardGroup, Sources, Unsharded
 from dpwa.node.fetching.commands import PassOnNews
 from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget
 from dpwa.node.fetching.incoming import IsFinite
@@ -121,7 +121,8 @@ class GossipRounds:
             name, config, context.peer_table, context.leader_table, context.rng("fetch")
         )
         self.began_at: float | None = None  # when the first update began; `None` before
-        self.companions: Companions = Alone()  # the other ranks of a member whose model is sharded
+        # the other ranks of a member whose model is sharded
+        self.shard_group: ShardGroup = Unsharded()
         self._context = context
         self._tx = tx
         self._check_open = check_open
@@ -138,7 +139,7 @@ class GossipRounds:
         self._round = NO_ROUND
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
-        self._publications = 0  # tried, by all companions alike
+        self._publications = 0  # tried, by all ranks of a shard group alike
         self._begins = 0  # in a row, without a wait between
         self._waits = 0  # likewise, with nothing begun
         self._has_warned = False  # of such
@@ -209,7 +210,7 @@ class GossipRounds:
         """
         self.merger.fingerprint = layout.fingerprint
         self._publications += 1
-        if self.companions.are_there:  # versions go together, whoever has to skip one
+        if self.shard_group.is_sharded:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
         with self.figures.doing(Activity.PUBLISH):
             own = self._context.pool.publish(layout, nbytes, self.progress, write)
@@ -230,7 +231,7 @@ class GossipRounds:
         doubted = self._bears_out = self._doubted
         if ask is not None and doubted:
             ask = Ask()  # anybody else, without a transaction, for which others may have no time
-        ask = self.companions.agreed(ask, self._draw)
+        ask = self.shard_group.agreed(ask, self._draw)
         if ask is None:
             return
         self._doubted = ""
@@ -329,9 +330,9 @@ class GossipRounds:
         self.figures.turn_to(Activity.IDLE)
 
     def settle(self, is_published: bool) -> bool:
-        """Wait until what was published is complete; return whether that is so for companions."""
+        """Wait until what was published is complete; return whether it is on all ranks."""
         self._context.pool.settle()
-        return self.companions.all(is_published)
+        return self.shard_group.all(is_published)
 
     def read(
         self,
@@ -361,7 +362,7 @@ class GossipRounds:
             arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
             if self.merger.is_to_take_over(arrival):
                 arrival = replace(arrival, factor=1.0, takes_over=True)
-        arrival = self.companions.same_for_all(arrival, lambda *_: None)
+        arrival = self.shard_group.same_for_all(arrival, lambda *_: None)
         arrival = self._believed(arrival, factor=factor)
         if arrival is None:
             return None
@@ -462,7 +463,7 @@ class GossipRounds:
         if request is None:
             return None
         arrival = self._arrived(request, published)
-        arrival = self.companions.same_for_all(arrival, partial(self._older, request, published))
+        arrival = self.shard_group.same_for_all(arrival, partial(self._older, request, published))
         terms, is_second = request.target.terms, bool(self._bears_out)
         arrival = self._believed(arrival, terms=terms, is_second=is_second)
         if arrival is None:
@@ -499,7 +500,7 @@ class GossipRounds:
     def _older(
         self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
     ) -> Arrival | None:
-        """Return another version of what has come, for companions that have that one."""
+        """Return another version of what has come, for ranks that have that one."""
         source = self._sources.older(arrival.peer, request, version)
         if source is None:
             return None
@@ -520,14 +521,14 @@ class GossipRounds:
         doubt, clock = self.merger.doubt(arrival)
         waits = arrival.takes_over and self._asked_again < MOST_ASKED_AGAIN
         is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
-        has_companions = self.companions.are_there  # who must all come to the same, and count alike
-        if self.companions.all(is_sound):
+        is_sharded = self.shard_group.is_sharded  # who must all come to the same, and count alike
+        if self.shard_group.all(is_sound):
             self._asked_again = 0
             if arrival.takes_over or not is_second:
                 return arrival
-        elif has_companions or doubt is Doubt.UNCONFIRMED:
+        elif is_sharded or doubt is Doubt.UNCONFIRMED:
             self._asked_again += 1
-            self._doubted = "" if has_companions else arrival.peer
+            self._doubted = "" if is_sharded else arrival.peer
         elif doubt is Doubt.IMPOSSIBLE:
             told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)

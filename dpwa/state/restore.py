@@ -208,7 +208,7 @@ CHECKPOINT_TRIES = 3
 R = TypeVar("R")
 
 
-class StateCompanions(Protocol):
+class StateShardGroup(Protocol):
     """What the ranks of a sharded model tell each other of their states; all call it alike."""
 
     wants_state: bool
@@ -233,10 +233,10 @@ class TogetherRestore:
     come is loaded only if all ranks have it of the same moment, and of the same peer.
     """
 
-    def __init__(self, node: str, restore: StateRestore, companions: StateCompanions) -> None:
+    def __init__(self, node: str, restore: StateRestore, shard_group: StateShardGroup) -> None:
         self._node = node
         self._restore = restore
-        self._companions = companions
+        self._shard_group = shard_group
         self._origin: Origin | None = None
 
     @property
@@ -273,7 +273,7 @@ class TogetherRestore:
         """
         held, origin = self._held(target, lambda held: self._restore.start(held, source))
         own = None if origin is None else (sorted(origin.donors), origin.clock)
-        found = self._companions.each(own)
+        found = self._shard_group.each(own)
         is_agreed = all(each == own for each in found)
         self._origin = origin if is_agreed else None
         if is_agreed and held:
@@ -282,7 +282,7 @@ class TogetherRestore:
 
     def add(self, target: Target) -> None:
         held, _ = self._held(target, self._restore.add)
-        if not self._companions.all_same(len(held)):
+        if not self._shard_group.all_same(len(held)):
             text = (
                 "%s: starts with its own %s, as not all of its ranks have that of the peer"
                 " [DPWA-W050]"

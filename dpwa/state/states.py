@@ -15,7 +15,7 @@ from dpwa.node.node import Node
 from dpwa.state.checkpoints import CheckpointWriter
 from dpwa.state.image import State, StatePart
 from dpwa.state.joining import Inbox, Joiner
-from dpwa.state.restore import StateCompanions, StateRestore, TogetherRestore
+from dpwa.state.restore import StateRestore, StateShardGroup, TogetherRestore
 from dpwa.state.service import DonorSnapshots, StateService
 from dpwa.state.target import Origin, Target
 from dpwa.types import JsonObject
@@ -59,7 +59,7 @@ class States(Closeable):
         self._saved_at = 0  # which update was looked at last
         self._problem = ""  # of the last copy
         self._owner = os.getpid()
-        self._companions: StateCompanions | None = None
+        self._shard_group: StateShardGroup | None = None
         self._restore: StateRestore | TogetherRestore = StateRestore(
             node.name,
             self._joiner,
@@ -73,11 +73,11 @@ class States(Closeable):
         node.describe("state", self.report)
         finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
 
-    def keep_together(self, companions: StateCompanions) -> None:
+    def keep_together(self, shard_group: StateShardGroup) -> None:
         """Begin with, and hand on, what all ranks of a sharded model have of one moment."""
-        self._companions = companions
+        self._shard_group = shard_group
         if isinstance(self._restore, StateRestore):
-            self._restore = TogetherRestore(self._node.name, self._restore, companions)
+            self._restore = TogetherRestore(self._node.name, self._restore, shard_group)
 
     @property
     def may_save(self) -> bool:
@@ -131,8 +131,8 @@ class States(Closeable):
         self._donor_snapshots.progress = self._node.rounds.progress
         is_due = saves and self._is_checkpoint_due()
         is_wanted = self.is_wanted
-        if self._companions is not None:
-            is_wanted = saves and self._companions.wants_state
+        if self._shard_group is not None:
+            is_wanted = saves and self._shard_group.wants_state
         if not is_wanted and not is_due:
             return
         state = self._captured(capture)
@@ -173,7 +173,7 @@ class States(Closeable):
             return False
         if updates % self._config.checkpoint.every_steps:
             return False
-        return self._writer.is_free() if self._companions is None else self._companions.may_save
+        return self._writer.is_free() if self._shard_group is None else self._shard_group.may_save
 
     def _captured(self, capture: Capture) -> State | None:
         try:
