@@ -283,7 +283,7 @@ def test_a_node_that_ended_long_ago_is_not_known_when_it_is_forgotten_again():
     assert heard.known(now=FORGET_S) == ()
 
 
-def test_graves_are_no_more_than_the_nodes_that_are_remembered():
+def test_tombstones_are_no_more_than_the_nodes_that_are_remembered():
     heard = reports_of(most=2)
     for name in "abc":
         heard.forget(name, now=0.0)
