@@ -172,7 +172,7 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
 class Runtime(Clock, Protocol):
     """What a node runs on; also the clock of all its parts.
 
-    A simulated one returns stand-ins for the types named here.
+    A simulated one returns its own in place of the types named here.
     """
 
     @property
