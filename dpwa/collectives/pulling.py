@@ -34,7 +34,7 @@ from dpwa.wire.collecting import (
     Vote,
 )
 
-POLL_S = 0.02  # at least so often whoever waits for pieces looks around
+POLL_S = 0.02  # at least so often whoever waits for pieces looks for events
 PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 
 

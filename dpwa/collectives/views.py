@@ -22,7 +22,7 @@ SEEK_EVERY_S = 1.0
 
 
 class ViewDiscovery:
-    """The nodes around a view; used under the lock of its group."""
+    """Finds nodes outside a view; used under the lock of its group."""
 
     def __init__(
         self, contacts: Contacts, sender: GroupSender, ranks: Sequence[str], clock: Clock
