@@ -23,7 +23,7 @@ from dpwa.node.transactions.record import (
     has_diverged,
 )
 from dpwa.policy.push_sum import Mass
-from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
@@ -316,10 +316,10 @@ class TransactionManager:
 
     def decided(self, transaction: bytes, *, commit: bool) -> None:
         with self._lock:
-            verdict = self._transactions.decided(transaction, commit)
-            if verdict is Verdict.COMMIT:
+            outcome = self._transactions.decided(transaction, commit)
+            if outcome is DecisionOutcome.COMMIT:
                 self._settle(transaction)
-            elif verdict is Verdict.ABORT:
+            elif outcome is DecisionOutcome.ABORT:
                 self._take_back(transaction)
 
     # Both
