@@ -266,14 +266,14 @@ class FinishRun:
         return (
             heard is not None
             and not heard.is_silent(self._clock.now())
-            and not self._peer_table.has_ended(peer)
+            and not self._peer_table.has_left(peer)
             and self._tx.reaches(peer)
         )
 
     def _is_expected(self, peer: str) -> bool:
         """Tell whether a peer may be there that was not heard of yet."""
         heard, state = self._endings.of(peer), self._tx.state_of(peer)
-        if self._peer_table.has_ended(peer):
+        if self._peer_table.has_left(peer):
             return False
         if self._peer_table.may_still_start(peer):  # it may have spoken before it was connected to
             return True
@@ -553,7 +553,7 @@ class FinishRun:
                 return words
             is_given_up = self._failures[peer] >= MOST_FAILURES
             return "could not be read" if is_given_up else "there was no time left for it"
-        if heard is not None and not self._peer_table.has_ended(peer):
+        if heard is not None and not self._peer_table.has_left(peer):
             return "does not answer" if self._tx.reaches(peer) else "was lost"
         if words in ("is alive", "is unknown") and self._is_expected(peer):
             return "there was no time left for it"

@@ -31,7 +31,7 @@ from dpwa.node.assembly import (
     warn_if_open,
 )
 from dpwa.node.context import NodeContext, longest_s
-from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
+from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerLeft, RemovePeer
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.report import GossipReport, NodeReport
@@ -161,9 +161,9 @@ class Node(Closeable):
     def _open(self) -> None:
         context, tx, introduction = self._context, self._threads.tx, self._introduction()
 
-        def gone(peer: str) -> None:
-            context.peer_table.said_goodbye(peer)
-            tx.submit(PeerEnded(peer))
+        def left(peer: str) -> None:
+            context.peer_table.peer_left(peer)
+            tx.submit(PeerLeft(peer))
 
         transactions = TransactionService(
             introduction,
@@ -179,7 +179,7 @@ class Node(Closeable):
                 NewsService(introduction),
                 transactions,
                 StatusService(self.weak_condition, self.runtime),
-                GoodbyeService(context.name, gone),
+                GoodbyeService(context.name, left),
                 FinishService(self.finish.endings),
             ]
         )

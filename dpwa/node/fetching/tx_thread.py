@@ -20,7 +20,7 @@ from dpwa.node.fetching.commands import (
     Detach,
     PartnerPrepared,
     PassOnNews,
-    PeerEnded,
+    PeerLeft,
     RemovePeer,
     RenewLinks,
     Stop,
@@ -281,7 +281,7 @@ class TxThread(NodeThread):
                 self._remove(command.name)
             case PartnerPrepared():
                 self._partner_prepared(command)
-            case PeerEnded():
+            case PeerLeft():
                 self._ended(command.name)
             case PassOnNews():
                 self._pass_on_news()
@@ -348,7 +348,7 @@ class TxThread(NodeThread):
 
     def _forget(self, name: str) -> None:
         # Again: this thread may have seen its connection come up after the goodbye was read.
-        self._context.peer_table.said_goodbye(name)
+        self._context.peer_table.peer_left(name)
         self._context.forget(name)
 
     def _doubt_farewells(self) -> None:
@@ -426,8 +426,8 @@ class TxThread(NodeThread):
         elif state is LinkState.DOWN:
             channel.unsent.clear()
             self._context.peer_table.share(channel.peer, None)
-            said_goodbye = self._farewells.pop(channel.peer, None) is not None
-            if said_goodbye or self._context.peer_table.has_ended(channel.peer):
+            has_left = self._farewells.pop(channel.peer, None) is not None
+            if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
         self._fetcher.link_changed(channel, state)
         self._listeners.link_changed(channel.peer, is_up=state is LinkState.UP)

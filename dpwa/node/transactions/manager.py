@@ -324,7 +324,7 @@ class TransactionManager:
 
     # Both
 
-    def gone(self, peer: str) -> None:
+    def forget(self, peer: str) -> None:
         with self._lock:
             for transaction in self._transactions.forget_peer(peer, self._clock.now()):
                 self._take_back(transaction)
