@@ -500,10 +500,10 @@ class Group:
                 self._state.progress.rank
             )
 
-    def gone(self) -> tuple[str, ...]:
+    def lost(self) -> tuple[str, ...]:
         """Return which members were there, and are not any more."""
         with self.lock:
-            return self._state.progress.gone()
+            return self._state.progress.lost()
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
