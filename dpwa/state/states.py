@@ -121,7 +121,7 @@ class States(Closeable):
         if self.origin is not None and not self._has_begun:
             self._restore.add(target)
 
-    def turn(self, capture: Capture, *, saves: bool = True) -> None:
+    def copy_if_due(self, capture: Capture, *, saves: bool = True) -> None:
         """Do what has become due, on the training thread: copy the state if somebody wants it.
 
         `capture` copies all parts. `saves`: the update is complete, so that it may be kept on disk.
