@@ -82,7 +82,7 @@ class FetchTargets:
         self._pool = context.pool
         self._algorithm = algorithm
         self._neighbours = neighbours_in(context.config, context.name)
-        self._turn = 0  # which shard of the parameters is next
+        self._next_shard = 0  # which shard of the parameters is next
         default = "merge" if algorithm.repeats else "skip"
         self._repeats = (context.config.repeat or default) == "merge"
 
@@ -129,10 +129,10 @@ class FetchTargets:
         if without:
             among = [name for name in self._peer_table.names if name != without]
         version = self._pool.version if published is None else published
-        self._turn += 1
+        self._next_shard += 1
         return FetchTarget(
             layout=layout,
-            shard=WHOLE if is_whole else shard_of(layout, terms.fraction, self._turn - 1),
+            shard=WHOLE if is_whole else shard_of(layout, terms.fraction, self._next_shard - 1),
             is_finite=terms.is_finite,
             terms=ask.terms,
             only=ask.peer,

@@ -60,7 +60,7 @@ class Leases:
         self.handed_out: set[int] = set()
         self._own = own
         self._lease_s = lease_s
-        self._turn = (np.arange(ranges) + first) % ranges
+        self._order = (np.arange(ranges) + first) % ranges
         self._rows = np.zeros((ranges, COLUMNS))
         self._since = np.full(ranges, -math.inf)  # when a row was first seen as it is
 
@@ -116,8 +116,8 @@ class Leases:
         return self._first_of(is_open & is_left)
 
     def _first_of(self, which: np.ndarray) -> int | None:
-        places = np.flatnonzero(which[self._turn])
-        return int(self._turn[places[0]]) if len(places) else None
+        places = np.flatnonzero(which[self._order])
+        return int(self._order[places[0]]) if len(places) else None
 
     def claim(self, number: int) -> np.ndarray:
         holder = self._rows[number, HOLDER] if self._is_now[number] else NOBODY

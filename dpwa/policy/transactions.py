@@ -121,7 +121,7 @@ class _Finished:
 
     def add(self, transaction: bytes, committed: bool) -> None:
         if len(self._young) >= MOST_REMEMBERED // 2:
-            self._turn()
+            self._rotate()
         self._young[transaction] = committed
 
     def __contains__(self, transaction: bytes) -> bool:
@@ -133,9 +133,9 @@ class _Finished:
     def age(self, now: float) -> None:
         if now - self._turned_at >= self._remember_s:
             self._turned_at = now
-            self._turn()
+            self._rotate()
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         self._old, self._young = self._young, {}
 
 
