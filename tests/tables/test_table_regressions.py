@@ -243,7 +243,7 @@ def test_an_addition_is_acknowledged_when_all_replicas_have_it(monkeypatch):
         pending = table._user.pending
         assert not pending.is_flushed(pending.marks())
         for args in held_back:
-            engine_of(made[2]).order(lambda args=args: replicate(*args))
+            engine_of(made[2]).submit(lambda args=args: replicate(*args))
         table._user.flush(0, table._user.deadline())
         assert len(set(copies_of(made).values())) == 1
 
@@ -270,7 +270,7 @@ def test_who_uses_a_table_of_which_its_primary_has_not_heard_yet_waits():
         assert not second._store.tables
         first._mail.say = say
         for item in held_back:
-            first.order(lambda item=item: say("w2", item))
+            first.submit(lambda item=item: say("w2", item))
         reading.join(10.0)
         tables[1].add(np.ones(3), sync=True)
         assert tables[0].get().tolist() == [2] * 3
