@@ -126,7 +126,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         self._layout = layout
         write = self._writing(layout, source)
         self.node.rounds.send(layout, source.nbytes, loss_value(loss), write, self._terms)
-        self._states.turn(partial(values_part, layout, source))
+        self._states.copy_if_due(partial(values_part, layout, source))
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most until its timeout.
@@ -207,7 +207,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             return distances[0] if distances else None
 
         def go_on(others_train: bool) -> bool:  # noqa: ARG001
-            self._states.turn(partial(values_part, layout, own), saves=False)
+            self._states.copy_if_due(partial(values_part, layout, own), saves=False)
             return False
 
         averaged = Averaged(publish, read, go_on, lambda: float(np.linalg.norm(own)))

@@ -31,7 +31,7 @@ _RELEASE = methodcaller("release")
 _RLock: Any = type(threading.RLock())  # in C: to enter and to leave are one step each
 
 
-class Turn(_RLock):  # type: ignore[misc]
+class CallLock(_RLock):  # type: ignore[misc]
     """A lock whose holder may wait for others meanwhile.
 
     No other lock may be held so long: in virtual time nobody waits for locks.
@@ -172,7 +172,7 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
 class Runtime(Clock, Protocol):
     """What a node runs on; also the clock of all its parts.
 
-    A simulated one returns stand-ins for the types named here.
+    A simulated one returns its own in place of the types named here.
     """
 
     @property
@@ -196,8 +196,8 @@ class Runtime(Clock, Protocol):
         """A condition that is its own lock."""
         ...
 
-    def turn(self) -> Turn:
-        """See `Turn`."""
+    def call_lock(self) -> CallLock:
+        """See `CallLock`."""
         ...
 
     def waker(self) -> Waker:
@@ -249,7 +249,7 @@ class SystemRuntime(SystemClock):
     sleep = staticmethod(time.sleep)
 
     condition = staticmethod(Condition)
-    turn = staticmethod(Turn)
+    call_lock = staticmethod(CallLock)
     waker = staticmethod(Waker)
 
     def event(self) -> threading.Event:

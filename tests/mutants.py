@@ -139,7 +139,7 @@ MUTANTS = [
     ),
     Mutant(
         "vote", "policy/ballots.py",
-        "and (name not in self._votes or self._votes[name][0] != wanted)",
+        "and (name not in self._votes or self._votes[name][0] != suspects)",
         "and name not in self._votes",
         "tests/policy/test_ballots.py",
     ),
@@ -193,8 +193,8 @@ MUTANTS = [
     ),
     Mutant(
         "factor", "node/merger.py",
-        "self.stand(clock=mixed_clock(own.clock, arrival.standing.clock, factor * share))",
-        "self.stand(clock=mixed_clock(own.clock, arrival.standing.clock, factor))",
+        "self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor * share))",
+        "self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor))",
         "tests/node/test_codecs_between_nodes.py::test_a_shard_moves_the_clock_by_its_share",
     ),
     Mutant(
@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "divergence", "node/transactions/record.py",
-        "return own.snapshot.is_finite is False or own.snapshot.standing.loss == math.inf",
+        "return own.snapshot.is_finite is False or own.snapshot.progress.loss == math.inf",
         "return own.snapshot.is_finite is False",
         "tests/node/test_transactions_between_nodes.py::"
         "test_a_node_that_has_diverged_gives_its_snapshot_to_nobody",
@@ -242,8 +242,8 @@ MUTANTS = [
     ),
     Mutant(
         "acknowledgement", "policy/leases.py",
-        "return self._wanted(self._own, self._own, is_done=True)",
-        "return self._wanted(self._own, NOBODY, is_done=True)",
+        "return self._row(self._own, self._own, is_done=True)",
+        "return self._row(self._own, NOBODY, is_done=True)",
         "tests/policy/test_leases.py",
     ),
     Mutant(

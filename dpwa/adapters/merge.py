@@ -49,8 +49,8 @@ class Merge:
         return cls(
             peer=arrival.peer,
             factor=arrival.factor,
-            peer_clock=arrival.standing.clock,
-            peer_loss=arrival.standing.loss,
+            peer_clock=arrival.progress.clock,
+            peer_loss=arrival.progress.loss,
             staleness=arrival.staleness,
             waited_s=arrival.waited_s,
             consensus_distance=consensus_distance,

@@ -235,12 +235,12 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self._rounds.begin(loss_value(loss))
         self._publish_and_ask()
         self._has_sent = True
-        self._states.turn(self._training.capture)
+        self._states.copy_if_due(self._training.capture)
 
     def _begin(self) -> None:
         if self.updates == 0:
             trace = self._optimizers.began_with or self._optimizers.trace()
-            if began_apart(self._rounds.standing.trace, trace):  # it was loaded meanwhile
+            if began_apart(self._rounds.progress.trace, trace):  # it was loaded meanwhile
                 self._rounds.begin_with(trace)
         origin = self._states.origin
         if origin is not None and self.updates == origin.updates:
@@ -296,7 +296,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._algorithm.averages_buffers and self._clip is None:
             self._average_buffers()
         if not self._goes_on:  # else it is one training step ahead of its number of updates
-            self._states.turn(self._training.capture, saves=False)
+            self._states.copy_if_due(self._training.capture, saves=False)
         return None if arrival is None else Merge.of(arrival, self._consensus_distance)
 
     def step(self, loss: Loss = None) -> Merge | None:
@@ -383,7 +383,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if ask is not None:
             self._rounds.ask_anew(ask, self._sent, self._terms)
         arrival = self._rounds.wait(None, self._merge)
-        self._states.turn(self._training.capture, saves=False)
+        self._states.copy_if_due(self._training.capture, saves=False)
         if self._ranks is not None:
             self._ranks.still_at_work()
         return arrival is not None

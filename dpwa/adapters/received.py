@@ -27,13 +27,13 @@ class ReceivedSnapshot:
         clip: ClipRadius | None = None,  # shortens merges that go too far; `None`: none are
     ) -> None:
         self.peer: str = arrival.peer
-        self.standing: TrainingProgress = arrival.standing
+        self.standing: TrainingProgress = arrival.progress
         self.factor: float = arrival.factor
         self.consensus_distance = 0.0  # distance to the peer, as far as measured
         self._arrival = arrival
         self._state = state
         self._clip = clip
-        self._stand_in: TensorValues | None = None
+        self._own_copy: TensorValues | None = None
         self._scale: float | None = None
 
     @property
@@ -42,9 +42,9 @@ class ReceivedSnapshot:
         own = self._arrival.published
         if own is not None:
             return self._state.view_of(own.data)
-        if self._stand_in is None:
-            self._stand_in = self._state.values().clone()
-        return self._stand_in
+        if self._own_copy is None:
+            self._own_copy = self._state.values().clone()
+        return self._own_copy
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
         _require_factor("merge", factor)

@@ -140,7 +140,7 @@ class Contacts(Closeable):
         with self._lock:
             return self._seen(peer).is_up
 
-    def is_gone(self, peer: str, incarnation: bytes) -> bool:
+    def is_lost(self, peer: str, incarnation: bytes) -> bool:
         """Tell whether a peer that was there is not any more, or has started anew.
 
         A life that this node has not met yet is not gone: others may have let it in before.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpwa.collectives.pulling import BROUGHT, POLL_S, REDUCED, Arrived, Puller, WantedRange
+from dpwa.collectives.pulling import BROUGHT, POLL_S, REDUCED, Arrived, Puller, PullRequest
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import TILE_BYTES, combine, reduce_into
@@ -192,13 +192,13 @@ class Exchange:
         for shard in shards:
             for piece in shard.pieces:
                 for name in far_sources:
-                    self._puller.want(WantedRange(name, BROUGHT, piece.start, piece.stop))
+                    self._puller.request(PullRequest(name, BROUGHT, piece.start, piece.stop))
         for shard in self._plan.shards:
             owner = shard.owner
             if owner not in (None, self._plan.own) and self._side(owner or "").reduced is None:
                 for start in range(shard.start, shard.stop, limits.MAX_PULLED_BYTES):
                     stop = min(start + limits.MAX_PULLED_BYTES, shard.stop)
-                    self._puller.want(WantedRange(owner or "", REDUCED, start, stop))
+                    self._puller.request(PullRequest(owner or "", REDUCED, start, stop))
         self._puller.start()
 
     def _serve_arrivals(
@@ -210,17 +210,17 @@ class Exchange:
             arrived = self._puller.take(POLL_S)
             if arrived is None:
                 continue
-            if arrived.wanted.area == REDUCED:
-                self._pulled[arrived.wanted.start] = arrived.data
+            if arrived.request.area == REDUCED:
+                self._pulled[arrived.request.start] = arrived.data
             else:
                 self._take(arrived, at, len(far_sources))
 
     def _take(
         self, arrived: Arrived, at: Mapping[int, tuple[ReducedShard, Piece]], sources: int
     ) -> None:
-        start = arrived.wanted.start
+        start = arrived.request.start
         pending = self._pending.setdefault(start, {})
-        pending[arrived.wanted.peer] = arrived.data
+        pending[arrived.request.peer] = arrived.data
         if len(pending) == sources:
             self._reduce(*at[start], self._pending.pop(start))
 

@@ -49,9 +49,9 @@ class GroupState:
         self.records = PhaseRecords(tag, contacts, self.sender)
         view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))
         self.progress = ViewProgress(view, contacts, self.records)
-        self.around = ViewDiscovery(contacts, self.sender, self.ranks, runtime)
+        self.discovery = ViewDiscovery(contacts, self.sender, self.ranks, runtime)
         self.voting = Voting(
-            self.own.name, self.progress, self.sender, self.around.join_requests, runtime
+            self.own.name, self.progress, self.sender, self.discovery.join_requests, runtime
         )
         self.ended = EndedCollectives(self.sender)
         # was left behind; has heard of a view since then; has asked to be let in
@@ -125,14 +125,14 @@ class GroupState:
 
     def _go_on(self, decision: Decision, view: GroupView) -> None:
         self.has_part = True
-        self.around.let_in(decision.joiners)
+        self.discovery.let_in(decision.joiners)
         self.decided[self.number] = decision
         self._start(view, self.number + 1)
 
     def enter_view(self, view: GroupView, number: int) -> None:
         """Take part in a view from this collective on."""
         self.has_part = self.is_evicted = self.asks_to_join = False
-        self.around.forget_views()
+        self.discovery.forget_views()
         self._start(view, number)
         self.skip()
 
@@ -142,7 +142,7 @@ class GroupState:
         self.voting.close()
         if has_changed:
             log.info("%s: collectives among %s", self.own.name, ", ".join(view.names))
-            self.around.forget_views()
+            self.discovery.forget_views()
             for watcher in self.watchers:
                 watcher(view)
         self.changed.notify_all()
@@ -225,7 +225,7 @@ class Hearing:
                     state.step_outside()
             elif not is_of_view and message.size and not state.is_evicted:
                 theirs = ViewRank(message.size, message.ended, message.first)
-                state.around.hear_of_view(message.name, theirs)
+                state.discovery.hear_of_view(message.name, theirs)
                 is_behind = not has_precedence(theirs, state.progress.rank, state.ranks)
                 if isinstance(message, AskToJoinView) and is_behind and state.is_used:
                     state.sender.evicted(message.name, state.progress.rank)
@@ -237,7 +237,7 @@ class Hearing:
                 self.evicted(request)
             elif not state.is_evicted and self._contacts.knows(request.name):
                 member = Member(request.name, request.incarnation)
-                state.around.hear_join_request(member)
+                state.discovery.hear_join_request(member)
                 if state.is_used:
                     self._answer_join_request(member)
 
@@ -336,8 +336,8 @@ class Group:
             self._state.is_used = True
             if self.ranks or self.number or self.is_evicted or self.is_outranked:
                 return False
-            self._state.around.seek(self.view, self._state.progress.rank, SEEK_AT_FIRST_EVERY_S)
-            have_all_asked = self._state.around.have_asked_to_join()
+            self._state.discovery.seek(self.view, self._state.progress.rank, SEEK_AT_FIRST_EVERY_S)
+            have_all_asked = self._state.discovery.have_asked_to_join()
         return not (have_all_asked and self._are_known())
 
     def meet(self) -> None:
@@ -366,7 +366,7 @@ class Group:
             self._state.progress.has_entered = True
             if self._state.voting.ballot is None:
                 self._state.progress.post(ENTERED, record)
-            self._state.around.seek(self.view, self._state.progress.rank)
+            self._state.discovery.seek(self.view, self._state.progress.rank)
 
     def ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
@@ -469,7 +469,7 @@ class Group:
             if has_to_leave:
                 self.leave()
             elif not self.is_evicted:
-                self._state.around.seek(self.view, self._state.progress.rank)
+                self._state.discovery.seek(self.view, self._state.progress.rank)
         return has_to_leave
 
     def note_work(self) -> None:
@@ -487,7 +487,7 @@ class Group:
 
     @property
     def others(self) -> tuple[str, ...]:
-        return self._state.around.others
+        return self._state.discovery.others
 
     @property
     def is_outranked(self) -> bool:
@@ -496,14 +496,14 @@ class Group:
         It is looked at again at that moment: what this view has ended meanwhile counts.
         """
         with self.lock:
-            return not self.is_evicted and self._state.around.is_outranked(
+            return not self.is_evicted and self._state.discovery.is_outranked(
                 self._state.progress.rank
             )
 
-    def gone(self) -> tuple[str, ...]:
+    def lost(self) -> tuple[str, ...]:
         """Return which members were there, and are not any more."""
         with self.lock:
-            return self._state.progress.gone()
+            return self._state.progress.lost()
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
@@ -541,7 +541,7 @@ class Group:
                 return []
             self._state.asks_to_join = True
             self._state.records.clear()  # its numbers may be ahead of those it will be let in at
-            return self._state.around.ask_to_join()
+            return self._state.discovery.ask_to_join()
 
     def start_alone(self) -> None:
         """Go on in a view of this node only: there is nobody else."""
@@ -550,7 +550,7 @@ class Group:
 
     def join_requests(self) -> tuple[Member, ...]:
         with self.lock:
-            return self._state.around.join_requests()
+            return self._state.discovery.join_requests()
 
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""

@@ -17,7 +17,7 @@ from dpwa.collectives.entries import (
     unpack_object,
 )
 from dpwa.collectives.exchange import Exchange, ExchangePlan, PairExchange, ReducedShard, cut
-from dpwa.collectives.pulling import BROUGHT, POLL_S, Offer, WantedRange
+from dpwa.collectives.pulling import BROUGHT, POLL_S, Offer, PullRequest
 from dpwa.collectives.workspace import PRIVATE, Called, CollectiveWait, Workspace
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
@@ -281,14 +281,14 @@ class Gather(Operation):
             nbytes = called.entries[name].nbytes
             for start in range(0, nbytes, limits.MAX_PULLED_BYTES):
                 stop = min(start + limits.MAX_PULLED_BYTES, nbytes)
-                puller.want(WantedRange(name, BROUGHT, start, stop))
+                puller.request(PullRequest(name, BROUGHT, start, stop))
         puller.start()
         try:
             while puller.missing:
                 wait.look()
                 arrived = puller.take(POLL_S)
                 if arrived is not None:
-                    wanted = arrived.wanted
-                    self._found[wanted.peer][wanted.start : wanted.stop] = arrived.data
+                    request = arrived.request
+                    self._found[request.peer][request.start : request.stop] = arrived.data
         finally:
             puller.close()

@@ -34,13 +34,13 @@ from dpwa.wire.collecting import (
     Vote,
 )
 
-POLL_S = 0.02  # at least so often whoever waits for pieces looks around
+POLL_S = 0.02  # at least so often whoever waits for pieces looks for events
 PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 
 
 @dataclass(frozen=True)
-class WantedRange:
-    """The bytes from `start` to `stop` of an area, wanted from a peer."""
+class PullRequest:
+    """The bytes from `start` to `stop` of an area, asked of a peer."""
 
     peer: str
     area: int
@@ -50,13 +50,13 @@ class WantedRange:
 
 @dataclass(frozen=True)
 class Arrived:
-    wanted: WantedRange
+    request: PullRequest
     data: ByteArray
 
 
 @dataclass
 class _PeerQueue:
-    waiting: deque[WantedRange] = field(default_factory=deque)
+    waiting: deque[PullRequest] = field(default_factory=deque)
     under_way: int = 0
 
 
@@ -69,7 +69,7 @@ class PullListener(Listener):
         self._contacts = contacts
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, tuple[WantedRange, SimpleQueue[Arrived]]] = {}
+        self._asked: dict[int, tuple[PullRequest, SimpleQueue[Arrived]]] = {}
         self.received_bytes = 0
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
@@ -84,21 +84,21 @@ class PullListener(Listener):
             asked = self._asked.pop(message.request, None)
         if asked is None:
             return
-        wanted, arrived = asked
+        request, arrived = asked
         data = np.frombuffer(payload, np.uint8)
         if (peer, message.start, data.nbytes) == (
-            wanted.peer,
-            wanted.start,
-            wanted.stop - wanted.start,
+            request.peer,
+            request.start,
+            request.stop - request.start,
         ):
             self.received_bytes += data.nbytes
-            arrived.put(Arrived(wanted, data))
+            arrived.put(Arrived(request, data))
 
-    def ask(self, wanted: WantedRange, arrived: SimpleQueue[Arrived]) -> int:
+    def ask(self, request: PullRequest, arrived: SimpleQueue[Arrived]) -> int:
         """Return a number for a request, whose answer goes into `arrived`."""
         number = next(self._numbers)
         with self._lock:
-            self._asked[number] = wanted, arrived
+            self._asked[number] = request, arrived
         return number
 
     def forget(self, numbers: set[int]) -> None:
@@ -126,9 +126,9 @@ class Puller:
         self._numbers: set[int] = set()
         self.missing = 0
 
-    def want(self, wanted: WantedRange) -> None:
+    def request(self, request: PullRequest) -> None:
         """Ask for a piece, as soon as there is room."""
-        self._lanes.setdefault(wanted.peer, _PeerQueue()).waiting.append(wanted)
+        self._lanes.setdefault(request.peer, _PeerQueue()).waiting.append(request)
         self.missing += 1
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ class Puller:
         except Empty:
             return None
         self.missing -= 1
-        lane = self._lanes[arrived.wanted.peer]
+        lane = self._lanes[arrived.request.peer]
         lane.under_way -= 1
         self._fill(lane)
         return arrived
@@ -151,13 +151,13 @@ class Puller:
 
     def _fill(self, lane: _PeerQueue) -> None:
         while lane.waiting and lane.under_way < PIECES_UNDER_WAY:
-            wanted = lane.waiting.popleft()
+            request = lane.waiting.popleft()
             lane.under_way += 1
-            number = self._listener.ask(wanted, self._arrived)
+            number = self._listener.ask(request, self._arrived)
             self._numbers.add(number)
-            fields = {"area": wanted.area, "start": wanted.start, "stop": wanted.stop}
+            fields = {"area": request.area, "start": request.start, "stop": request.stop}
             self._contacts.tell(
-                wanted.peer, Pull.model_construct(**{**self._header, **fields, "request": number})
+                request.peer, Pull.model_construct(**{**self._header, **fields, "request": number})
             )
 
 

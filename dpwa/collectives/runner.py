@@ -40,7 +40,7 @@ from dpwa.errors import (
 from dpwa.lifecycle import Closeable
 from dpwa.policy.ballots import Decision
 from dpwa.policy.group_views import Member
-from dpwa.runtime import Runtime, Turn
+from dpwa.runtime import CallLock, Runtime
 
 ASK_EVERY_S = 0.2
 MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may take seconds
@@ -77,7 +77,7 @@ class Runner(Closeable):
         self._own = contacts.own.name
         self._runtime = runtime
         self._groups = groups
-        self._calls = runtime.turn()  # one at a time
+        self._call_lock = runtime.call_lock()  # one at a time
         self._inside: int | None = None  # the collective it is in, or was when an interrupt came
         self._buffers = StagingBuffer(contacts), StagingBuffer(contacts)
         mapped = MappedBuffers(contacts)
@@ -127,13 +127,13 @@ class Runner(Closeable):
             if self.group.is_evicted:
                 self._get_in(Deadline(self._runtime, timeout_s), timeout_s)
 
-    def _call(self) -> Turn:
+    def _call(self) -> CallLock:
         """Return what belongs to the call under way; one within another would never end."""
-        if self._calls.is_own:  # such as that of a signal handler
+        if self._call_lock.is_own:  # such as that of a signal handler
             raise UserError(
                 "this thread is in a collective of this tag already: expected another [DPWA-E149]"
             )
-        return self._calls
+        return self._call_lock
 
     def close(self) -> None:
         for buffer in self._buffers:

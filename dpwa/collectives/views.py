@@ -22,7 +22,7 @@ SEEK_EVERY_S = 1.0
 
 
 class ViewDiscovery:
-    """The nodes around a view; used under the lock of its group."""
+    """Finds nodes outside a view; used under the lock of its group."""
 
     def __init__(
         self, contacts: Contacts, sender: GroupSender, ranks: Sequence[str], clock: Clock
@@ -155,9 +155,9 @@ class ViewProgress:
             return False
         return (self.life_of(name) or self._lives.setdefault(name, incarnation)) == incarnation
 
-    def gone(self) -> tuple[str, ...]:
+    def lost(self) -> tuple[str, ...]:
         """Return which members were there, and are not any more."""
-        return tuple(name for name in self.others if self._is_gone(name))
+        return tuple(name for name in self.others if self._is_lost(name))
 
     # Records
 
@@ -186,7 +186,7 @@ class ViewProgress:
         On its board, what it said of this one can be read for as long as it is not ready in that.
         If it has sent word, somebody else has stopped before its own was sent to this node, too.
         """
-        if self._is_gone(name):
+        if self._is_lost(name):
             return True
         heard = self._records.heard(name, ENTERED)
         if heard is not None and heard.view == self.view.identity and heard.number > self.number:
@@ -194,8 +194,8 @@ class ViewProgress:
         posted = self._on_board(name, READY)
         return posted is not None and posted.number > self.number
 
-    def _is_gone(self, name: str) -> bool:
-        return self._contacts.is_gone(name, self.life_of(name))
+    def _is_lost(self, name: str) -> bool:
+        return self._contacts.is_lost(name, self.life_of(name))
 
     def _record(self, name: str, phase: int) -> bytes | None:
         for posted in (self._records.heard(name, phase), self._on_board(name, phase)):
@@ -260,7 +260,7 @@ class Voting:
         if ballot is None:
             return
         progress = self._progress
-        has_changed = ballot.pass_time(now, progress.gone(), progress.records(ENTERED))
+        has_changed = ballot.pass_time(now, progress.lost(), progress.records(ENTERED))
         if has_changed or now - self._told_at >= REPEAT_S:
             self._tell(ballot)
 

@@ -48,14 +48,14 @@ class CollectiveWait:
 
     def collect(self, phase: int) -> dict[str, bytes]:
         """Return the records of all members, by name in order of rank, or raise DecidedError."""
-        wanted = self._group.view.names
+        names = self._group.view.names
 
         def complete() -> dict[str, bytes] | None:
             records = self._group.records(phase)
-            return records if len(records) == len(wanted) else None
+            return records if len(records) == len(names) else None
 
         records = self.wait(complete)
-        return {name: records[name] for name in wanted}
+        return {name: records[name] for name in names}
 
     def decision(self) -> Decision:
         try:

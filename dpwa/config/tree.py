@@ -193,22 +193,22 @@ def _fast_loader() -> type[yaml.CSafeLoader]:
 def _require_bounded(text: str, source: str) -> None:
     """Refuse too many values, and nesting so deep that libyaml would overflow the stack."""
     count = 0
-    around: list[bool | None] = []  # of each mapping whether a key comes next; None: a list
+    open_nodes: list[bool | None] = []  # of each mapping whether a key comes next; None: a list
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.CollectionEndEvent):
-            around.pop()
+            open_nodes.pop()
             continue
         if not isinstance(event, yaml.NodeEvent):
             continue
-        is_key = bool(around) and around[-1] is True
-        if around and around[-1] is not None:
-            around[-1] = not is_key
+        is_key = bool(open_nodes) and open_nodes[-1] is True
+        if open_nodes and open_nodes[-1] is not None:
+            open_nodes[-1] = not is_key
         count += not is_key
         if count > MAX_VALUES:
             _fail_too_many(source, event.start_mark)
         if isinstance(event, yaml.CollectionStartEvent):
-            around.append(True if isinstance(event, yaml.MappingStartEvent) else None)
-            if len(around) > SAFE_DEPTH:
+            open_nodes.append(True if isinstance(event, yaml.MappingStartEvent) else None)
+            if len(open_nodes) > SAFE_DEPTH:
                 _fail(source, 1, 1, TOO_DEEP)
 
 

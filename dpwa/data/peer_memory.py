@@ -248,7 +248,7 @@ class _MappedSegment:
             return None
         if self._data.nbytes != expected:
             return None
-        return Snapshot(header.version, header.standing, layout, self._data, header.is_finite)
+        return Snapshot(header.version, header.progress, layout, self._data, header.is_finite)
 
 
 def _open_folder(name: str, nonce: bytes, root: Path) -> tuple[int, mmap.mmap]:

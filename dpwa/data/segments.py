@@ -42,23 +42,23 @@ class SegmentHeader:
     nonce: bytes  # of the node that owns the segment, `NONCE_BYTES` long
     fingerprint: bytes  # of the layout
     version: int  # 0 when there is no snapshot
-    standing: TrainingProgress  # of the node at that moment
+    progress: TrainingProgress  # of the node at that moment
     is_finite: bool | None  # `None` when the publisher has not checked
     nbytes: int
 
     def pack(self) -> bytes:
-        loss = math.nan if self.standing.loss is None else self.standing.loss
+        loss = math.nan if self.progress.loss is None else self.progress.loss
         finite = _UNCHECKED if self.is_finite is None else int(self.is_finite)
         return _HEADER.pack(
             _MAGIC,
             self.nonce,
             self.fingerprint,
             self.version,
-            self.standing.clock,
+            self.progress.clock,
             loss,
             finite,
             self.nbytes,
-            self.standing.trace,
+            self.progress.trace,
         )
 
     @classmethod
@@ -71,9 +71,9 @@ class SegmentHeader:
         if magic != _MAGIC or not can_be:
             return None
         known = None if math.isnan(loss) else loss
-        standing = TrainingProgress(clock=clock, loss=known, trace=trace if any(trace) else b"")
+        progress = TrainingProgress(clock=clock, loss=known, trace=trace if any(trace) else b"")
         is_finite = None if finite == _UNCHECKED else bool(finite)
-        return cls(nonce, fingerprint, version, standing, is_finite, nbytes)
+        return cls(nonce, fingerprint, version, progress, is_finite, nbytes)
 
 
 class Segment:

@@ -31,7 +31,7 @@ Condition = Callable[[], bool]
 @dataclass(frozen=True)
 class Snapshot:
     version: int  # 1 for the first that a node publishes, then rising by 1; never interpolated
-    standing: TrainingProgress  # clock and loss at that moment
+    progress: TrainingProgress  # clock and loss at that moment
     layout: Layout
     data: ByteArray  # the bytes, shape `(nbytes,)`; read-only by agreement
     is_finite: bool | None = None  # `None` when the publisher has not checked
@@ -185,7 +185,7 @@ class SnapshotPool(Closeable):
         self,
         layout: Layout,
         nbytes: int,
-        standing: TrainingProgress,
+        progress: TrainingProgress,
         write: Callable[[ByteArray], SnapshotCopy],
     ) -> Snapshot | None:
         """Let `write` fill a free slot of `nbytes` bytes; make it the newest once it is full.
@@ -200,7 +200,7 @@ class SnapshotPool(Closeable):
             return None
         copy = write(slot.segment.data)
         with self._lock:
-            snapshot = Snapshot(self._version + 1, standing, layout, slot.segment.data)
+            snapshot = Snapshot(self._version + 1, progress, layout, slot.segment.data)
             self._pending = slot, snapshot, copy
             self._commit_if_ready()
         return snapshot
@@ -361,7 +361,7 @@ class SnapshotPool(Closeable):
                     nonce=self._shared.nonce,
                     fingerprint=snapshot.layout.fingerprint,
                     version=snapshot.version,
-                    standing=snapshot.standing,
+                    progress=snapshot.progress,
                     is_finite=snapshot.is_finite,
                     nbytes=snapshot.data.nbytes,
                 )

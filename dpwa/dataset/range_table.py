@@ -149,8 +149,8 @@ class RangeTable:
         range.
         """
         if numbers:
-            wanted = np.repeat(self.leases.remembered(), len(numbers), axis=0)
-            self._change(sorted(numbers), wanted)
+            changed = np.repeat(self.leases.remembered(), len(numbers), axis=0)
+            self._change(sorted(numbers), changed)
         deadline = Deadline(self._runtime, self.tables.timeout_s)
         self.look()
         while not (self.leases.has_holders or deadline.expired()):
@@ -175,8 +175,8 @@ class RangeTable:
         self.leases.handed_out.add(number)
         return True
 
-    def _change(self, numbers: list[int], wanted: np.ndarray) -> None:
-        self._steadily(lambda: self._table.add(wanted, numbers))
+    def _change(self, numbers: list[int], changed: np.ndarray) -> None:
+        self._steadily(lambda: self._table.add(changed, numbers))
 
     def _steadily(self, act: Callable[[], T]) -> T:
         """Repeat `act` if the others had gone on without this node, which is logged once.

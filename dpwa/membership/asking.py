@@ -84,7 +84,7 @@ class Asking(Listener):
         self._memory = context.memory
         self._met: dict[str, str] = {}  # who was there, by address
         self._problems: dict[str, str] = {}  # that were logged, by place
-        self._orders: queue.SimpleQueue[CallBack | Located | Seed] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[CallBack | Located | Seed] = queue.SimpleQueue()
         self._calls = Calls(context.keyring, self._clock)
         self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
@@ -99,11 +99,11 @@ class Asking(Listener):
 
     def ask(self, seed: Seed) -> None:
         """Have a node asked that may be able to let this one in."""
-        self._order(seed)
+        self._submit(seed)
 
     def call_back(self, who: CallBack) -> None:
         """Have a node called that wants to join."""
-        self._order(who)
+        self._submit(who)
 
     def stop(self, timeout_s: float) -> bool:
         """Ask no more, and write down who is there; return whether that was in time."""
@@ -120,8 +120,8 @@ class Asking(Listener):
         """Whether this is the TxThread."""
         return self._runtime.current_thread() is self._thread
 
-    def _order(self, order: CallBack | Located | Seed) -> None:
-        self._orders.put(order)
+    def _submit(self, command: CallBack | Located | Seed) -> None:
+        self._commands.put(command)
         self._node_handle.tick_listeners()
 
     # The TxThread
@@ -143,7 +143,7 @@ class Asking(Listener):
     def tick(self, now: float) -> float:  # noqa: ARG002
         self.ready()
         try:
-            self._take_orders()
+            self._take_commands()
             self._member_list.tick()
             self._connect(self._member_list.peers)
             if self._has_ended.is_set():
@@ -221,7 +221,7 @@ class Asking(Listener):
                 found: tuple[str, ...] | str = self._look_up(seed.endpoint)
             except AddressError as error:
                 found = error.text
-            self._order(Located(seed, found, known))
+            self._submit(Located(seed, found, known))
 
         self._background.start(seed.endpoint, look_up)
 
@@ -307,18 +307,18 @@ class Asking(Listener):
 
         return self._call(claim, partial(self._member_list.checked, claim), missing)
 
-    def _take_orders(self) -> None:
+    def _take_commands(self) -> None:
         """Do what other threads want; call who wants to join, as soon as there is room for it."""
         now = self._clock.now()
         waiting = list(self._to_call)
-        while not self._orders.empty():
-            match order := self._orders.get():
+        while not self._commands.empty():
+            match command := self._commands.get():
                 case CallBack():
-                    waiting.append((order, now + ANSWER_WITHIN_S))
+                    waiting.append((command, now + ANSWER_WITHIN_S))
                 case Located():
-                    self._ask_at_address(order)
+                    self._ask_at_address(command)
                 case Seed() if self._member_list.waits:
-                    self._seeds.add(order)
+                    self._seeds.add(command)
         self._to_call = [
             (who, expires) for who, expires in waiting if not self._dial(who) and now < expires
         ]

@@ -227,14 +227,14 @@ class PeerKeeper:
         if node is None or node.closed or members is self._members:
             return
         # Whoever says that it is where this node is cannot be.
-        wanted = {e.name: e.endpoint for e in members if e.endpoint != node.endpoint}
+        named = {e.name: e.endpoint for e in members if e.endpoint != node.endpoint}
         for name, endpoint in list(self._endpoints.items()):
-            if wanted.get(name) != endpoint:
+            if named.get(name) != endpoint:
                 del self._endpoints[name]
                 self._dismiss(name)
                 with suppress(UnknownNameError, ClosedError):  # somebody else has removed it
                     node.remove_peer(name)
-        for name in [name for name in wanted if name not in self._endpoints]:
-            self._endpoints[name] = wanted[name]
-            node.connect_peer(name, wanted[name])
+        for name in [name for name in named if name not in self._endpoints]:
+            self._endpoints[name] = named[name]
+            node.connect_peer(name, named[name])
         self._members = members  # now that all of it is done: else the rest is, the next time

@@ -37,7 +37,7 @@ class Source:
 
     peer: str
     nbytes: int  # of the whole snapshot
-    standing: TrainingProgress  # clock and loss of the peer when it published
+    progress: TrainingProgress  # clock and loss of the peer when it published
     version: int
     start: int  # where `data` begins in the snapshot
     data: ByteArray  # valid until `release`; not to be written to
@@ -75,7 +75,7 @@ def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
     return Source(
         peer=peer,
         nbytes=incoming.nbytes,
-        standing=incoming.standing,
+        progress=incoming.progress,
         version=incoming.version,
         start=incoming.start,
         data=incoming.data,
@@ -84,14 +84,14 @@ def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
 
 
 def mapped(
-    peer: str, snapshot: Snapshot, order: FetchRequest, release: Callable[[], None]
+    peer: str, snapshot: Snapshot, request: FetchRequest, release: Callable[[], None]
 ) -> Source:
-    pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
+    pieces = pieces_of(request.layout, snapshot.data.nbytes, request.target.shard)
     start, stop = pieces[0].start, pieces[-1].stop
     return Source(
         peer=peer,
         nbytes=snapshot.data.nbytes,
-        standing=snapshot.standing,
+        progress=snapshot.progress,
         version=snapshot.version,
         start=start,
         data=snapshot.data[start:stop],
@@ -105,7 +105,7 @@ def settled(transaction: Settled) -> Source:
     return Source(
         peer=transaction.peer,
         nbytes=snapshot.data.nbytes,
-        standing=snapshot.standing,
+        progress=snapshot.progress,
         version=snapshot.version,
         start=0,
         data=snapshot.data,
@@ -113,25 +113,25 @@ def settled(transaction: Settled) -> Source:
     )
 
 
-def objection(snapshot: Snapshot, order: FetchRequest) -> Ended | None:
+def objection(snapshot: Snapshot, request: FetchRequest) -> Ended | None:
     """Say why a snapshot must not be merged; `None`: it may be."""
-    why_not = _divergence(snapshot, order)
+    why_not = _divergence(snapshot, request)
     if why_not:
         return Ended(Outcome.DIVERGED, why_not)
-    if is_far_behind(snapshot.standing.clock, order.wanted.clock):
+    if is_far_behind(snapshot.progress.clock, request.target.clock):
         return Ended(Outcome.BEHIND)
     return None
 
 
-def _divergence(snapshot: Snapshot, order: FetchRequest) -> str:
+def _divergence(snapshot: Snapshot, request: FetchRequest) -> str:
     """Say what of it is not finite, and would spread to all nodes."""
-    if snapshot.standing.loss == math.inf:
+    if snapshot.progress.loss == math.inf:
         return "its loss is not finite"
     is_finite = snapshot.is_finite
-    if order.is_finite is None or is_finite:
+    if request.is_finite is None or is_finite:
         return ""
     if is_finite is None:
-        pieces = pieces_of(order.layout, snapshot.data.nbytes, order.wanted.shard)
-        data, check = snapshot.data, order.is_finite
+        pieces = pieces_of(request.layout, snapshot.data.nbytes, request.target.shard)
+        data, check = snapshot.data, request.is_finite
         is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
     return "" if is_finite else "its parameters or buffers are not finite"

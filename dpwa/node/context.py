@@ -79,7 +79,7 @@ class NodeContext:
 
     def forget(self, peer: str) -> None:
         """End the transactions with a peer, and forget its loss."""
-        self.transactions.gone(peer)
+        self.transactions.forget(peer)
         self.leader_table.forget(peer)
 
     def close(self) -> None:

@@ -21,14 +21,14 @@ from dpwa.wire.fetching import Ended
 from dpwa.wire.shards import WHOLE, shard_of
 
 
-class Companions(Protocol):
+class ShardGroup(Protocol):
     """The ranks of a member whose model is sharded: each has a node of its own, for its shards.
 
     All of them call each method at the same place of the same round.
     """
 
-    are_there: bool
-    """Whether there are any."""
+    is_sharded: bool
+    """Whether there are any; else the model is not sharded."""
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
         """Return what all of them ask for; `None`: nothing.
@@ -53,10 +53,10 @@ class Companions(Protocol):
         ...
 
 
-class Alone:
-    """The companions of a node that has none."""
+class Unsharded:
+    """The shard group of a node whose model is not sharded."""
 
-    are_there = False
+    is_sharded = False
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:  # noqa: ARG002
         """Return what the algorithm asks; flow control draws later."""
@@ -82,7 +82,7 @@ class FetchTargets:
         self._pool = context.pool
         self._algorithm = algorithm
         self._neighbours = neighbours_in(context.config, context.name)
-        self._turn = 0  # which shard of the parameters is next
+        self._next_shard = 0  # which shard of the parameters is next
         default = "merge" if algorithm.repeats else "skip"
         self._repeats = (context.config.repeat or default) == "merge"
 
@@ -129,10 +129,10 @@ class FetchTargets:
         if without:
             among = [name for name in self._peer_table.names if name != without]
         version = self._pool.version if published is None else published
-        self._turn += 1
+        self._next_shard += 1
         return FetchTarget(
             layout=layout,
-            shard=WHOLE if is_whole else shard_of(layout, terms.fraction, self._turn - 1),
+            shard=WHOLE if is_whole else shard_of(layout, terms.fraction, self._next_shard - 1),
             is_finite=terms.is_finite,
             terms=ask.terms,
             only=ask.peer,
@@ -151,9 +151,9 @@ POLL_S = 0.001
 class Sources:
     """Begins fetches and opens what they have found; belongs to the training thread."""
 
-    def __init__(self, context: NodeContext, order: Callable[[FetchRequest], None]) -> None:
+    def __init__(self, context: NodeContext, submit: Callable[[FetchRequest], None]) -> None:
         self._peer_table = context.peer_table
-        self._order = order
+        self._submit = submit
         self._clock = context.clock
         self._sleep = context.runtime.sleep
         self._rng = context.rng("peer")
@@ -165,49 +165,49 @@ class Sources:
         """Have flow control draw a peer that is not barred, out of all or `among` some."""
         return self._peer_table.choose(self._rng, barred, among)
 
-    def pull(self, order: FetchRequest) -> None:
+    def pull(self, request: FetchRequest) -> None:
         """Begin with a fetch that needs no peer's consent."""
-        if order.first is None:
-            order.first = self.draw(among=order.wanted.among)
-        memory = None if order.first is None else self._peer_table.memory_of(order.first)
-        if order.first is not None and memory is not None:
-            order.offer(Found(order.first, memory))  # it lies there: nobody needs to be asked
+        if request.first is None:
+            request.first = self.draw(among=request.target.among)
+        memory = None if request.first is None else self._peer_table.memory_of(request.first)
+        if request.first is not None and memory is not None:
+            request.offer(Found(request.first, memory))  # it lies there: nobody needs to be asked
         else:
-            self._order(order)
+            self._submit(request)
 
-    def older(self, peer: str, order: FetchRequest, version: int) -> Source | None:
+    def older(self, peer: str, request: FetchRequest, version: int) -> Source | None:
         """Return a version that a peer has published before its newest, if it lies there still."""
         memory = self._peer_table.memory_of(peer)
-        if memory is None or version == order.wanted.merged_of(peer):
+        if memory is None or version == request.target.merged_of(peer):
             return None
-        snapshot = self._pin(memory, order.layout, version)
-        if snapshot is None or objection(snapshot, order) is not None:
+        snapshot = self._pin(memory, request.layout, version)
+        if snapshot is None or objection(snapshot, request) is not None:
             self.let_go()
             return None
-        return mapped(peer, snapshot, order, self.let_go)
+        return mapped(peer, snapshot, request, self.let_go)
 
-    def wait(self, order: FetchRequest) -> Source | None:
+    def wait(self, request: FetchRequest) -> Source | None:
         """Wait for the result of a fetch; `None` if there is none, or it must not be merged."""
-        found = order.take(order.deadline.remaining_s() + GRACE_S)
-        return None if found is None else self._open(found, order)
+        found = request.take(request.deadline.remaining_s() + GRACE_S)
+        return None if found is None else self._open(found, request)
 
-    def _open(self, found: Found, order: FetchRequest, *, may_ask: bool = True) -> Source | None:
+    def _open(self, found: Found, request: FetchRequest, *, may_ask: bool = True) -> Source | None:
         if isinstance(found.source, IncomingSnapshot):
             return streamed(found.peer, found.source)
         if not isinstance(found.source, PeerMemory):
             return None  # the transaction manager has it
-        snapshot = self._pinned(found.source, order)
+        snapshot = self._pinned(found.source, request)
         if snapshot is None:
-            return self._missing(found.peer, order, may_ask=may_ask)
-        is_known = snapshot.version == order.wanted.merged_of(found.peer)
+            return self._missing(found.peer, request, may_ask=may_ask)
+        is_known = snapshot.version == request.target.merged_of(found.peer)
         if not is_known:
-            self._peer_table.told_clock(found.peer, snapshot.standing.clock)
-        why_not = Ended(Outcome.NOTHING_NEW) if is_known else objection(snapshot, order)
+            self._peer_table.told_clock(found.peer, snapshot.progress.clock)
+        why_not = Ended(Outcome.NOTHING_NEW) if is_known else objection(snapshot, request)
         if why_not is not None:
             self.let_go()
             self._peer_table.record(found.peer, why_not.outcome, why_not.detail)
             return None
-        return mapped(found.peer, snapshot, order, self.let_go)
+        return mapped(found.peer, snapshot, request, self.let_go)
 
     def let_go(self) -> None:
         """Release what is pinned, also by an interrupted call."""
@@ -222,31 +222,31 @@ class Sources:
         lease = memory.pin(layout, version, self)
         return None if lease is None else lease.snapshot
 
-    def _pinned(self, memory: PeerMemory, order: FetchRequest) -> Snapshot | None:
+    def _pinned(self, memory: PeerMemory, request: FetchRequest) -> Snapshot | None:
         """Pin the snapshot that is wanted; wait for one that the peer has yet to publish."""
-        wanted = order.wanted
-        snapshot = self._pin(memory, wanted.layout, wanted.version)
-        while snapshot is None and wanted.version and not order.deadline.expired():
+        target = request.target
+        snapshot = self._pin(memory, target.layout, target.version)
+        while snapshot is None and target.version and not request.deadline.expired():
             if not memory.is_alive(self._clock.now()):
                 break
-            snapshot = self._pin(memory, wanted.layout)
-            if snapshot is None or wanted.version - snapshot.version > MOST_ROUNDS_BEHIND:
+            snapshot = self._pin(memory, target.layout)
+            if snapshot is None or target.version - snapshot.version > MOST_ROUNDS_BEHIND:
                 break  # it is far behind, as after a restart: that one will do
             self.let_go()
             self._sleep(POLL_S)
-            snapshot = self._pin(memory, wanted.layout, wanted.version)
+            snapshot = self._pin(memory, target.layout, target.version)
         return snapshot
 
-    def _missing(self, peer: str, order: FetchRequest, *, may_ask: bool) -> Source | None:
+    def _missing(self, peer: str, request: FetchRequest, *, may_ask: bool) -> Source | None:
         """Ask a peer whose memory has nothing for this node any more; it says why."""
-        if order.wanted.version and order.deadline.expired():
+        if request.target.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None
         if not may_ask:
             self._peer_table.record(peer, Outcome.LOST, "its shared memory cannot be mapped")
             return None
         self._peer_table.share(peer, None)
-        again = order.again(peer)
-        self._order(again)
+        again = request.again(peer)
+        self._submit(again)
         found = again.take(again.deadline.remaining_s() + GRACE_S)
         return None if found is None else self._open(found, again, may_ask=False)

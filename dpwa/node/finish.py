@@ -227,7 +227,7 @@ class FinishRun:
     def run(self, seconds: float, timeout_s: float) -> FinishReport:
         """Go on until all agree, or the time is over."""
         met_at, waits_until = None, self._began + timeout_s
-        self._tx.order(Connect(needs_all=True))
+        self._tx.submit(Connect(needs_all=True))
         own = self._endings.own
         self._endings.own = replace(own, among=0, has_read=0, agrees=False, is_over=False)
         while True:
@@ -257,7 +257,7 @@ class FinishRun:
         self._told_at = self._clock.now()
         message = self._endings.message()
         for peer in self._peer_table.names:
-            self._tx.order(Tell(peer, message))
+            self._tx.submit(Tell(peer, message))
 
     # Who is there
 
@@ -266,14 +266,14 @@ class FinishRun:
         return (
             heard is not None
             and not heard.is_silent(self._clock.now())
-            and not self._peer_table.has_ended(peer)
+            and not self._peer_table.has_left(peer)
             and self._tx.reaches(peer)
         )
 
     def _is_expected(self, peer: str) -> bool:
         """Tell whether a peer may be there that was not heard of yet."""
         heard, state = self._endings.of(peer), self._tx.state_of(peer)
-        if self._peer_table.has_ended(peer):
+        if self._peer_table.has_left(peer):
             return False
         if self._peer_table.may_still_start(peer):  # it may have spoken before it was connected to
             return True
@@ -430,7 +430,7 @@ class FinishRun:
             self._failures[peer], self._is_published = 0, False
             if peer not in self._took_part and self._compares:
                 self._endings.rests.pop(peer, None)
-                self._tx.order(Tell(peer, AskStatus(request=0)))
+                self._tx.submit(Tell(peer, AskStatus(request=0)))
             self._took_part[peer] = None
             distances.append(distance)
             self._tell_if_due()
@@ -553,7 +553,7 @@ class FinishRun:
                 return words
             is_given_up = self._failures[peer] >= MOST_FAILURES
             return "could not be read" if is_given_up else "there was no time left for it"
-        if heard is not None and not self._peer_table.has_ended(peer):
+        if heard is not None and not self._peer_table.has_left(peer):
             return "does not answer" if self._tx.reaches(peer) else "was lost"
         if words in ("is alive", "is unknown") and self._is_expected(peer):
             return "there was no time left for it"

@@ -19,7 +19,7 @@ from dpwa.lifecycle import tell_launcher
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_targets import Alone, Companions, FetchTargets, Sources
+from dpwa.node.fetch_targets import FetchTargets, ShardGroup, Sources, Unsharded
 from dpwa.node.fetching.commands import PassOnNews
 from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget
 from dpwa.node.fetching.incoming import IsFinite
@@ -44,7 +44,7 @@ log = logging.getLogger("dpwa.node")
 class OpenRound:
     """What is to be waited for: the fetch, if any, and what this node has published."""
 
-    order: FetchRequest | None
+    request: FetchRequest | None
     published: Snapshot | None
 
 
@@ -121,16 +121,17 @@ class GossipRounds:
             name, config, context.peer_table, context.leader_table, context.rng("fetch")
         )
         self.began_at: float | None = None  # when the first update began; `None` before
-        self.companions: Companions = Alone()  # the other ranks of a member whose model is sharded
+        # the other ranks of a member whose model is sharded
+        self.shard_group: ShardGroup = Unsharded()
         self._context = context
         self._tx = tx
         self._check_open = check_open
         self._targets = FetchTargets(context, type(self.algorithm))
-        self._sources = Sources(context, tx.order)
+        self._sources = Sources(context, tx.submit)
         # trade news of leaders at every update
         self.follows_leaders = self.algorithm.follows_leaders or self.view.asks_leader
         self._losses = LossWatch(
-            context, lambda: tx.order(PassOnNews()), spreads_news=self.follows_leaders
+            context, lambda: tx.submit(PassOnNews()), spreads_news=self.follows_leaders
         )
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
@@ -138,7 +139,7 @@ class GossipRounds:
         self._round = NO_ROUND
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
-        self._publications = 0  # tried, by all companions alike
+        self._publications = 0  # tried, by all ranks of a shard group alike
         self._begins = 0  # in a row, without a wait between
         self._waits = 0  # likewise, with nothing begun
         self._has_warned = False  # of such
@@ -149,8 +150,8 @@ class GossipRounds:
         self._said_so_at = -math.inf
 
     @property
-    def standing(self) -> TrainingProgress:
-        return self.merger.standing
+    def progress(self) -> TrainingProgress:
+        return self.merger.progress
 
     @property
     def merges(self) -> int:
@@ -162,7 +163,7 @@ class GossipRounds:
 
     def begin_with(self, trace: bytes) -> None:
         """Say what this training began with, if that is its own; see `policy.beginners`."""
-        self.merger.stand(trace=trace)
+        self.merger.set_progress(trace=trace)
 
     def resume(self, clock: float, updates: int) -> None:
         """Begin where another training has come to: that of peers, or an earlier one of this node.
@@ -170,7 +171,7 @@ class GossipRounds:
         Versions go on from there, too: with neighbours that change with the round, peers ask for
         those.
         """
-        self.merger.standing = TrainingProgress(clock=clock)
+        self.merger.progress = TrainingProgress(clock=clock)
         self.view.updates = updates
         self._publications = updates
         self._context.pool.resume(updates)
@@ -193,10 +194,10 @@ class GossipRounds:
         if self.began_at is None:
             self.began_at = self._context.clock.now()
         self.figures.begin()
-        self.merger.stand(clock=self.standing.clock + 1.0, loss=loss)
+        self.merger.set_progress(clock=self.progress.clock + 1.0, loss=loss)
         self.view.updates += 1
         self._deadline = None
-        self._losses.begin(loss, self.view.updates, self.standing.clock)
+        self._losses.begin(loss, self.view.updates, self.progress.clock)
         return self.view
 
     def publish(
@@ -209,10 +210,10 @@ class GossipRounds:
         """
         self.merger.fingerprint = layout.fingerprint
         self._publications += 1
-        if self.companions.are_there:  # versions go together, whoever has to skip one
+        if self.shard_group.is_sharded:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
         with self.figures.doing(Activity.PUBLISH):
-            own = self._context.pool.publish(layout, nbytes, self.standing, write)
+            own = self._context.pool.publish(layout, nbytes, self.progress, write)
         if own is not None:
             self._context.transactions.published(own.version)
         self._end_round()
@@ -230,7 +231,7 @@ class GossipRounds:
         doubted = self._bears_out = self._doubted
         if ask is not None and doubted:
             ask = Ask()  # anybody else, without a transaction, for which others may have no time
-        ask = self.companions.agreed(ask, self._draw)
+        ask = self.shard_group.agreed(ask, self._draw)
         if ask is None:
             return
         self._doubted = ""
@@ -247,14 +248,14 @@ class GossipRounds:
             takes_all=self._wants_all or bool(doubted),
             without=doubted,
         )
-        order = FetchRequest(target, self._deadline, context.runtime)
-        self._round = OpenRound(order, self._round.published)
+        request = FetchRequest(target, self._deadline, context.runtime)
+        self._round = OpenRound(request, self._round.published)
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
-            order.end()
+            request.end()
         elif ask.terms is not Terms.PULL:
-            self._tx.order(order)
+            self._tx.submit(request)
         else:
-            self._sources.pull(order)
+            self._sources.pull(request)
 
     def ask_anew(self, ask: Ask, layout: Layout, terms: FetchTerms) -> None:
         """Start a fetch outside of an update, with `timeout_ms` of its own."""
@@ -286,7 +287,7 @@ class GossipRounds:
         """
         self._check_open()
         self._measured(loss)
-        diverged = self._context.pool.is_finite is False or self.merger.standing.loss == math.inf
+        diverged = self._context.pool.is_finite is False or self.merger.progress.loss == math.inf
         if diverged is not self._has_diverged:
             self._diverges(diverged)
         round_, self._round = self._round, NO_ROUND
@@ -297,7 +298,7 @@ class GossipRounds:
                 self._unpaired("update_wait", "update_send", "nothing is published, nor fetched")
         before = self.figures.turn_to(Activity.WAIT)
         try:
-            arrival = self._fetched(round_.order, round_.published, merge)
+            arrival = self._fetched(round_.request, round_.published, merge)
             while (transaction := self._context.transactions.take()) is not None:
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
@@ -329,9 +330,9 @@ class GossipRounds:
         self.figures.turn_to(Activity.IDLE)
 
     def settle(self, is_published: bool) -> bool:
-        """Wait until what was published is complete; return whether that is so for companions."""
+        """Wait until what was published is complete; return whether it is on all ranks."""
         self._context.pool.settle()
-        return self.companions.all(is_published)
+        return self.shard_group.all(is_published)
 
     def read(
         self,
@@ -349,19 +350,19 @@ class GossipRounds:
         """
         self._check_open()
         context = self._context
-        wanted = FetchTarget(
+        target = FetchTarget(
             layout=layout, shard=shard, is_finite=is_finite, only=peer, clock=self.merger.own_clock
         )
         deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
-        order = FetchRequest(wanted, deadline, context.runtime)
+        request = FetchRequest(target, deadline, context.runtime)
         before = context.clock.now()
-        self._sources.pull(order)
-        source, arrival = self._sources.wait(order), None
+        self._sources.pull(request)
+        source, arrival = self._sources.wait(request), None
         if source is not None:
             arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
             if self.merger.is_to_take_over(arrival):
                 arrival = replace(arrival, factor=1.0, takes_over=True)
-        arrival = self.companions.same_for_all(arrival, lambda *_: None)
+        arrival = self.shard_group.same_for_all(arrival, lambda *_: None)
         arrival = self._believed(arrival, factor=factor)
         if arrival is None:
             return None
@@ -387,10 +388,10 @@ class GossipRounds:
                 only=peer,
                 clock=self.merger.own_clock,
             )
-            order = FetchRequest(target, deadline, context.runtime)
-            self._sources.pull(order)
+            request = FetchRequest(target, deadline, context.runtime)
+            self._sources.pull(request)
             with self.figures.doing(Activity.WAIT):
-                source = self._sources.wait(order)
+                source = self._sources.wait(request)
             if source is not None:
                 try:
                     yield self.merger.arrival(source, None, factor)
@@ -408,7 +409,7 @@ class GossipRounds:
         pool, is_finite = self._context.pool, self._context.transactions.is_finite
         newest = pool.newest() if pool.is_finite is False else None
         if newest is None:
-            return "its loss is not finite" if self.standing.loss == math.inf else ""
+            return "its loss is not finite" if self.progress.loss == math.inf else ""
         with newest as snapshot:
             parts = zip(snapshot.layout.tensors, snapshot.layout.offsets, strict=True)
             bad = [
@@ -453,57 +454,57 @@ class GossipRounds:
 
     def _measured(self, loss: float | None) -> None:
         if loss is not None:
-            self.merger.stand(loss=loss)
+            self.merger.set_progress(loss=loss)
             self._losses.measured(loss)
 
     def _fetched(
-        self, order: FetchRequest | None, published: Snapshot | None, merge: Merge
+        self, request: FetchRequest | None, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
-        if order is None:
+        if request is None:
             return None
-        arrival = self._arrived(order, published)
-        arrival = self.companions.same_for_all(arrival, partial(self._older, order, published))
-        terms, is_second = order.wanted.terms, bool(self._bears_out)
+        arrival = self._arrived(request, published)
+        arrival = self.shard_group.same_for_all(arrival, partial(self._older, request, published))
+        terms, is_second = request.target.terms, bool(self._bears_out)
         arrival = self._believed(arrival, terms=terms, is_second=is_second)
         if arrival is None:
             return None
-        share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
+        share = share_of(request.layout, arrival.nbytes, request.target.shard)
         merged = self.merger.merge(arrival, merge, share)
         if merged.factor > 0.0:
-            self._context.peer_table.merged.add(merged.peer, merged.version, order.wanted.shard)
+            self._context.peer_table.merged.add(merged.peer, merged.version, request.target.shard)
         return merged
 
-    def _arrived(self, order: FetchRequest, published: Snapshot | None) -> Arrival | None:
+    def _arrived(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
         before = self._context.clock.now()
         self._context.pool.settle()
-        source = self._sources.wait(order)
+        source = self._sources.wait(request)
         waited_s = self._context.clock.now() - before
         self.figures.waited(waited_s)
-        return None if source is None else self._arrival_of(source, order, published, waited_s)
+        return None if source is None else self._arrival_of(source, request, published, waited_s)
 
     def _arrival_of(
-        self, source: Source, order: FetchRequest, published: Snapshot | None, waited_s: float
+        self, source: Source, request: FetchRequest, published: Snapshot | None, waited_s: float
     ) -> Arrival | None:
         factor = self.merger.factor(source)
         arrival = self.merger.arrival(source, published, factor, waited_s)
-        share = share_of(order.layout, arrival.nbytes, order.wanted.shard)
+        share = share_of(request.layout, arrival.nbytes, request.target.shard)
         takes_over = self.merger.is_to_take_over(arrival)
         self._wants_all = takes_over and share < 1.0
         if takes_over:
             arrival = replace(arrival, factor=1.0, takes_over=True)
-        if self._wants_all or (order.wanted.terms is not Terms.PULL and not arrival.takes_over):
+        if self._wants_all or (request.target.terms is not Terms.PULL and not arrival.takes_over):
             arrival.release()  # a part will not do; without a transaction, only a take-over
             return None
         return arrival
 
     def _older(
-        self, order: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
+        self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
     ) -> Arrival | None:
-        """Return another version of what has come, for companions that have that one."""
-        source = self._sources.older(arrival.peer, order, version)
+        """Return another version of what has come, for ranks that have that one."""
+        source = self._sources.older(arrival.peer, request, version)
         if source is None:
             return None
-        return self._arrival_of(source, order, published, arrival.waited_s)
+        return self._arrival_of(source, request, published, arrival.waited_s)
 
     def _believed(
         self,
@@ -514,28 +515,28 @@ class GossipRounds:
         is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
     ) -> Arrival | None:
         """Return what is merged of a peer that may lie about its clock; see `policy.beginners`."""
-        own = self.standing.clock
-        if arrival is None or (arrival.standing.clock - own < LEAD and not is_second):
+        own = self.progress.clock
+        if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
             return arrival
         doubt, clock = self.merger.doubt(arrival)
         waits = arrival.takes_over and self._asked_again < MOST_ASKED_AGAIN
         is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
-        has_companions = self.companions.are_there  # who must all come to the same, and count alike
-        if self.companions.all(is_sound):
+        is_sharded = self.shard_group.is_sharded  # who must all come to the same, and count alike
+        if self.shard_group.all(is_sound):
             self._asked_again = 0
             if arrival.takes_over or not is_second:
                 return arrival
-        elif has_companions or doubt is Doubt.UNCONFIRMED:
+        elif is_sharded or doubt is Doubt.UNCONFIRMED:
             self._asked_again += 1
-            self._doubted = "" if has_companions else arrival.peer
+            self._doubted = "" if is_sharded else arrival.peer
         elif doubt is Doubt.IMPOSSIBLE:
-            told = f"its clock has come to {arrival.standing.clock:.6g}: no updates are so fast"
+            told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
         elif self.merger.is_beginner(clock):  # there are others ahead
             self._doubted = arrival.peer
         elif terms is Terms.PULL and not is_second:
-            standing = replace(arrival.standing, clock=clock)
-            changed = replace(arrival, standing=standing, takes_over=False, staleness=own - clock)
+            progress = replace(arrival.progress, clock=clock)
+            changed = replace(arrival, progress=progress, takes_over=False, staleness=own - clock)
             rule = self.merger.factor(changed) if factor is None else factor
             return replace(changed, factor=rule)
         arrival.release()

@@ -64,15 +64,15 @@ class LeaderTable:
             can_lead = can_lead and not self._reports.is_beginner(clock, now)
             self._reports.tell(mean if can_lead else None, updates, now)
 
-    def hear(self, news: News, teller: str = "") -> None:
-        """Take in what a peer knows; `teller`: which, if it was asked by this node."""
+    def hear(self, news: News, sender: str = "") -> None:
+        """Take in what a peer knows; `sender`: which, if it was asked by this node."""
         with self._lock:
-            self._reports.hear((LossReport(*item) for item in news), self._clock.now(), teller)
+            self._reports.hear((LossReport(*item) for item in news), self._clock.now(), sender)
 
-    def hear_packed(self, news: bytes, teller: str = "") -> None:
+    def hear_packed(self, news: bytes, sender: str = "") -> None:
         """Take in the news in a peer's shared memory; what cannot be read is ignored."""
         try:
-            self.hear(unpack_news(news), teller)
+            self.hear(unpack_news(news), sender)
         except ProtocolError:
             return  # it was being written
 

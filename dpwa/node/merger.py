@@ -132,7 +132,7 @@ class Merger:
 
     def __init__(self, context: NodeContext, losses: LossWatch, *, uses_rule: bool) -> None:
         config = context.config
-        self.standing = TrainingProgress(clock=0.0)  # clock and loss of the node
+        self.progress = TrainingProgress(clock=0.0)  # clock and loss of the node
         self.merges = 0  # those that changed something
         self.figures = TrainingFigures(context.clock)
         self.knows_beginners = False  # tell nodes at the beginning apart; see `policy.beginners`
@@ -149,18 +149,18 @@ class Merger:
         self._taken_over_at = 0  # the last version that was published before that
         self._has_warned = False  # that nodes began with unrelated parameters
 
-    def stand(self, **changed: Any) -> None:
-        self.standing = replace(self.standing, **changed)
+    def set_progress(self, **changed: Any) -> None:
+        self.progress = replace(self.progress, **changed)
 
     @property
     def own_clock(self) -> float:
         """The clock that peers must not be far behind; 0 for any."""
-        return self.standing.clock if self.knows_beginners else 0.0
+        return self.progress.clock if self.knows_beginners else 0.0
 
     def factor(self, source: Source) -> float:
         """Interpolate for what a peer has published; `UserError` if a custom rule misbehaves."""
         threshold = self._config.divergence_threshold
-        return merge_factor(self._method, self._options, self.standing, source.standing, threshold)
+        return merge_factor(self._method, self._options, self.progress, source.progress, threshold)
 
     def arrival(
         self,
@@ -173,13 +173,13 @@ class Merger:
             **vars(source),
             factor=factor,
             published=published,
-            staleness=self.standing.clock - source.standing.clock,
+            staleness=self.progress.clock - source.progress.clock,
             waited_s=waited_s,
         )
 
     def doubt(self, source: Source) -> tuple[Doubt, float]:
         """Judge the clock of what has come: what is wrong with it, and how much it counts."""
-        own, clock = self.standing.clock, source.standing.clock
+        own, clock = self.progress.clock, source.progress.clock
         if clock - own < LEAD:  # as nearly always
             return Doubt.NONE, clock
         doubt, most = self._peer_table.doubt(source.peer, clock, own)
@@ -192,11 +192,11 @@ class Merger:
         """
         is_refused = self._uses_rule and arrival.factor == 0.0
         is_clipped = self._config.robust != "none"
-        is_behind = self.is_beginner(arrival.standing.clock)
+        is_behind = self.is_beginner(arrival.progress.clock)
         return is_behind and not is_refused and not is_clipped
 
     def is_beginner(self, clock: float) -> bool:
-        return self.knows_beginners and is_far_behind(self.standing.clock, clock)
+        return self.knows_beginners and is_far_behind(self.progress.clock, clock)
 
     def merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival:
         """Merge parameters and clock, and release the snapshot; return it with the factor taken.
@@ -222,15 +222,15 @@ class Merger:
             self._took_over(arrival)
         elif arrival.peer != self._name:
             self._compare_beginnings(arrival, factor)
-        own = self.standing
-        self.stand(clock=mixed_clock(own.clock, arrival.standing.clock, factor * share))
+        own = self.progress
+        self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor * share))
         self.merges += factor > 0.0
         if factor > 0.0 and arrival.peer != self._name:
             self.figures.merged(
                 arrival.peer,
                 arrival.data.nbytes,
                 arrival.staleness,
-                arrival.standing,
+                arrival.progress,
                 arrival.version,
             )
         log.debug(
@@ -240,10 +240,10 @@ class Merger:
             arrival.peer,
             factor,
             own.clock,
-            arrival.standing.clock,
+            arrival.progress.clock,
             own.loss,
-            arrival.standing.loss,
-            self.standing.clock,
+            arrival.progress.loss,
+            self.progress.clock,
         )
         return replace(arrival, factor=factor)
 
@@ -258,8 +258,8 @@ class Merger:
             return None
         own = published if transaction.own is None else transaction.own.snapshot
         source = settled(transaction)  # both ends merge, whatever it says of its clock
-        standing = replace(source.standing, clock=self.doubt(source)[1])
-        return self.merge(self.arrival(replace(source, standing=standing), own, factor), merge)
+        progress = replace(source.progress, clock=self.doubt(source)[1])
+        return self.merge(self.arrival(replace(source, progress=progress), own, factor), merge)
 
     def _is_of_before(self, transaction: Settled) -> bool:
         """Tell whether this node has given up the parameters that it put into a transaction."""
@@ -271,14 +271,14 @@ class Merger:
             "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
             " [DPWA-W073]"
         )
-        clocks = self.standing.clock, arrival.standing.clock
+        clocks = self.progress.clock, arrival.progress.clock
         log.warning(text, self._name, clocks[0], arrival.peer, clocks[1])
         self._taken_over_at = self._pool.version
-        self.stand(trace=b"")
+        self.set_progress(trace=b"")
 
     def _compare_beginnings(self, arrival: Arrival, factor: float) -> None:
         """Warn, once, when what is averaged began with unrelated parameters."""
-        own, theirs = self.standing.trace, arrival.standing.trace
+        own, theirs = self.progress.trace, arrival.progress.trace
         if self._has_warned or factor == 0.0 or not began_apart(own, theirs):
             return
         self._has_warned = True

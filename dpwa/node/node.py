@@ -31,7 +31,7 @@ from dpwa.node.assembly import (
     warn_if_open,
 )
 from dpwa.node.context import NodeContext, longest_s
-from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerEnded, RemovePeer
+from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerLeft, RemovePeer
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.report import GossipReport, NodeReport
@@ -161,16 +161,16 @@ class Node(Closeable):
     def _open(self) -> None:
         context, tx, introduction = self._context, self._threads.tx, self._introduction()
 
-        def gone(peer: str) -> None:
-            context.peer_table.said_goodbye(peer)
-            tx.order(PeerEnded(peer))
+        def left(peer: str) -> None:
+            context.peer_table.peer_left(peer)
+            tx.submit(PeerLeft(peer))
 
         transactions = TransactionService(
             introduction,
             context.transactions,
             context.pool.layout,
             Collector(context.transactions, context.peer_table, tx, self.runtime),
-            lambda said: tx.order(PartnerPrepared(said.transaction, said.name, said.is_there)),
+            lambda said: tx.submit(PartnerPrepared(said.transaction, said.name, said.is_there)),
             self.runtime,
         )
         self._threads.open(
@@ -179,17 +179,17 @@ class Node(Closeable):
                 NewsService(introduction),
                 transactions,
                 StatusService(self.weak_condition, self.runtime),
-                GoodbyeService(context.name, gone),
+                GoodbyeService(context.name, left),
                 FinishService(self.finish.endings),
             ]
         )
-        tx.order(Attach(FinishListener(self.finish.endings, self._threads.node_handle.tell)))
+        tx.submit(Attach(FinishListener(self.finish.endings, self._threads.node_handle.tell)))
 
     @property
     def clock(self) -> float:
         """Number of updates, interpolated at each merge like the parameters."""
         self.check_process()
-        return self.rounds.standing.clock
+        return self.rounds.progress.clock
 
     @property
     def version(self) -> int:
@@ -234,21 +234,21 @@ class Node(Closeable):
         if self._context.peer_table.add(name, endpoint):
             self._context.leader_table.welcome(name)
             settings = channel_settings(self.config, self.name, name)
-            self._threads.tx.order(AddPeer(name, endpoint, settings))
+            self._threads.tx.submit(AddPeer(name, endpoint, settings))
 
     def remove_peer(self, name: str) -> None:
         self._check_open()
         self._context.peer_table.remove(name)
         self._context.forget(name)
         self.rounds.figures.forget(name)
-        self._threads.tx.order(RemovePeer(name))
+        self._threads.tx.submit(RemovePeer(name))
 
     # What stands on the node
 
     def attach(self, service: Service, listener: Listener) -> None:
         self._check_open()
         self._threads.rx.register(service)
-        self._threads.tx.order(Attach(listener))
+        self._threads.tx.submit(Attach(listener))
 
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
         """Have a method describe a part of `condition`, as long as its object lives."""
@@ -295,9 +295,9 @@ class Node(Closeable):
 
     def condition(self) -> NodeReport:
         """Describe the node as it is now."""
-        standing, context, threads = self.rounds.standing, self._context, self._threads
+        progress, context, threads = self.rounds.progress, self._context, self._threads
         figures, config = self.rounds.figures, self.config
-        diverged = standing.loss == math.inf or context.pool.is_finite is False
+        diverged = progress.loss == math.inf or context.pool.is_finite is False
         return NodeReport(
             name=self.name,
             endpoint=self.endpoint,
@@ -308,8 +308,8 @@ class Node(Closeable):
             protocol=PROTOCOL_VERSION,
             seed=self.seed,
             uptime_s=self.runtime.now() - self._started,
-            clock=standing.clock,
-            loss=None if diverged else standing.loss,
+            clock=progress.clock,
+            loss=None if diverged else progress.loss,
             diverged=diverged,
             version=context.pool.version,
             merges=self.rounds.merges,

@@ -370,7 +370,7 @@ class PeerTable:
             if peer is not None:
                 peer.bytes_sent += nbytes
 
-    def said_goodbye(self, name: str) -> None:
+    def peer_left(self, name: str) -> None:
         """Note that a peer has ended on purpose; a name that is not in view is ignored."""
         with self._lock:
             peer = self._peers.get(name)
@@ -380,7 +380,7 @@ class PeerTable:
             peer.heard = self._clock.now()
         log.info("%s: peer %s %s", self._own_name, name, IN_WORDS[Health.GONE])
 
-    def has_ended(self, name: str) -> bool:
+    def has_left(self, name: str) -> bool:
         """Tell whether a peer has said goodbye, and is not back."""
         with self._lock:
             peer = self._peers.get(name)

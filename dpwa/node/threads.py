@@ -54,18 +54,18 @@ class NodeHandle:
 
         A message to a peer that is not there is lost.
         """
-        self._tx.order(Tell(peer, message, payload, connects=True))
+        self._tx.submit(Tell(peer, message, payload, connects=True))
 
     def tell_if_connected(self, peer: str, message: Message, payload: Frame | None = None) -> None:
         """Returns at once."""
-        self._tx.order(Tell(peer, message, payload))
+        self._tx.submit(Tell(peer, message, payload))
 
     def connect(self, *, needs_all: bool = False) -> None:
         """Connect to the longest idle peers, as many as there may be; returns at once.
 
         `needs_all`: all of them are needed from now on, and the connections are to stay.
         """
-        self._tx.order(Connect(needs_all))
+        self._tx.submit(Connect(needs_all))
 
     def reaches(self, peer: str) -> bool:
         """Tell whether a peer is connected, or would be if needed."""
@@ -76,14 +76,14 @@ class NodeHandle:
         self._rx.wake()
 
     def attach(self, listener: Listener) -> None:
-        self._tx.order(Attach(listener))
+        self._tx.submit(Attach(listener))
 
     def detach(self, listener: Listener) -> None:
-        self._tx.order(Detach(listener))
+        self._tx.submit(Detach(listener))
 
     def tick_listeners(self) -> None:
         """Have the listeners look at once whether something has become due."""
-        self._tx.order(TickListeners())
+        self._tx.submit(TickListeners())
 
     @contextmanager
     def unthrottled(self) -> Iterator[None]:
@@ -125,7 +125,7 @@ class NodeThreads:
             endpoint,
             runtime,
             admission,
-            keys_changed=lambda: tx.order(RenewLinks()),
+            keys_changed=lambda: tx.submit(RenewLinks()),
             most_clients=most,
         )
         self.node_handle = NodeHandle(self.rx, self.tx)

@@ -52,7 +52,7 @@ class MergedPeer:
     nbytes: int  # of snapshots, mapped or received
     at: float  # time of the last merge
     staleness: float  # updates that the peer was behind at that time; negative: ahead
-    standing: TrainingProgress  # clock and loss of the peer then
+    progress: TrainingProgress  # clock and loss of the peer then
     version: int  # of its snapshot then
 
 
@@ -118,7 +118,7 @@ class TrainingFigures:
         self._waits.add(seconds)
 
     def merged(
-        self, peer: str, nbytes: int, staleness: float, standing: TrainingProgress, version: int
+        self, peer: str, nbytes: int, staleness: float, progress: TrainingProgress, version: int
     ) -> None:
         """Count one merge of a peer's snapshot; one that is ahead counts as not stale."""
         self._staleness.add(max(staleness, 0.0))
@@ -126,7 +126,7 @@ class TrainingFigures:
         last = self._merged.get(peer)
         merges, before = (0, 0) if last is None else (last.merges, last.nbytes)
         self._merged[peer] = MergedPeer(
-            merges + 1, before + nbytes, self._clock.now(), staleness, standing, version
+            merges + 1, before + nbytes, self._clock.now(), staleness, progress, version
         )
 
     def forget(self, peer: str) -> None:
@@ -137,13 +137,13 @@ class TrainingFigures:
         merged = self._merged.get(peer)
         if merged is None:
             return {}
-        loss = merged.standing.loss
+        loss = merged.progress.loss
         return {
             "merges": merged.merges,
             "merged_bytes": merged.nbytes,
             "merged_s": round(self._clock.now() - merged.at, 3),
             "staleness": merged.staleness,
-            "clock": merged.standing.clock,
+            "clock": merged.progress.clock,
             "loss": loss if loss is not None and math.isfinite(loss) else None,
             "version": merged.version,
         }

@@ -368,8 +368,8 @@ class Watch(Closeable):
         by = event.node if kind == "refused" else ""  # who refuses is told, each
         moment = round(event.time / SAME_EVENT_S)
         near = moment - 1, moment, moment + 1
-        tellers = (self._seen.get((kind, about, by, at), event.node) for at in near)
-        if any(teller != event.node for teller in tellers):
+        reporters = (self._seen.get((kind, about, by, at), event.node) for at in near)
+        if any(reporter != event.node for reporter in reporters):
             return
         keep(self._events, event)
         self._seen[kind, about, by, moment] = event.node

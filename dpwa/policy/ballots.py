@@ -81,19 +81,19 @@ class Ballot:
         self._votes[voter] = theirs, stand
         return self._suspect(theirs, now)
 
-    def pass_time(self, now: float, gone: Iterable[str], entered: Iterable[str]) -> bool:
+    def pass_time(self, now: float, unreachable: Iterable[str], entered: Iterable[str]) -> bool:
         """Suspect who is silent; return whether that has changed this node's vote.
 
         Of the time between two calls no more than `LONGEST_LOOK_S` counts: while a node itself
-        sleeps it reads no votes, and the silence it finds on waking is its own. Who is `gone`
-        cannot be reached any more; all others may be silent for `STALLED_S`. When the time of this
+        sleeps it reads no votes, and the silence it finds on waking is its own. Those `unreachable`
+        are doubted soon; all others may be silent for `STALLED_S`. When the time of this
         node is over, those not known to have `entered` are lost if they vote so, and get `LATE_S`.
         """
         self._waited_s += min(now - self._looked, LONGEST_LOOK_S)
         self._looked = now
         silent = set(self.silent())
         if self._waited_s < STALLED_S:
-            due = set(gone) if self._waited_s >= GONE_S else set()
+            due = set(unreachable) if self._waited_s >= GONE_S else set()
             if self._waited_s >= LATE_S and self.stand.expired and not self.stand.ready:
                 due |= silent - set(entered)
             silent &= due
@@ -101,13 +101,13 @@ class Ballot:
 
     def silent(self) -> tuple[str, ...]:
         """Return who has not voted as this node does, without those who are suspected."""
-        wanted = frozenset(self.suspects)
+        suspects = frozenset(self.suspects)
         return tuple(
             name
             for name in self.members
             if name != self.own
             and name not in self.suspects
-            and (name not in self._votes or self._votes[name][0] != wanted)
+            and (name not in self._votes or self._votes[name][0] != suspects)
         )
 
     def decision(self) -> Decision | None:

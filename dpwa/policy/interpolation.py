@@ -1,6 +1,6 @@
 """Interpolation: how much of a peer's parameters a node takes.
 
-A rule maps the standing of both ends to a factor f in [0, 1]; merging then moves the node by f of
+A rule maps the progress of both ends to a factor f in [0, 1]; merging then moves the node by f of
 the way to the peer. The rules constant, clock and loss, and the divergence threshold, are those of
 dpwa (2017); leader is the pull of LSGD toward a better node.
 

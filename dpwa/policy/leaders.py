@@ -93,8 +93,8 @@ class LossReports:
         said = LossReport(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
         self._said = _heard(said, now)
 
-    def hear(self, reports: Iterable[LossReport], now: float, teller: str = "") -> None:
-        """Take in what a peer passed on, as far as it is news; `teller` is set if this node has
+    def hear(self, reports: Iterable[LossReport], now: float, sender: str = "") -> None:
+        """Take in what a peer passed on, as far as it is news; `sender` is set if this node has
         asked it.
 
         What is said of this node is ignored. So is what has aged out, what has no sensible age, and
@@ -105,8 +105,8 @@ class LossReports:
             if self._is_welcome(report, now):
                 heard = _heard(report, now)
                 self._take(heard, now)
-                if heard.node == teller:
-                    self._of_itself[teller] = heard
+                if heard.node == sender:
+                    self._of_itself[sender] = heard
         excess = len(self._heard) - self._most
         for oldest in nsmallest(excess, self._heard.values(), key=attrgetter("said_at")):
             del self._heard[oldest.node]

@@ -39,17 +39,17 @@ def holder_id(name: str, incarnation: bytes) -> float:
     return float((int.from_bytes(digest, "big") >> (64 - _ID_BITS)) + 1)
 
 
-def change_rows(rows: np.ndarray, wanted: np.ndarray) -> None:
-    """Change float64 rows (n, 4) in place as `wanted`, where the former holder still holds them."""
-    is_later = wanted[:, EPOCH] > rows[:, EPOCH]
+def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
+    """Change float64 rows (n, 4) in place, each where the former holder still holds it."""
+    is_later = changed[:, EPOCH] > rows[:, EPOCH]
     holder = np.where(is_later, NOBODY, rows[:, HOLDER])
-    may_change = is_later | ((wanted[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
-    takes_effect = may_change & (holder == wanted[:, FORMER])
-    rows[takes_effect] = wanted[takes_effect]
+    may_change = is_later | ((changed[:, EPOCH] == rows[:, EPOCH]) & (rows[:, IS_DONE] == 0.0))
+    takes_effect = may_change & (holder == changed[:, FORMER])
+    rows[takes_effect] = changed[takes_effect]
 
 
 class Leases:
-    """What one process knows of all leases, and wants to change: rows in, wanted rows out.
+    """What one process knows of all leases, and wants to change: rows in, changed rows out.
 
     It looks for a free range from `first` on; each node elsewhere. A range whose holder lives may
     be claimed after `lease_s`. `handed_out` are the ranges whose items it gives to its user.
@@ -60,7 +60,7 @@ class Leases:
         self.handed_out: set[int] = set()
         self._own = own
         self._lease_s = lease_s
-        self._turn = (np.arange(ranges) + first) % ranges
+        self._order = (np.arange(ranges) + first) % ranges
         self._rows = np.zeros((ranges, COLUMNS))
         self._since = np.full(ranges, -math.inf)  # when a row was first seen as it is
 
@@ -116,22 +116,22 @@ class Leases:
         return self._first_of(is_open & is_left)
 
     def _first_of(self, which: np.ndarray) -> int | None:
-        places = np.flatnonzero(which[self._turn])
-        return int(self._turn[places[0]]) if len(places) else None
+        places = np.flatnonzero(which[self._order])
+        return int(self._order[places[0]]) if len(places) else None
 
     def claim(self, number: int) -> np.ndarray:
         holder = self._rows[number, HOLDER] if self._is_now[number] else NOBODY
-        return self._wanted(holder, self._own)
+        return self._row(holder, self._own)
 
     def acknowledgement(self) -> np.ndarray:
-        return self._wanted(self._own, self._own, is_done=True)
+        return self._row(self._own, self._own, is_done=True)
 
     def release(self) -> np.ndarray:
-        return self._wanted(self._own, NOBODY)
+        return self._row(self._own, NOBODY)
 
     def remembered(self) -> np.ndarray:
-        """Return the row that is wanted for a range that was done before all processes began."""
-        return self._wanted(NOBODY, NOBODY, is_done=True)
+        """Return the row for a range that was done before all processes began."""
+        return self._row(NOBODY, NOBODY, is_done=True)
 
     def is_own(self, number: int) -> bool:
         """Tell whether this process holds a range, or has acknowledged it."""
@@ -150,7 +150,7 @@ class Leases:
         is_now: np.ndarray = self._rows[:, EPOCH] == self._number
         return is_now
 
-    def _wanted(self, former: float, holder: float, *, is_done: bool = False) -> np.ndarray:
+    def _row(self, former: float, holder: float, *, is_done: bool = False) -> np.ndarray:
         return np.array([[self._number, former, holder, float(is_done)]])
 
 

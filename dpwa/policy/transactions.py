@@ -47,7 +47,7 @@ True
 >>> a.undelivered(now=0.3)
 ((b'pair-one', 'b', True),)
 >>> b.decided(b"pair-one", commit=True)
-<Verdict.COMMIT: 'commit'>
+<DecisionOutcome.COMMIT: 'commit'>
 >>> a.noted(b"pair-one")
 >>> a.undelivered(now=0.4)
 ()
@@ -72,7 +72,7 @@ class Acceptance(Enum):
     BUSY = "busy"
 
 
-class Verdict(Enum):
+class DecisionOutcome(Enum):
     """What a decision means to the answering side. All are to be noted; one is to be applied."""
 
     COMMIT = "commit"
@@ -121,7 +121,7 @@ class _Finished:
 
     def add(self, transaction: bytes, committed: bool) -> None:
         if len(self._young) >= MOST_REMEMBERED // 2:
-            self._turn()
+            self._rotate()
         self._young[transaction] = committed
 
     def __contains__(self, transaction: bytes) -> bool:
@@ -133,9 +133,9 @@ class _Finished:
     def age(self, now: float) -> None:
         if now - self._turned_at >= self._remember_s:
             self._turned_at = now
-            self._turn()
+            self._rotate()
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         self._old, self._young = self._young, {}
 
 
@@ -323,26 +323,26 @@ class Transactions:
         answered.is_ready = True
         return True
 
-    def decided(self, transaction: bytes, commit: bool) -> Verdict:
+    def decided(self, transaction: bytes, commit: bool) -> DecisionOutcome:
         """Take the peer's decision; a commit of what was not prepared is
         `ABORT`, and `unresolved`.
         """
         answered = self._answered.get(transaction)
         if answered is None:
-            return self._verdict_of_none(transaction)
+            return self._outcome_of_unknown(transaction)
         if commit and not answered.is_ready:
             self._end(transaction, "unresolved")
-            return Verdict.ABORT
+            return DecisionOutcome.ABORT
         self._end(transaction, "committed" if commit else "aborted")
-        return Verdict.COMMIT if commit else Verdict.ABORT
+        return DecisionOutcome.COMMIT if commit else DecisionOutcome.ABORT
 
-    def _verdict_of_none(self, transaction: bytes) -> Verdict:
+    def _outcome_of_unknown(self, transaction: bytes) -> DecisionOutcome:
         if transaction in self._finished:
-            return Verdict.KNOWN
+            return DecisionOutcome.KNOWN
         self._finished.add(
             transaction, committed=False
         )  # its proposal, if it is still to come, is late
-        return Verdict.UNKNOWN
+        return DecisionOutcome.UNKNOWN
 
     def _has_room(self, transaction: bytes, now: float) -> bool:
         """Tell whether this proposal can be taken beside, or instead of, what is under way."""

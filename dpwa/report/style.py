@@ -33,7 +33,7 @@ SHORT_LOG = 1000.0  # times the least value: then there is room for 2 and 5
 INK, FAINT, LINE, OTHERS, PAGE = "#222325", "#5f6368", "#d9dce0", "#b3b8bf", "#fefefe"
 
 # Okabe and Ito's palette, told apart with every common kind of colour blindness; yellow is left out
-# because thin yellow lines vanish on white. On dark pages each has a lighter stand-in.
+# because thin yellow lines vanish on white. On dark pages each has a lighter one.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a8a")
 COLOURS = {  # what it is called in CSS, and what it is on dark pages
     INK: ("ink", "#e8eaed"),

@@ -103,7 +103,7 @@ BRIEF = Patience(refused_s=0.0, connecting_s=0.3, silent_s=1.0, offered_s=5.0)
 
 
 @dataclass(frozen=True)
-class StateTarget:
+class StateRequest:
     """What a joiner asks for."""
 
     part: PartName
@@ -176,9 +176,9 @@ class Joiner:
         # the last incomplete fetch; the next one goes on with what has come
         self.cut_off: _Attempt | None = None
 
-    def fetch(self, wanted: StateTarget, timeout_s: float) -> JoinResult:
+    def fetch(self, request: StateRequest, timeout_s: float) -> JoinResult:
         """Fetch a part; returns as soon as it is clear that there is none to be had."""
-        attempt = _Attempt(self, wanted)
+        attempt = _Attempt(self, request)
         self.inbox.open()
         try:
             return attempt.run(Deadline(self.clock, timeout_s))
@@ -190,13 +190,13 @@ class Joiner:
 class _Attempt:
     """One fetch."""
 
-    def __init__(self, joiner: Joiner, wanted: StateTarget) -> None:
+    def __init__(self, joiner: Joiner, request: StateRequest) -> None:
         self._joiner = joiner
-        self._wanted = wanted
-        self._most = 1 if wanted.is_alone else joiner.most_donors
-        silent_s = wanted.patience.silent_s
-        self._candidates = Candidates(self._most, wanted.tokens, wanted.without, silent_s)
-        self._kind = b"" if wanted.kind is None else wanted.kind.fingerprint
+        self._request = request
+        self._most = 1 if request.is_alone else joiner.most_donors
+        silent_s = request.patience.silent_s
+        self._candidates = Candidates(self._most, request.tokens, request.without, silent_s)
+        self._kind = b"" if request.kind is None else request.kind.fingerprint
         self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
         self._questions: dict[int, str] = {}  # who was asked for a state, likewise
         self._donors: set[str] = set()
@@ -206,9 +206,9 @@ class _Attempt:
         self._seen: dict[str, float] = {}  # since when peers are in view
         self._connects_at = 0.0
         self._hopeful = joiner.clock.now()  # when there was somebody to get it from
-        self._began = self._moved = self._hopeful  # when pieces were first wanted, and last came
+        self._began = self._moved = self._hopeful  # when pieces were first asked for, and last came
         before, joiner.cut_off = joiner.cut_off, self
-        if before is not None and before._download and before._wanted.part == wanted.part:
+        if before is not None and before._download and before._request.part == request.part:
             self._download, self._image = before._download, before._image
             self._offers, self._moved = before._offers, before._moved
             for donor in self._download.donors:
@@ -263,17 +263,17 @@ class _Attempt:
         self._candidates.reach(up, now)
 
     def _ask(self, now: float) -> None:
-        wanted = self._wanted
+        request = self._request
         for name, prepares in self._candidates.due(now):
             number = next(self._joiner.numbers)
             self._questions[number] = name
             offer, _ = self._offers.get(name, (None, b""))
             ask = AskState(
                 request=number,
-                part=wanted.part,
+                part=request.part,
                 kind=self._kind,
                 prepares=prepares,
-                token=offer.token if offer else wanted.tokens.get(name, b""),
+                token=offer.token if offer else request.tokens.get(name, b""),
             )
             self._joiner.tell(name, ask)
             if prepares:
@@ -282,7 +282,7 @@ class _Attempt:
             number = next(self._joiner.numbers)
             self._asked[number] = donor, index
             token = self._offers[donor][0].token
-            piece = AskPiece(request=number, token=token, part=wanted.part, index=index)
+            piece = AskPiece(request=number, token=token, part=request.part, index=index)
             self._joiner.tell(donor, piece)
 
     def _requests(self, now: float) -> Iterator[tuple[str, int]]:
@@ -297,7 +297,7 @@ class _Attempt:
         match message:
             case StateStanding():
                 useful = message.is_trained and message.is_sound
-                useful &= message.clock > self._wanted.newer_than
+                useful &= message.clock > self._request.newer_than
                 self._candidates.stands(peer, message.clock, now, is_trained=useful)
             case StateBusy():
                 self._candidates.postpone(peer, now + max(ASK_EVERY_S, message.retry_after_s))
@@ -312,7 +312,7 @@ class _Attempt:
 
     def _differs(self, peer: str, payload: Frame) -> None:
         candidate = self._candidates.peers.get(peer)
-        kind = self._wanted.kind
+        kind = self._request.kind
         if candidate is None:
             return
         try:
@@ -342,9 +342,9 @@ class _Attempt:
             download.add(peer, now)
 
     def _is_fit(self, offer: StateOffer) -> bool:
-        layout = self._wanted.layout
+        layout = self._request.layout
         if layout is None:
-            return offer.nbytes <= self._wanted.most_bytes
+            return offer.nbytes <= self._request.most_bytes
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
     def _goes_with_others(self, peer: str, offer: StateOffer, now: float) -> bool:
@@ -412,11 +412,11 @@ class _Attempt:
     def _is_kept_waiting(self, now: float) -> bool:
         since = self._candidates.first_trained
         waited_s = 0.0 if since is None else now - since
-        return self._download is None and waited_s >= self._wanted.patience.offered_s
+        return self._download is None and waited_s >= self._request.patience.offered_s
 
     def _may_come_up(self, name: str, state: LinkState, now: float) -> bool:
         age_s = now - self._seen.setdefault(name, now)
-        patience = self._wanted.patience
+        patience = self._request.patience
         is_open = state in (LinkState.CONNECTING, LinkState.IDLE)  # which may be just about to
         patience_s = patience.connecting_s if is_open else patience.refused_s
         return state is not LinkState.UP and age_s < patience_s

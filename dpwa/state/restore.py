@@ -14,7 +14,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.policy.beginners import LEAD
 from dpwa.state.checkpoints import CheckpointFolder, Saved
-from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, StateTarget
+from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, StateRequest
 from dpwa.state.target import Origin, Target, UnfitStateError
 
 log = logging.getLogger("dpwa.state")
@@ -114,7 +114,7 @@ class StateRestore:
         """Fetch a part until one comes that can be loaded; who brings others is asked no more."""
         deadline = Deadline(self._clock, self._timeout_s)
         while True:
-            wanted = StateTarget(
+            request = StateRequest(
                 target.part,
                 target.kind,
                 target.most_bytes,
@@ -125,7 +125,7 @@ class StateRestore:
                 self._suspects.is_alone,
                 self._patience,
             )
-            result = self._joiner.fetch(wanted, deadline.remaining_s())
+            result = self._joiner.fetch(request, deadline.remaining_s())
             fetched = result.fetched
             if fetched is None:
                 self._warn(target, result)
@@ -208,7 +208,7 @@ CHECKPOINT_TRIES = 3
 R = TypeVar("R")
 
 
-class StateCompanions(Protocol):
+class StateShardGroup(Protocol):
     """What the ranks of a sharded model tell each other of their states; all call it alike."""
 
     wants_state: bool
@@ -233,10 +233,10 @@ class TogetherRestore:
     come is loaded only if all ranks have it of the same moment, and of the same peer.
     """
 
-    def __init__(self, node: str, restore: StateRestore, companions: StateCompanions) -> None:
+    def __init__(self, node: str, restore: StateRestore, shard_group: StateShardGroup) -> None:
         self._node = node
         self._restore = restore
-        self._companions = companions
+        self._shard_group = shard_group
         self._origin: Origin | None = None
 
     @property
@@ -273,7 +273,7 @@ class TogetherRestore:
         """
         held, origin = self._held(target, lambda held: self._restore.start(held, source))
         own = None if origin is None else (sorted(origin.donors), origin.clock)
-        found = self._companions.each(own)
+        found = self._shard_group.each(own)
         is_agreed = all(each == own for each in found)
         self._origin = origin if is_agreed else None
         if is_agreed and held:
@@ -282,7 +282,7 @@ class TogetherRestore:
 
     def add(self, target: Target) -> None:
         held, _ = self._held(target, self._restore.add)
-        if not self._companions.all_same(len(held)):
+        if not self._shard_group.all_same(len(held)):
             text = (
                 "%s: starts with its own %s, as not all of its ranks have that of the peer"
                 " [DPWA-W050]"

@@ -69,7 +69,7 @@ class DonorSnapshots:
         self, runtime: Runtime, hold_s: float = HOLD_S, piece_bytes: int = limits.CHUNK_BYTES
     ) -> None:
         self.is_wanted = False  # the training thread is to make a copy at its next update
-        self.standing = TrainingProgress(clock=0.0)  # how far this node is
+        self.progress = TrainingProgress(clock=0.0)  # how far this node is
         self.kinds: Mapping[str, Layout] = {}  # of each part of its state
         self.copies = 0  # how many were made
         self._clock = self._runtime = runtime
@@ -104,7 +104,7 @@ class DonorSnapshots:
 
     def is_stale(self, copy: DonorSnapshot) -> bool:
         age_s = self._clock.now() - copy.taken
-        is_behind = copy.state.clock < FRESH * self.standing.clock
+        is_behind = copy.state.clock < FRESH * self.progress.clock
         return age_s > FRESH_S or (is_behind and age_s > NEW_S)
 
     def expire(self) -> None:
@@ -171,8 +171,8 @@ class StateService(Service):
             self._upload.forget(sender.hex())
 
     def _consider(self, sender: bytes, ask: AskState, reply: Reply) -> None:
-        standing = self._donor_snapshots.standing
-        is_trained = standing.clock > 0.0
+        progress = self._donor_snapshots.progress
+        is_trained = progress.clock > 0.0
         kinds = self._donor_snapshots.kinds
         kind = kinds.get(ask.part, _NO_KIND)
         is_other = kind == _NO_KIND or ask.kind not in (b"", kind.fingerprint)
@@ -181,7 +181,7 @@ class StateService(Service):
         elif is_trained and ask.prepares:
             self._prepare(sender, ask, reply)
         else:
-            reply(self._standing(ask))
+            reply(self._progress(ask))
 
     def _prepare(self, sender: bytes, ask: AskState, reply: Reply) -> None:
         copy = self._donor_snapshots.current()
@@ -198,7 +198,7 @@ class StateService(Service):
             self._offer(copy, ask, reply)
         else:
             self._donor_snapshots.want()
-            reply(self._standing(ask))
+            reply(self._progress(ask))
 
     def _offer(self, copy: DonorSnapshot, ask: AskState, reply: Reply) -> None:
         part = copy.state.parts.get(ask.part)
@@ -216,13 +216,13 @@ class StateService(Service):
         reply(offer, part.numbers)
         fault_points.reached("state.offered")
 
-    def _standing(self, ask: AskState) -> StateStanding:
-        standing = self._donor_snapshots.standing
+    def _progress(self, ask: AskState) -> StateStanding:
+        progress = self._donor_snapshots.progress
         return StateStanding(
             request=ask.request,
-            clock=standing.clock,
-            is_trained=standing.clock > 0.0,
-            is_sound=standing.loss is None or math.isfinite(standing.loss),
+            clock=progress.clock,
+            is_trained=progress.clock > 0.0,
+            is_sound=progress.loss is None or math.isfinite(progress.loss),
         )
 
     def _serve(self, sender: bytes, ask: AskPiece, reply: Reply) -> None:

@@ -15,7 +15,7 @@ from dpwa.node.node import Node
 from dpwa.state.checkpoints import CheckpointWriter
 from dpwa.state.image import State, StatePart
 from dpwa.state.joining import Inbox, Joiner
-from dpwa.state.restore import StateCompanions, StateRestore, TogetherRestore
+from dpwa.state.restore import StateRestore, StateShardGroup, TogetherRestore
 from dpwa.state.service import DonorSnapshots, StateService
 from dpwa.state.target import Origin, Target
 from dpwa.types import JsonObject
@@ -59,7 +59,7 @@ class States(Closeable):
         self._saved_at = 0  # which update was looked at last
         self._problem = ""  # of the last copy
         self._owner = os.getpid()
-        self._companions: StateCompanions | None = None
+        self._shard_group: StateShardGroup | None = None
         self._restore: StateRestore | TogetherRestore = StateRestore(
             node.name,
             self._joiner,
@@ -73,11 +73,11 @@ class States(Closeable):
         node.describe("state", self.report)
         finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
 
-    def keep_together(self, companions: StateCompanions) -> None:
+    def keep_together(self, shard_group: StateShardGroup) -> None:
         """Begin with, and hand on, what all ranks of a sharded model have of one moment."""
-        self._companions = companions
+        self._shard_group = shard_group
         if isinstance(self._restore, StateRestore):
-            self._restore = TogetherRestore(self._node.name, self._restore, companions)
+            self._restore = TogetherRestore(self._node.name, self._restore, shard_group)
 
     @property
     def may_save(self) -> bool:
@@ -101,7 +101,7 @@ class States(Closeable):
         self.origin = origin
         if origin is not None:
             self._node.rounds.resume(origin.clock, origin.updates)
-            self._donor_snapshots.standing = self._node.rounds.standing
+            self._donor_snapshots.progress = self._node.rounds.progress
             self._saved_at = origin.updates
             log.warning(  # nothing is wrong, but the losses cannot be read without it
                 "%s: starts from %s (%.1f MB in %.1f s, clock %.0f) [DPWA-W072]",
@@ -121,18 +121,18 @@ class States(Closeable):
         if self.origin is not None and not self._has_begun:
             self._restore.add(target)
 
-    def turn(self, capture: Capture, *, saves: bool = True) -> None:
+    def copy_if_due(self, capture: Capture, *, saves: bool = True) -> None:
         """Do what has become due, on the training thread: copy the state if somebody wants it.
 
         `capture` copies all parts. `saves`: the update is complete, so that it may be kept on disk.
         """
         self._has_begun = True
         self._restore.end()
-        self._donor_snapshots.standing = self._node.rounds.standing
+        self._donor_snapshots.progress = self._node.rounds.progress
         is_due = saves and self._is_checkpoint_due()
         is_wanted = self.is_wanted
-        if self._companions is not None:
-            is_wanted = saves and self._companions.wants_state
+        if self._shard_group is not None:
+            is_wanted = saves and self._shard_group.wants_state
         if not is_wanted and not is_due:
             return
         state = self._captured(capture)
@@ -168,12 +168,12 @@ class States(Closeable):
         if self._writer is None or updates == self._saved_at:
             return False
         self._saved_at = updates
-        loss = self._node.rounds.standing.loss
+        loss = self._node.rounds.progress.loss
         if loss is not None and math.isinf(loss):  # it would drive out the good ones
             return False
         if updates % self._config.checkpoint.every_steps:
             return False
-        return self._writer.is_free() if self._companions is None else self._companions.may_save
+        return self._writer.is_free() if self._shard_group is None else self._shard_group.may_save
 
     def _captured(self, capture: Capture) -> State | None:
         try:
@@ -188,7 +188,7 @@ class States(Closeable):
                 )
             return None
         rounds = self._node.rounds
-        return State(rounds.standing.clock, rounds.view.updates, parts)
+        return State(rounds.progress.clock, rounds.view.updates, parts)
 
 
 def initial_state_of(config: Config) -> str:

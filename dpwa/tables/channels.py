@@ -334,13 +334,13 @@ class ReliableChannels:
         missing_s = self._missing_s(name)
         if missing_s is None:
             return self._out[name].stalled_s(self.now) > ballots.STALLED_S
-        return missing_s > (unreachable_s if name in self._group.gone() else ballots.STALLED_S)
+        return missing_s > (unreachable_s if name in self._group.lost() else ballots.STALLED_S)
 
     def lost(self, unreachable_s: float) -> set[str]:
         """Return who has spoken in this view, and has no connection for too long."""
-        gone = self._group.gone()
+        lost = self._group.lost()
         return {
-            n for n in self._heard.intersection(gone) if (self._missing_s(n) or 0.0) > unreachable_s
+            n for n in self._heard.intersection(lost) if (self._missing_s(n) or 0.0) > unreachable_s
         }
 
     def _missing_s(self, name: str) -> float | None:

@@ -117,17 +117,17 @@ class Engine:
 
     def view_changed(self, view: GroupView) -> None:
         """Take note of a view; called with the lock of the group held."""
-        self.order(partial(self._follow, view, self._group.exits))
+        self.submit(partial(self._follow, view, self._group.exits))
 
     def link_changed(self, peer: str) -> None:
-        self.order(partial(self._mail.link_changed, peer))
+        self.submit(partial(self._mail.link_changed, peer))
 
     def hear(self, message: FromMember, payload: Frame, reply: Reply) -> None:
         """Take in a message, unless too many wait; then it will be sent again."""
         if self._inbox.qsize() < self._most_messages and not self._is_stopping:
-            self.order(partial(self._receive, message, payload, reply))
+            self.submit(partial(self._receive, message, payload, reply))
 
-    def order(self, act: Callable[[], None]) -> None:
+    def submit(self, act: Callable[[], None]) -> None:
         self._inbox.put(act)
 
     def wake(self) -> None:
@@ -379,10 +379,10 @@ class Engine:
         """Begin without who has not come in `startup_s`: a user was told so."""
         self._has_waited = True
 
-    def order_rows(self, request: int, ask: PendingRead, primary: str) -> None:
+    def request_rows(self, request: int, ask: PendingRead, primary: str) -> None:
         """Ask the primary of a shard for rows."""
         if self._has_begun:
-            self.requests.order(request, ask, primary)
+            self.requests.request_rows(request, ask, primary)
 
     # Tables
 

@@ -133,7 +133,7 @@ class Requests:
         refusal = error if message.refused else None
         self.acknowledged += self._pending.acknowledge(key, message.counter, refusal)
 
-    def order(self, request: int, ask: PendingRead, primary: str) -> None:
+    def request_rows(self, request: int, ask: PendingRead, primary: str) -> None:
         if primary == self._own:
             self._get_own(request, ask)
             return

@@ -38,7 +38,7 @@ class Table:
         self._number = number
         self.spec = spec
         self._is_in_step = is_in_step
-        self._turn = user.runtime.turn()
+        self._call_lock = user.runtime.call_lock()
         self._is_inside = False  # in step: between the two barriers of a `get`
         self._unended: tuple[bytes, np.ndarray] | None = None  # what was read there: ids, values
         self._shards = self._make(first)
@@ -93,11 +93,11 @@ class Table:
         if sync:
             user.flush(self._number, deadline)
 
-    def _read(self, parts: list[ShardRows], wanted: np.ndarray | None, rows: int) -> np.ndarray:
+    def _read(self, parts: list[ShardRows], row_ids: np.ndarray | None, rows: int) -> np.ndarray:
         """Return rows; in step, a call that timed out goes on from where it was."""
-        with self._turn:
+        with self._call_lock:
             user, deadline = self._user, self._user.deadline()
-            ids = b"all" if wanted is None else wanted.tobytes()
+            ids = b"all" if row_ids is None else row_ids.tobytes()
             if self._unended is not None and self._unended[0] != ids:
                 raise UserError(
                     "expected the `get` that has timed out, on the same rows, again [DPWA-E179]"

@@ -112,7 +112,7 @@ class User:
             self._get_in(deadline)
             if deadline.expired():
                 if not self.pending.present.is_ready:
-                    self._engine.order(self._engine.wait_no_longer)
+                    self._engine.submit(self._engine.wait_no_longer)
                 raise TableTimeoutError(
                     f"{what} did not happen in time: {self._state()} [DPWA-E183]"
                 )
@@ -173,10 +173,10 @@ class User:
 
     def make(self, number: int, spec: TableSpec) -> None:
         """Make a table, or see that all others know it."""
-        self._engine.order(partial(self._engine.make, number, spec))
+        self._engine.submit(partial(self._engine.make, number, spec))
 
     def announce(self, number: int) -> None:
-        self._engine.order(partial(self._engine.announce, number))
+        self._engine.submit(partial(self._engine.announce, number))
 
     def is_first(self, present: Present) -> bool:
         """Tell whether it is for this node to put the first values."""
@@ -297,7 +297,7 @@ class User:
         asks = {self.pending.ask(ask): (part, ask) for part in parts if (ask := reading.ask(part))}
         for request, (part, ask) in asks.items():
             primary = present.tables[reading.table].placement.primary(part.shard)
-            self._engine.order(partial(self._engine.order_rows, request, ask, primary))
+            self._engine.submit(partial(self._engine.request_rows, request, ask, primary))
         patience, got_bytes = Deadline(self.runtime, ASK_AGAIN_S), 0
 
         def is_over() -> bool | None:
@@ -354,16 +354,16 @@ class User:
             return True if present is not None and present.passed > passed else None
 
         try:
-            self._engine.order(self._engine.arrive)
+            self._engine.submit(self._engine.arrive)
             self.wait(has_passed, deadline, "a barrier")
         except TableTimeoutError as error:
             absent = self._engine.absent()
-            self._engine.order(self._engine.barriers.give_up)
+            self._engine.submit(self._engine.barriers.give_up)
             if not absent:
                 raise
             raise TableTimeoutError(
                 f"{error.text}; waited for: {', '.join(absent)} [DPWA-E189]"
             ) from None
         except BaseException:
-            self._engine.order(self._engine.barriers.give_up)
+            self._engine.submit(self._engine.barriers.give_up)
             raise

@@ -99,5 +99,5 @@ def _answer(authorizer: CurveAuthorizer, question: list[bytes]) -> list[bytes]:
     to, empty, _version, request, _domain, address, _routing, _mechanism, key = question
     public = z85.encode(key).decode()
     is_allowed = authorizer.judge(public, address.decode())
-    verdict = [b"200", b"", public.encode()] if is_allowed else [b"400", b"", b""]
-    return [to, empty, ZAP_VERSION, request, *verdict, b""]
+    status = [b"200", b"", public.encode()] if is_allowed else [b"400", b"", b""]
+    return [to, empty, ZAP_VERSION, request, *status, b""]

@@ -34,7 +34,7 @@ from dpwa.wire.messages import Message, encode
 
 class LinkState(Enum):
     IDLE = "idle"  # there is none, as there was nothing to say
-    CONNECTING = "connecting"  # no verdict yet
+    CONNECTING = "connecting"  # not known yet
     UP = "up"  # the peer has answered the handshake
     DOWN = "down"  # refused, lost or silent; it is tried again, see `is_useless`
 

@@ -287,9 +287,9 @@ class ServeSession:
         return SnapshotHeader(
             request=self.request,
             version=snapshot.version,
-            clock=snapshot.standing.clock,
-            loss=snapshot.standing.loss,
-            trace=snapshot.standing.trace,
+            clock=snapshot.progress.clock,
+            loss=snapshot.progress.loss,
+            trace=snapshot.progress.trace,
             is_finite=snapshot.is_finite,
             nbytes=snapshot.data.nbytes,
             codec=self._codec.name,

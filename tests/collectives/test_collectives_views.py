@@ -44,15 +44,15 @@ def hello(incarnation, name="w3"):
 
 
 def test_a_life_is_gone_when_its_connection_is_or_another_has_come(contacts):
-    assert not contacts.is_gone("w3", OLD)
+    assert not contacts.is_lost("w3", OLD)
     contacts.link_changed("w3", is_up=True)
     contacts.hear(hello(OLD))
-    assert not contacts.is_gone("w3", OLD)
+    assert not contacts.is_lost("w3", OLD)
     contacts.link_changed("w3", is_up=False)
-    assert contacts.is_gone("w3", OLD)
+    assert contacts.is_lost("w3", OLD)
     contacts.hear(hello(NEW))
-    assert contacts.is_gone("w3", OLD)
-    assert not contacts.is_gone("w3", NEW)
+    assert contacts.is_lost("w3", OLD)
+    assert not contacts.is_lost("w3", NEW)
 
 
 @pytest.mark.parametrize("is_up", [True, False])
@@ -60,7 +60,7 @@ def test_a_life_that_others_have_let_in_before_it_was_met_is_not_gone(contacts, 
     contacts.link_changed("w3", is_up=True)
     contacts.hear(hello(OLD))
     contacts.link_changed("w3", is_up=is_up)
-    assert not contacts.is_gone("w3", NEW)
+    assert not contacts.is_lost("w3", NEW)
 
 
 def test_a_node_that_is_met_hears_of_a_collective_only_if_it_has_part(group, told):
@@ -285,7 +285,7 @@ def test_nothing_but_its_lives_is_kept_of_a_node_that_has_left(of_cluster, there
         of_cluster.hear(hello(number.to_bytes(8, "big"), name))
         there.remove(name)
         of_cluster.link_changed(name, is_up=False)
-        assert of_cluster.is_gone(name, number.to_bytes(8, "big"))
+        assert of_cluster.is_lost(name, number.to_bytes(8, "big"))
         assert not of_cluster.is_up(name)
     assert not of_cluster._contacts
     assert len(of_cluster._departed) == REMEMBERED_DEPARTED
@@ -300,11 +300,11 @@ def test_a_node_that_comes_back_is_the_one_that_left(of_cluster, there):
     there.add("w3")
     of_cluster.link_changed("w3", is_up=True)
     assert of_cluster.incarnation("w3") == OLD
-    assert not of_cluster.is_gone("w3", OLD)
+    assert not of_cluster.is_lost("w3", OLD)
     of_cluster.link_changed("w3", is_up=False)
     of_cluster.hear(hello(NEW))
-    assert of_cluster.is_gone("w3", OLD)
-    assert not of_cluster.is_gone("w3", NEW)
+    assert of_cluster.is_lost("w3", OLD)
+    assert not of_cluster.is_lost("w3", NEW)
 
 
 def test_who_has_forgotten_this_node_meanwhile_hears_of_its_memory_again(of_cluster, told):

@@ -128,7 +128,7 @@ def test_room_that_is_not_there_is_an_os_error_and_room_that_was_given_can_be_us
     nbytes=st.integers(0, 2**64 - 1),
 )
 def test_a_header_is_read_as_it_was_written(clock, loss, **fields):
-    header = SegmentHeader(standing=TrainingProgress(clock=clock, loss=loss), **fields)
+    header = SegmentHeader(progress=TrainingProgress(clock=clock, loss=loss), **fields)
     with mmap.mmap(-1, PAGE_BYTES) as page:
         page.write(header.pack())
         assert SegmentHeader.unpack(page) == header
@@ -146,10 +146,10 @@ def test_the_newest_snapshot_is_pinned_with_all_that_was_said_of_it(shared, tmp_
     with pool_of(shared) as pool, mapped(shared, tmp_path) as memory:
         assert memory.pin(LAYOUT) is None
         for version in range(1, 6):
-            standing = TrainingProgress(clock=version / 2, loss=float(version))
-            pool.publish(LAYOUT, 8, standing, filling(7))
+            progress = TrainingProgress(clock=version / 2, loss=float(version))
+            pool.publish(LAYOUT, 8, progress, filling(7))
             with memory.pin(LAYOUT) as snapshot:
-                assert (snapshot.version, snapshot.standing) == (version, standing)
+                assert (snapshot.version, snapshot.progress) == (version, progress)
                 assert snapshot.is_finite is True
                 assert snapshot.data.tolist() == [7] * 8
 

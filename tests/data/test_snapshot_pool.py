@@ -44,8 +44,8 @@ def make_pool(request, tmp_path):
 
 
 def publish(pool, value, nbytes=8):
-    standing = TrainingProgress(clock=float(value))
-    snapshot = pool.publish(LAYOUT, nbytes, standing, filling(value % 256))
+    progress = TrainingProgress(clock=float(value))
+    snapshot = pool.publish(LAYOUT, nbytes, progress, filling(value % 256))
     return None if snapshot is None else pool.at(snapshot.version)
 
 
@@ -88,7 +88,7 @@ def test_the_newest_snapshot_is_leased_with_its_standing_and_version(make_pool):
     publish(pool, 2).release()
     with pool.newest() as snapshot:
         assert snapshot.version == 2
-        assert snapshot.standing.clock == 2.0
+        assert snapshot.progress.clock == 2.0
         assert snapshot.data.tolist() == [2] * 8
 
 
@@ -292,7 +292,7 @@ def test_no_reader_ever_sees_a_torn_snapshot(make_pool):
     def read():
         while not stop.is_set():
             with pool.newest() as snapshot:
-                if np.ptp(snapshot.data) or snapshot.data[0] != snapshot.standing.clock % 256:
+                if np.ptp(snapshot.data) or snapshot.data[0] != snapshot.progress.clock % 256:
                     torn.append(snapshot.version)
 
     readers = [threading.Thread(target=read) for _ in range(4)]
@@ -322,7 +322,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.value += 1
         lease = publish(self.pool, self.value)
         if lease is not None:
-            assert lease.snapshot.standing.clock == self.value
+            assert lease.snapshot.progress.clock == self.value
             if keep:
                 self.leases.append(lease)
             else:
@@ -343,7 +343,7 @@ class PoolMachine(RuleBasedStateMachine):
     @invariant()
     def every_lease_reads_what_was_published(self):
         for lease in self.leases:
-            expected = lease.snapshot.standing.clock % 256
+            expected = lease.snapshot.progress.clock % 256
             assert lease.snapshot.data.tolist() == [expected] * 8
 
     @invariant()

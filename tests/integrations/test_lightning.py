@@ -103,7 +103,7 @@ def test_the_loss_is_that_of_the_batch_though_gradients_are_accumulated():
     torch.nn.init.constant_(module.nets[0].bias, 3.0)
     fit(callback, module, accumulate_grad_batches=6)
     assert callback.gossip.updates == 1
-    assert callback.gossip.connection.node.rounds.standing.loss == 9.0
+    assert callback.gossip.connection.node.rounds.progress.loss == 9.0
 
 
 def test_a_training_that_fails_closes_the_node():

@@ -67,7 +67,7 @@ def test_a_peer_that_is_busy_has_heard_it_too(monkeypatch):
         eventually(lambda: are_connected(one, two))
         hold_up(one, 0.5)
         two.adapter.close()
-        assert one.node._context.peer_table.has_ended("w2")
+        assert one.node._context.peer_table.has_left("w2")
 
 
 def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts():
@@ -78,7 +78,7 @@ def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts(
         with DpwaConnection("w2", config) as two:
             eventually(lambda: is_connected(two, "w1"))
             time.sleep(1.0)  # ZeroMQ connects meanwhile, on a thread of its own
-        assert one.node._context.peer_table.has_ended("w2")
+        assert one.node._context.peer_table.has_left("w2")
         holdup.over.set()
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
         eventually(lambda: status_of(one, "w2")["health"] == "gone")

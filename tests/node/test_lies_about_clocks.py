@@ -26,7 +26,7 @@ def set_to(member, value):
 
 
 def say(member, clock):
-    member.node.rounds.merger.stand(clock=float(clock))
+    member.node.rounds.merger.set_progress(clock=float(clock))
 
 
 def met(nodes):
@@ -193,12 +193,12 @@ def test_a_version_that_cannot_be_is_no_news():
     [{"clock": c} for c in (math.nan, math.inf, -1.0, 1e300)] + [{"loss": -math.inf}],
 )
 def test_a_mapped_header_is_checked_like_one_that_is_streamed(changed):
-    def header(version=1, **standing):
-        progress = TrainingProgress(**{"clock": 3.0, "loss": 0.5, **standing})
+    def header(version=1, **told):
+        progress = TrainingProgress(**{"clock": 3.0, "loss": 0.5, **told})
         packed = SegmentHeader(bytes(NONCE_BYTES), bytes(16), version, progress, True, 8).pack()
         return SegmentHeader.unpack(packed)
 
-    assert header().standing.clock == 3.0
+    assert header().progress.clock == 3.0
     assert header(clock=MAX_CLOCK) is not None
     assert header(**changed) is None
     assert header(version=2**63) is None

@@ -84,7 +84,7 @@ def test_a_checkpoint_is_told_once():
     assert found(after(**state), after(**state)) == []
 
 
-def test_members_tell_who_comes_and_goes_and_old_graves_do_not():
+def test_members_tell_who_comes_and_goes_and_old_tombstones_do_not():
     alive = with_members(w1="alive", w2="alive", w9="dead")
     assert found(BEFORE, alive) == [("joined", "w2")]
     assert found(alive, with_members(w1="alive", w2="suspect", w9="dead")) == [("suspect", "w2")]

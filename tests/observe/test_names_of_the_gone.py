@@ -27,7 +27,7 @@ class AheadClock:
         return time.monotonic() + self.ahead_s
 
 
-class Teller:
+class Reporter:
     """A node that tells of others what a test wants.
 
     Attributes:
@@ -51,12 +51,12 @@ class Teller:
 
 
 @contextmanager
-def watching(clock, *tellers):
-    """Watch tellers, which listen on ports of their own."""
-    ports = free_ports(len(tellers))
+def watching(clock, *reporters):
+    """Watch reporters, which listen on ports of their own."""
+    ports = free_ports(len(reporters))
     with ExitStack() as stack:
-        for port, teller in zip(ports, tellers, strict=True):
-            stack.enter_context(imposter(port, teller.answer))
+        for port, reporter in zip(ports, reporters, strict=True):
+            stack.enter_context(imposter(port, reporter.answer))
         seeds = [seed_of(f"tcp://127.0.0.1:{port}") for port in ports]
         yield stack.enter_context(Watch(seeds, None, 0.05, clock))
 
@@ -74,29 +74,29 @@ def test_whom_a_watch_follows_makes_room_once_it_is_gone(monkeypatch):
     monkeypatch.setattr("dpwa.observe.watch.MOST_NODES", 3)
     clock = AheadClock()
     gone, far = ("unreachable", nowhere()), ("alive", nowhere())
-    teller = Teller("w1", gone=gone, far=far)
-    with watching(clock, teller) as watch:
+    reporter = Reporter("w1", gone=gone, far=far)
+    with watching(clock, reporter) as watch:
         eventually(lambda: names(watch) == {"w1", "gone", "far"})
-        teller.peers = {"gone": gone, "far": far, "new": ("alive", nowhere())}
+        reporter.peers = {"gone": gone, "far": far, "new": ("alive", nowhere())}
         time.sleep(0.3)
         assert names(watch) == {"w1", "gone", "far"}  # it may come back within a minute
         clock.ahead_s += GONE_S
         eventually(lambda: names(watch) == {"w1", "new", "far"})
         clock.ahead_s += GONE_S  # nothing answers there, but w1 tells that they live
-        teller.peers = {**teller.peers, "newer": ("alive", nowhere())}
+        reporter.peers = {**reporter.peers, "newer": ("alive", nowhere())}
         time.sleep(0.3)
         assert names(watch) == {"w1", "new", "far"}
 
 
 def test_a_silent_node_is_found_though_others_tell_different_addresses_of_it():
     old, older, (port,) = nowhere(), nowhere(), free_ports(1)
-    one, two = Teller("w1", lost=("unreachable", older)), Teller("w2")
+    one, two = Reporter("w1", lost=("unreachable", older)), Reporter("w2")
     clock = AheadClock()
 
     def is_tried_at(place):
         return any((n.name, n.endpoint) == ("lost", place) for n in watch.view().nodes)
 
-    with watching(clock, one, two) as watch, imposter(port, Teller("lost").answer):
+    with watching(clock, one, two) as watch, imposter(port, Reporter("lost").answer):
         eventually(lambda: is_tried_at(older))
         two.peers = {"lost": ("unreachable", old)}
         eventually(lambda: is_tried_at(old))

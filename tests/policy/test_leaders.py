@@ -283,7 +283,7 @@ def test_a_node_that_ended_long_ago_is_not_known_when_it_is_forgotten_again():
     assert heard.known(now=FORGET_S) == ()
 
 
-def test_graves_are_no_more_than_the_nodes_that_are_remembered():
+def test_tombstones_are_no_more_than_the_nodes_that_are_remembered():
     heard = reports_of(most=2)
     for name in "abc":
         heard.forget(name, now=0.0)
@@ -501,7 +501,7 @@ def test_the_leader_of_a_group_is_known_to_it_as_fast_as_that_of_all():
 def test_a_beginner_is_one_by_what_others_say_of_themselves():
     heard = after_hearing(said("a", version=10**9), said("ghost", version=2**53))
     assert not heard.is_beginner(3.0, 0.0)
-    heard.hear([said("a", version=500), said("b", version=2**53)], 0.0, teller="a")
+    heard.hear([said("a", version=500), said("b", version=2**53)], 0.0, sender="a")
     assert heard.is_beginner(3.0, 0.0)
     assert not heard.is_beginner(400.0, 0.0)
     assert not heard.is_beginner(3.0, FORGET_S)
@@ -510,17 +510,17 @@ def test_a_beginner_is_one_by_what_others_say_of_themselves():
 def test_beginners_do_not_make_each_other_old():
     heard = after_hearing(said("v", version=5000), said("k", version=6))
     for name, version in (("v", 5000), ("k", 6)):
-        heard.hear([said(name, version=version)], 0.0, teller=name)
+        heard.hear([said(name, version=version)], 0.0, sender=name)
     assert heard.is_beginner(5.0, 0.0)
 
 
 def test_one_that_is_far_ahead_of_all_others_makes_nobody_a_beginner():
     heard = after_hearing()
     for name, version in (("liar", 2**53), ("a", 30), ("b", 28)):
-        heard.hear([said(name, version=version)], 0.0, teller=name)
+        heard.hear([said(name, version=version)], 0.0, sender=name)
     assert not heard.is_beginner(20.0, 0.0)
     assert heard.is_beginner(3.0, 0.0)
-    heard.hear([said("b", version=2**52, loss=None)], 0.0, teller="b")  # without a loss
+    heard.hear([said("b", version=2**52, loss=None)], 0.0, sender="b")  # without a loss
     assert not heard.is_beginner(20.0, 0.0)
     heard.forget("a", 0.0)
     assert heard.is_beginner(20.0, 0.0)  # with one other there is nobody to contradict it

@@ -120,7 +120,7 @@ def is_doubt(status):
 
 def expected_after_news(age, told, known):
     """What news makes of a status, said in other words than the table."""
-    if known is None:  # never heard of (all is newer), or there is a grave of this version
+    if known is None:  # never heard of (all is newer), or there is a tombstone of this version
         return told if age == "newer" and told.is_member else None
     if age == "older" or (told is ALIVE and age == "same"):
         return known
@@ -134,7 +134,7 @@ def expected_after_news(age, told, known):
 
 
 def view_that_knows(status):
-    """A view in which x has a status, of version 5; `None` is a grave."""
+    """A view in which x has a status, of version 5; `None` is a tombstone."""
     if status is None:
         return view(entry(status=DEAD, version=5))
     members = view(entry(version=5))
@@ -164,7 +164,7 @@ def test_what_news_makes_of_each_status(age, told, known):
 def test_news_of_a_node_never_heard_of(told):
     members = view(entry(status=told))
     assert status_of(members) is (told if told.is_member else None)
-    # Of who was never known and is gone, a grave keeps older news away.
+    # Of who was never known and is gone, a tombstone keeps older news away.
     assert status_of_after(members, entry()) is (told if told.is_member else None)
     assert status_of_after(members, entry(version=1)) is ALIVE
 
@@ -605,7 +605,7 @@ def test_a_sleeper_accuses_nobody():
     ]
 
 
-# Graves
+# Tombstones
 
 
 def test_old_news_does_not_bring_back_whom_a_node_has_forgotten():
@@ -629,12 +629,12 @@ def test_who_is_buried_and_lives_is_told_so():
     assert members.news(rng(), to="x")[1] == x.own
 
 
-def test_a_grave_does_not_last_for_ever():
+def test_a_tombstone_does_not_last_for_ever():
     members = view(entry(status=DEAD))
-    members.tick(TIMES.grave_s - 1.0)
-    assert members.hear([entry()], TIMES.grave_s) == []
-    members.tick(TIMES.grave_s)
-    assert [c.after for c in members.hear([entry()], TIMES.grave_s)] == [ALIVE]
+    members.tick(TIMES.tombstone_s - 1.0)
+    assert members.hear([entry()], TIMES.tombstone_s) == []
+    members.tick(TIMES.tombstone_s)
+    assert [c.after for c in members.hear([entry()], TIMES.tombstone_s)] == [ALIVE]
 
 
 # What is passed on
@@ -1020,7 +1020,7 @@ class Churn(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 2**32))
     def begin(self, seed):
-        self.cluster = Cluster(seed, Times(remember_s=15.0, grave_s=10_000.0))
+        self.cluster = Cluster(seed, Times(remember_s=15.0, tombstone_s=10_000.0))
         self.cluster.start_all(self.NAMES)
         self.moved = []
 

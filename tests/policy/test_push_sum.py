@@ -15,7 +15,7 @@ from support.lossy_networks import LossyNetwork
 
 from dpwa.policy import push_sum
 from dpwa.policy.push_sum import UNIT, Mass
-from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
 
 ONE, TWO = b"pair-001", b"pair-002"
 SEED = 23
@@ -214,11 +214,11 @@ class Node:
         self.tick(now)
 
     def on_decision(self, now, peer, transaction, commit):
-        verdict = self.transactions.decided(transaction, commit)
-        if verdict is Verdict.COMMIT:
+        outcome = self.transactions.decided(transaction, commit)
+        if outcome is DecisionOutcome.COMMIT:
             self.mass.delivered(transaction)
             del self.given[transaction]
-        elif verdict is Verdict.ABORT:
+        elif outcome is DecisionOutcome.ABORT:
             self._take_back(transaction)
         self.send(now, peer, "decision_ack", transaction)
 

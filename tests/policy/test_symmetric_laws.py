@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
 
 SEED = 17
 TRIALS = 4_000
@@ -34,7 +34,7 @@ def exchange(nodes, x, rng, f, now):
     assert a.prepared(transaction)
     assert a.decide(transaction, commit=True, now=now)
     x[i] += f * (published[1] - published[0])
-    assert b.decided(transaction, commit=True) is Verdict.COMMIT
+    assert b.decided(transaction, commit=True) is DecisionOutcome.COMMIT
     x[j] += f * (published[0] - published[1])
     a.noted(transaction)
 

@@ -13,7 +13,13 @@ from support.exchanging_nodes import BUDGET_S, REMEMBER_S, Node, World, counted,
 from support.lossy_networks import HostileNetwork, LossyNetwork
 
 from dpwa.policy import transactions as transactions_module
-from dpwa.policy.transactions import MOST_COPIES, MOST_OPEN, Acceptance, Transactions, Verdict
+from dpwa.policy.transactions import (
+    MOST_COPIES,
+    MOST_OPEN,
+    Acceptance,
+    DecisionOutcome,
+    Transactions,
+)
 
 ACCEPTED, REPEATED, BUSY = Acceptance.ACCEPTED, Acceptance.REPEATED, Acceptance.BUSY
 ONE, TWO, THREE = b"pair-001", b"pair-002", b"pair-003"
@@ -154,7 +160,7 @@ def test_a_node_makes_no_transaction_with_itself():
 def test_a_repeated_proposal_gets_the_same_answer_as_long_as_the_transaction_is_open():
     transactions = answering(ready=True)
     assert transactions.accept(TWO, "a", 1.0, 3.0) is REPEATED
-    assert transactions.decided(TWO, commit=True) is Verdict.COMMIT
+    assert transactions.decided(TWO, commit=True) is DecisionOutcome.COMMIT
     assert transactions.accept(TWO, "a", 1.0, 3.0) is BUSY
     assert not transactions.ready(TWO)
 
@@ -162,20 +168,22 @@ def test_a_repeated_proposal_gets_the_same_answer_as_long_as_the_transaction_is_
 def test_a_transaction_that_was_refused_is_not_accepted_later():
     transactions = answering(ONE)
     assert transactions.accept(TWO, "c", 0.0, BUDGET_S) is BUSY
-    assert transactions.decided(ONE, commit=False) is Verdict.ABORT
+    assert transactions.decided(ONE, commit=False) is DecisionOutcome.ABORT
     assert transactions.accept(TWO, "c", 0.5, BUDGET_S) is BUSY
     assert transactions.accept(THREE, "c", 0.5, BUDGET_S) is ACCEPTED
 
 
 @pytest.mark.parametrize(
-    ("commit", "verdict", "count"),
-    [(True, Verdict.COMMIT, "committed"), (False, Verdict.ABORT, "aborted")],
+    ("commit", "outcome", "count"),
+    [(True, DecisionOutcome.COMMIT, "committed"), (False, DecisionOutcome.ABORT, "aborted")],
 )
-def test_a_decision_is_taken_once(commit, verdict, count):
+def test_a_decision_is_taken_once(commit, outcome, count):
     transactions = answering(ready=True)
-    assert transactions.decided(TWO, commit) is verdict
+    assert transactions.decided(TWO, commit) is outcome
     assert (
-        transactions.decided(TWO, commit) is transactions.decided(TWO, not commit) is Verdict.KNOWN
+        transactions.decided(TWO, commit)
+        is transactions.decided(TWO, not commit)
+        is DecisionOutcome.KNOWN
     )
     assert transactions.report()[count] == 1
     assert not transactions.is_engaged(0.5)
@@ -183,13 +191,13 @@ def test_a_decision_is_taken_once(commit, verdict, count):
 
 def test_an_abort_that_overtakes_its_proposal_wins():
     transactions = transactions_of("b")
-    assert transactions.decided(ONE, commit=False) is Verdict.UNKNOWN
+    assert transactions.decided(ONE, commit=False) is DecisionOutcome.UNKNOWN
     assert transactions.accept(ONE, "a", 0.0, BUDGET_S) is BUSY
 
 
 def test_a_commit_of_what_was_not_prepared_is_not_applied():
     transactions = answering()
-    assert transactions.decided(TWO, commit=True) is Verdict.ABORT
+    assert transactions.decided(TWO, commit=True) is DecisionOutcome.ABORT
     assert transactions.report()["unresolved"] == 1
 
 
@@ -200,7 +208,7 @@ def test_an_unprepared_transaction_ends_at_its_deadline():
     assert transactions.expire(BUDGET_S) == (TWO,)
     assert transactions.expire(BUDGET_S) == ()
     assert not transactions.ready(TWO)
-    assert transactions.decided(TWO, commit=False) is Verdict.KNOWN
+    assert transactions.decided(TWO, commit=False) is DecisionOutcome.KNOWN
     assert transactions.report()["aborted"] == 1
 
 
@@ -210,7 +218,7 @@ def test_a_prepared_transaction_stays_in_doubt_but_engages_the_node_no_longer():
     assert not transactions.is_engaged(BUDGET_S)
     assert transactions.accept(ONE, "c", BUDGET_S, 4.0) is ACCEPTED
     assert transactions.expire(3.0) == ()
-    assert transactions.decided(TWO, commit=True) is Verdict.COMMIT
+    assert transactions.decided(TWO, commit=True) is DecisionOutcome.COMMIT
     assert transactions.is_engaged(3.0)  # in the other one
 
 
@@ -218,7 +226,7 @@ def test_a_prepared_transaction_is_unresolved_when_the_decision_never_comes():
     transactions = answering(ready=True)
     assert transactions.expire(BUDGET_S + REMEMBER_S - 0.001) == ()
     assert transactions.expire(BUDGET_S + REMEMBER_S) == (TWO,)
-    assert transactions.decided(TWO, commit=True) is Verdict.KNOWN
+    assert transactions.decided(TWO, commit=True) is DecisionOutcome.KNOWN
     assert transactions.report()["unresolved"] == 1
     assert transactions.report()["committed"] == 0
 
@@ -231,7 +239,7 @@ def test_the_copies_of_transactions_in_doubt_are_bounded():
         expected = ACCEPTED if number < MOST_COPIES else BUSY
         assert transactions.accept(transaction, "a", now, now + BUDGET_S) is expected
         assert transactions.ready(transaction) is (expected is ACCEPTED)
-    assert transactions.decided(b"%8d" % 0, commit=True) is Verdict.COMMIT
+    assert transactions.decided(b"%8d" % 0, commit=True) is DecisionOutcome.COMMIT
     assert transactions.accept(b"another!", "a", now, now + BUDGET_S) is ACCEPTED
 
 
@@ -272,7 +280,7 @@ def test_transactions_that_are_not_exclusive_engage_nobody():
     assert transactions.may_commit(ONE, 0.0)  # nothing is to be prepared
     assert not transactions.may_commit(TWO, 0.0)
     assert transactions.expire(BUDGET_S) == ()  # in doubt from the start
-    assert transactions.decided(THREE, commit=True) is Verdict.COMMIT
+    assert transactions.decided(THREE, commit=True) is DecisionOutcome.COMMIT
 
 
 def draw_proposals(rng):
@@ -334,7 +342,7 @@ def test_a_peer_that_has_ended_changes_no_decision_and_nothing_in_doubt():
     assert transactions.ready(TWO)
     assert transactions.forget_peer("b", 0.2) == ()
     assert transactions.undelivered(0.2) == ((ONE, "b", True),)
-    assert transactions.decided(TWO, commit=True) is Verdict.COMMIT
+    assert transactions.decided(TWO, commit=True) is DecisionOutcome.COMMIT
 
 
 def test_what_a_peer_that_has_ended_could_not_commit_is_over():
@@ -343,7 +351,7 @@ def test_what_a_peer_that_has_ended_could_not_commit_is_over():
     assert transactions.forget_peer("b", 0.2) == ()
     assert transactions.forget_peer("c", 0.3) == (TWO,)
     assert not transactions.is_engaged(0.3)
-    assert transactions.decided(TWO, commit=True) is Verdict.KNOWN
+    assert transactions.decided(TWO, commit=True) is DecisionOutcome.KNOWN
     assert transactions.report()["aborted"] == 1
 
 
@@ -360,13 +368,13 @@ def test_finished_transactions_are_remembered_for_a_while_and_not_too_many():
     ids = [b"%8d" % number for number in range(3_000)]
     for transaction in ids:
         assert transactions.accept(transaction, "a", 0.0, BUDGET_S) is ACCEPTED
-        assert transactions.decided(transaction, commit=True) is Verdict.COMMIT
+        assert transactions.decided(transaction, commit=True) is DecisionOutcome.COMMIT
     assert all(
-        transactions.decided(transaction, commit=True) is Verdict.KNOWN
+        transactions.decided(transaction, commit=True) is DecisionOutcome.KNOWN
         for transaction in ids[-512:]
     )
     assert all(
-        transactions.decided(transaction, commit=True) is Verdict.UNKNOWN
+        transactions.decided(transaction, commit=True) is DecisionOutcome.UNKNOWN
         for transaction in ids[:-1024]
     )
 
@@ -375,11 +383,11 @@ def test_a_finished_transaction_is_forgotten_with_time():
     transactions = transactions_of("b")
     transactions.expire(0.0)
     assert transactions.accept(ONE, "a", 0.0, BUDGET_S) is ACCEPTED
-    assert transactions.decided(ONE, commit=False) is Verdict.ABORT
+    assert transactions.decided(ONE, commit=False) is DecisionOutcome.ABORT
     transactions.expire(REMEMBER_S)
-    assert transactions.decided(ONE, commit=False) is Verdict.KNOWN
+    assert transactions.decided(ONE, commit=False) is DecisionOutcome.KNOWN
     transactions.expire(2 * REMEMBER_S)
-    assert transactions.decided(ONE, commit=False) is Verdict.UNKNOWN
+    assert transactions.decided(ONE, commit=False) is DecisionOutcome.UNKNOWN
 
 
 def test_what_is_open_is_bounded():

@@ -254,10 +254,10 @@ def test_nobody_speaks_in_the_name_of_another_node(tmp_path):
             assert link.send(Goodbye(request=0, name="w2"))
             assert link.send(AskStatus(request=1))
             eventually(link.receive)  # both were read by now
-        assert not one.node._context.peer_table.has_ended("w2")
+        assert not one.node._context.peer_table.has_left("w2")
         with link_of(cluster, "w2", "w1") as link:  # its own it may say
             assert link.send(Goodbye(request=0, name="w2"))
-            eventually(lambda: one.node._context.peer_table.has_ended("w2"))
+            eventually(lambda: one.node._context.peer_table.has_left("w2"))
 
 
 def test_the_name_of_a_joining_peer_says_which_key_it_must_have(tmp_path):

@@ -86,7 +86,7 @@ class Keyed:
         shown = {
             key: report[key] for key in ("merges", "snapshots_served", "clock", "transactions")
         }
-        shown["has_ended"] = self.one.node._context.peer_table.has_ended("w2")
+        shown["has_ended"] = self.one.node._context.peer_table.has_left("w2")
         shown["peers"] = [p["name"] for p in report["peers"]]
         shown["news"] = report["news"]
         shown["heard"] = len(self.heard)
@@ -113,12 +113,12 @@ def test_with_keys_nothing_of_a_recorded_session_is_heard_over_a_new_connection(
     with keyed.two() as two:
         eventually(lambda: merged(keyed.one, two))
     eventually(
-        lambda: keyed.one.node._context.peer_table.has_ended("w2")
+        lambda: keyed.one.node._context.peer_table.has_left("w2")
     )  # its farewell is recorded too
     recorded = max(map(bytes, keyed.recorder.sessions), key=len)
     assert len(recorded) > 500
     with keyed.two():
-        eventually(lambda: not keyed.one.node._context.peer_table.has_ended("w2"))
+        eventually(lambda: not keyed.one.node._context.peer_table.has_left("w2"))
         eventually(lambda: is_connected(keyed.one, "w2"))
         keyed.recorder.cut()
     counts, state = keyed.settled()
@@ -150,7 +150,7 @@ def test_with_keys_a_farewell_is_worth_nothing_in_another_session_of_the_same_pe
         keyed.asks(link)
         before = len(keyed.recorder.sessions[-1])
         assert link.send(Goodbye(request=0, name="w2"))
-        eventually(lambda: keyed.one.node._context.peer_table.has_ended("w2"))
+        eventually(lambda: keyed.one.node._context.peer_table.has_left("w2"))
     farewell = bytes(keyed.recorder.sessions[-1][before:])
     assert farewell
     with keyed.link() as link:

@@ -74,14 +74,14 @@ def test_nobody_waits_longer_for_a_queue_than_it_wants_to(process):
     assert waited_s[0] >= 0.05
 
 
-def test_a_turn_belongs_to_one_thread_until_it_gives_it_back_though_it_waits_meanwhile(process):
+def test_a_call_lock_belongs_to_one_thread_though_it_waits_meanwhile(process):
     runtime, seen = process.runtime, []
-    turn = runtime.turn()
+    lock = runtime.call_lock()
 
     def work(name):
-        assert not turn.is_own
-        with turn:
-            assert turn.is_own
+        assert not lock.is_own
+        with lock:
+            assert lock.is_own
             seen.append(name)
             runtime.sleep(0.02)
             seen.append(name)
@@ -91,16 +91,16 @@ def test_a_turn_belongs_to_one_thread_until_it_gives_it_back_though_it_waits_mea
     assert seen[::2] == seen[1::2]
 
 
-def test_a_turn_is_given_back_by_an_error(process):
-    turn, passed = process.runtime.turn(), []
+def test_a_call_lock_is_given_back_by_an_error(process):
+    lock, passed = process.runtime.call_lock(), []
 
     def fail():
-        with pytest.raises(RuntimeError), turn:
+        with pytest.raises(RuntimeError), lock:
             raise RuntimeError
 
     def take():
         process.runtime.sleep(0.02)
-        with turn:
+        with lock:
             passed.append(True)
 
     process.run(fail, take)

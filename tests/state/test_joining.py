@@ -8,7 +8,7 @@ import pytest
 from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
 from dpwa.state import joining
-from dpwa.state.joining import MOST_WAITING, Inbox, StateTarget
+from dpwa.state.joining import MOST_WAITING, Inbox, StateRequest
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import (
@@ -24,7 +24,7 @@ def fetched(donors, most_donors=2, timeout_s=5.0, links=None, **wanted):
     """What a joiner gets of these donors, by name."""
     joiner = joiner_of(donors, most_donors, links)
     wanted = {"kind": LAYOUT.tensors, "most_bytes": LAYOUT.nbytes, "layout": LAYOUT, **wanted}
-    return joiner.fetch(StateTarget("model", **wanted), timeout_s)
+    return joiner.fetch(StateRequest("model", **wanted), timeout_s)
 
 
 def test_a_state_comes_from_two_donors_and_both_are_told_when_it_is_there():
@@ -107,25 +107,25 @@ class CutOff:
         return answers if self.left >= 0 else []
 
 
-WANTED = StateTarget("model", LAYOUT.tensors, LAYOUT.nbytes, LAYOUT)
+REQUEST = StateRequest("model", LAYOUT.tensors, LAYOUT.nbytes, LAYOUT)
 
 
 @pytest.mark.parametrize("most_donors", [1, 2])
 def test_a_fetch_that_was_cut_off_goes_on_with_what_has_come(most_donors):
     cut_off = CutOff(3, pieces=3)
     joiner = joiner_of({"w1": cut_off.donor}, most_donors)
-    result = joiner.fetch(WANTED, 0.3)
+    result = joiner.fetch(REQUEST, 0.3)
     assert result.is_late
     assert (result.fetched, result.came, result.nbytes) == (None, 3 << 20, LAYOUT.nbytes)
     missing = set(range(PIECES)) - set(cut_off.asked[:3])
     cut_off.left, cut_off.asked = PIECES, []
-    fetched = joiner.fetch(WANTED, 5.0).fetched
+    fetched = joiner.fetch(REQUEST, 5.0).fetched
     assert sorted(cut_off.asked) == sorted(missing)
     assert fetched.pieces == {"w1": PIECES}
     assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {3}
     cut_off.left, cut_off.asked = PIECES, []
     assert joiner.cut_off is None  # its memory is given back
-    assert joiner.fetch(WANTED, 5.0).fetched is not None
+    assert joiner.fetch(REQUEST, 5.0).fetched is not None
     assert len(cut_off.asked) == PIECES
 
 
@@ -133,13 +133,13 @@ def test_a_fetch_that_was_cut_off_goes_on_with_what_has_come(most_donors):
 def test_what_has_come_of_another_copy_or_part_is_not_gone_on_with(another_part):
     cut_off = CutOff(3, pieces=3)
     joiner = joiner_of({"w1": cut_off.donor}, 1)
-    assert joiner.fetch(WANTED, 0.3).came == 3 << 20
+    assert joiner.fetch(REQUEST, 0.3).came == 3 << 20
     cut_off.left, cut_off.asked = PIECES, []
     cut_off.donor.image[len(LAYOUT.header) :] = 4
     if not another_part:
         cut_off.donor.token = b"87654321"
-    wanted = replace(WANTED, part="optimizer") if another_part else WANTED
-    fetched = joiner.fetch(wanted, 5.0).fetched
+    request = replace(REQUEST, part="optimizer") if another_part else REQUEST
+    fetched = joiner.fetch(request, 5.0).fetched
     assert len(cut_off.asked) == PIECES
     assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {4}
 
@@ -148,11 +148,11 @@ def test_what_came_long_ago_is_not_put_together_with_what_others_have_now(monkey
     cut_off = CutOff(3, pieces=3)
     donors = {"w1": cut_off.donor}
     joiner = joiner_of(donors, 2)
-    assert joiner.fetch(WANTED, 0.3).came == 3 << 20
+    assert joiner.fetch(REQUEST, 0.3).came == 3 << 20
     donors["w1"] = Donor(4)
     donors["w1"].token = b"87654321"
     monkeypatch.setattr(joining, "FRESH_S", 0.2)
-    fetched = joiner.fetch(WANTED, 5.0).fetched
+    fetched = joiner.fetch(REQUEST, 5.0).fetched
     assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {4}
 
 
@@ -186,7 +186,7 @@ def test_one_donor_is_one_copy_even_if_it_is_gone_in_the_middle():
         return changes(answers)
 
     cut_off.donor.changes = gone
-    fetched = joiner.fetch(WANTED, 5.0).fetched
+    fetched = joiner.fetch(REQUEST, 5.0).fetched
     assert fetched.pieces == {"w2": PIECES}
     assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {2}
 
@@ -207,7 +207,7 @@ def test_others_are_connected_to_when_all_donors_are_gone():
             connected.append(links.update(w2=LinkState.UP))
 
     cut_off.donor.changes, joiner.connect = gone, connect
-    assert joiner.fetch(WANTED, 5.0).fetched.pieces == {"w1": 3, "w2": PIECES - 3}
+    assert joiner.fetch(REQUEST, 5.0).fetched.pieces == {"w1": 3, "w2": PIECES - 3}
     assert len(connected) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
 from support.lossy_networks import LossyNetwork
 
 BUDGET_S = 2.0
@@ -87,10 +87,10 @@ class Node:
         self.tick(now)
 
     def on_decision(self, now, peer, transaction, commit):
-        verdict = self.transactions.decided(transaction, commit)
-        if verdict is Verdict.COMMIT:
+        outcome = self.transactions.decided(transaction, commit)
+        if outcome is DecisionOutcome.COMMIT:
             self._apply(transaction)
-        if verdict in (Verdict.COMMIT, Verdict.ABORT):
+        if outcome in (DecisionOutcome.COMMIT, DecisionOutcome.ABORT):
             self._drop(transaction)
         self.send(now, peer, "decision_ack", transaction)
 

@@ -243,7 +243,7 @@ def test_an_addition_is_acknowledged_when_all_replicas_have_it(monkeypatch):
         pending = table._user.pending
         assert not pending.is_flushed(pending.marks())
         for args in held_back:
-            engine_of(made[2]).order(lambda args=args: replicate(*args))
+            engine_of(made[2]).submit(lambda args=args: replicate(*args))
         table._user.flush(0, table._user.deadline())
         assert len(set(copies_of(made).values())) == 1
 
@@ -270,7 +270,7 @@ def test_who_uses_a_table_of_which_its_primary_has_not_heard_yet_waits():
         assert not second._store.tables
         first._mail.say = say
         for item in held_back:
-            first.order(lambda item=item: say("w2", item))
+            first.submit(lambda item=item: say("w2", item))
         reading.join(10.0)
         tables[1].add(np.ones(3), sync=True)
         assert tables[0].get().tolist() == [2] * 3
@@ -379,13 +379,13 @@ def test_tables_are_cut_in_the_same_way_in_every_view():
         groups = [group_of(worker) for worker in made]
         own = [worker.connection.collectives.contacts.own for worker in made]
         for group, members in zip(groups, (own[:2], own[:2], own[2:]), strict=True):
-            group._state.around.seek = lambda *_: None  # the parts do not find each other yet
+            group._state.discovery.seek = lambda *_: None  # the parts do not find each other yet
             with group.lock:
                 group._state.enter_view(GroupView(tuple(members), 1), 1)
         alone = made[2].tables.matrix(12, 1)
         table, _ = matrices(made[:2], 12, 1)
         for group in groups:
-            del group._state.around.seek
+            del group._state.discovery.seek
 
         def are_together():
             alone.get([0])

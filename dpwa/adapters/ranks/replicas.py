@@ -72,7 +72,7 @@ class Replicas(RankGroup):
         form = given.form(failure, self.rank)
         if failure is None and self.has_node:
             has_origin = adapter._states.origin is not None
-            form = replace(form, has_origin=has_origin, **_standing(adapter.connection))
+            form = replace(form, has_origin=has_origin, **_progress(adapter.connection))
         forms = self.gather(form)
         if failure is not None:
             raise failure
@@ -141,7 +141,7 @@ class Replicas(RankGroup):
             result,
             has_changed=result is not None or versions(adapter._state) != before,
             fingerprint=adapter._state.layout.fingerprint,
-            **_standing(adapter.connection),
+            **_progress(adapter.connection),
         )
 
     def _follow(self, adapter: Adapter) -> Any:
@@ -183,7 +183,7 @@ class Replicas(RankGroup):
                 tensor.detach().copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
-def _standing(connection: DpwaConnection) -> dict[str, Any]:
+def _progress(connection: DpwaConnection) -> dict[str, Any]:
     return {
         "clock": connection.clock,
         "updates": connection.updates,

@@ -32,7 +32,7 @@ from dpwa.node.assembly import neighbours_in
 from dpwa.transport.link import LinkState
 
 
-def rail_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
+def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
     """Return the configuration of the nodes of one rank, whose members are its nodes.
 
     They listen `rank` ports further on. `seed` is that of all ranks of the member, unless the
@@ -43,7 +43,9 @@ def rail_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
     return _of_rank(config, rank, [_node_of_rank(node, rank) for node in _nodes(config)], seed)
 
 
-def rail_of_ranks(config: Config, rank: int, members: Sequence[Sequence[str]], seed: int) -> Config:
+def rank_config_of_ranks(
+    config: Config, rank: int, members: Sequence[Sequence[str]], seed: int
+) -> Config:
     """Return the configuration of the nodes of one rank, under the names of their members.
 
     The nodes of `config` are the ranks of all members, as a launcher has found them; a member has
@@ -145,8 +147,8 @@ class Shards(RankGroup):
 
     net: nn.Module
     copies: int  # how many ranks have the same shards
-    # these are companions, see `dpwa.node.fetch_targets`
-    are_there: bool = field(default=True, init=False)
+    # a `ShardGroup`, see `dpwa.node.fetch_targets`
+    is_sharded: bool = field(default=True, init=False)
     # somebody has asked a rank for a copy of the state
     wants_state: bool = field(default=False, init=False)
     may_save: bool = field(default=False, init=False)  # all ranks have time for a checkpoint
@@ -172,7 +174,7 @@ class Shards(RankGroup):
             loaded = load_config(given.config)
             loaded.require(given.name)
             with self.entered():
-                given.make(self._rail(loaded, members, seed))
+                given.make(self._rank_config(loaded, members, seed))
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
         forms = self.gather(given.form(failure, self.rank))
@@ -192,7 +194,7 @@ class Shards(RankGroup):
         self.leader_loss = adapter._leader_loss
         if self.leader_loss is not None:
             adapter._leader_loss = lambda: self._leader_loss
-        adapter._rounds.companions = self
+        adapter._rounds.shard_group = self
         adapter._states.keep_together(self)
         if adapter._states.start(adapter._training.model()) is not None:
             adapter._rounds.begin_with(b"")
@@ -212,12 +214,12 @@ class Shards(RankGroup):
         others = dict.fromkeys(map(tuple, everywhere))
         return [names, *(list(ranks) for ranks in others if list(ranks) != names)]
 
-    def _rail(self, config: Config, members: list[list[str]], seed: int) -> Config:
+    def _rank_config(self, config: Config, members: list[list[str]], seed: int) -> Config:
         if members:
             order = [node.name for node in config.nodes]
             members = sorted(members, key=lambda ranks: order.index(ranks[0]))
-            return rail_of_ranks(config, self.rank, members, seed)
-        return rail_of_members(config, self.rank, self.size, seed)
+            return rank_config_of_ranks(config, self.rank, members, seed)
+        return rank_config_of_members(config, self.rank, self.size, seed)
 
     # A call
 
@@ -348,7 +350,7 @@ def _described(arrival: Arrival | None) -> object:
     """Return what must be the same on all ranks of what has come."""
     if arrival is None:
         return None
-    whose = arrival.peer, arrival.version, arrival.standing.clock, arrival.standing.loss
+    whose = arrival.peer, arrival.version, arrival.progress.clock, arrival.progress.loss
     return (*whose, arrival.factor, arrival.takes_over, arrival.published is None)
 
 

@@ -67,7 +67,7 @@ class PartnerPrepared:
 
 
 @dataclass(frozen=True)
-class PeerEnded:
+class PeerLeft:
     """A peer has said goodbye."""
 
     name: str
@@ -95,7 +95,7 @@ Command = (
     | AddPeer
     | RemovePeer
     | PartnerPrepared
-    | PeerEnded
+    | PeerLeft
     | PassOnNews
     | Tell
     | Attach

@@ -1,4 +1,4 @@
-"""A fetch that the training thread has ordered, and what the TxThread has found for it so far."""
+"""FetchRequest: what the training thread asks for, and what the TxThread has found for it."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class FetchRequest:
 
     def __init__(
         self,
-        wanted: FetchTarget,
+        target: FetchTarget,
         deadline: Deadline,
         runtime: Runtime,
         *,
         # the transaction of a peer that this is for; `None`: the trainer's own
         collects: bytes | None = None,
     ) -> None:
-        self.wanted = wanted
+        self.target = target
         self.deadline = deadline
         self.collects = collects
-        self.first: str | None = wanted.only  # the peer to ask first
+        self.first: str | None = target.only  # the peer to ask first
         self.may_map = True  # its shared memory will do
         self._runtime = runtime
         self._changed = runtime.condition()
@@ -76,17 +76,17 @@ class FetchRequest:
 
     @property
     def layout(self) -> Layout:
-        return self.wanted.layout
+        return self.target.layout
 
     @property
     def is_finite(self) -> IsFinite | None:
-        return self.wanted.is_finite
+        return self.target.is_finite
 
     def again(self, peer: str) -> FetchRequest:
         """Return a request for a stream of the same, first of this peer, by the same deadline."""
-        order = FetchRequest(self.wanted, self.deadline, self._runtime)
-        order.first, order.may_map = peer, False
-        return order
+        request = FetchRequest(self.target, self.deadline, self._runtime)
+        request.first, request.may_map = peer, False
+        return request
 
     def take(self, timeout_s: float) -> Found | None:
         """Wait for the result and end the request; `None` when nothing comes in time."""

@@ -47,21 +47,21 @@ class Attempt:
 class FetchTask:
     """One request under way."""
 
-    def __init__(self, order: FetchRequest) -> None:
-        self.order = order
+    def __init__(self, request: FetchRequest) -> None:
+        self.request = request
         self.tried: set[str] = set()  # the peers that were asked
         self.attempt: Attempt | None = None
 
     @property
     def remaining_s(self) -> float:
-        remaining_s = self.order.deadline.remaining_s()
+        remaining_s = self.request.deadline.remaining_s()
         if self.attempt is not None and self.attempt.deadline is not None:
             remaining_s = min(remaining_s, self.attempt.deadline.remaining_s())
         return remaining_s
 
 
-def is_of_transaction(order: FetchRequest, attempt: Attempt) -> bool:
-    return attempt.transaction is not None or order.collects is not None
+def is_of_transaction(request: FetchRequest, attempt: Attempt) -> bool:
+    return attempt.transaction is not None or request.collects is not None
 
 
 _DECLINED = (Outcome.BUSY, Outcome.NOT_READY, Outcome.OTHER_ALGORITHM)
@@ -76,13 +76,13 @@ class Fetching(Protocol):
         """Go on with a fetch from the same peer, in the same transaction if it is one."""
 
     def succeeded(self, attempt: Attempt) -> None:
-        """End the order: all of it is there."""
+        """End the request: all of it is there."""
 
     def attempt_failed(self, channel: PeerChannel, outcome: Outcome, detail: str = "") -> None:
         """Charge the peer of the attempt, and ask another one."""
 
     def finish(self, outcome: Outcome) -> None:
-        """End the order under way without a snapshot."""
+        """End the request under way without a snapshot."""
 
 
 class TransactionFetches:
@@ -92,26 +92,26 @@ class TransactionFetches:
     peer that has proposed one.
     """
 
-    def __init__(self, parts: NodeContext, fetching: Fetching) -> None:
+    def __init__(self, context: NodeContext, fetching: Fetching) -> None:
         self._fetching = fetching
         self._peer_table, self._transactions, self._clock = (
-            parts.peer_table,
-            parts.transactions,
-            parts.clock,
+            context.peer_table,
+            context.transactions,
+            context.clock,
         )
-        self._most_units = UNIT * most_nodes(parts.config)
-        self._greet = parts.greeting
+        self._most_units = UNIT * most_nodes(context.config)
+        self._greet = context.greeting
 
-    def propose(self, channel: PeerChannel, order: FetchRequest, request: int) -> Attempt | None:
+    def propose(self, channel: PeerChannel, request: FetchRequest, number: int) -> Attempt | None:
         """Return an attempt that begins with a proposal; `None` if none can be made now."""
-        wanted = order.wanted
-        expires = self._clock.now() + order.deadline.remaining_s()
-        transaction = self._transactions.propose(channel.peer, wanted.own_version, expires)
+        target = request.target
+        expires = self._clock.now() + request.deadline.remaining_s()
+        transaction = self._transactions.propose(channel.peer, target.own_version, expires)
         if transaction is None:
             return None
-        terms: TransactionTerms = "exchange" if wanted.terms is Terms.EXCHANGE else "share"
-        proposal = Proposal(transaction, terms, wanted.own_version, wanted.layout, self._greet())
-        attempt = Attempt(channel, ProposeSession(request, proposal))
+        terms: TransactionTerms = "exchange" if target.terms is Terms.EXCHANGE else "share"
+        proposal = Proposal(transaction, terms, target.own_version, target.layout, self._greet())
+        attempt = Attempt(channel, ProposeSession(number, proposal))
         attempt.transaction = transaction
         return attempt
 
@@ -125,7 +125,7 @@ class TransactionFetches:
         active = self._fetching.active
         if active is None or attempt.transaction is None:
             return
-        own_clock = active.order.wanted.clock
+        own_clock = active.request.target.clock
         self._peer_table.told_clock(attempt.channel.peer, agreed.clock)
         if is_far_behind(agreed.clock, own_clock):
             self._fetching.attempt_failed(attempt.channel, Outcome.BEHIND)
@@ -141,7 +141,7 @@ class TransactionFetches:
             self._fetching.fetch(active, attempt)
             return
         attempt.version = agreed.version
-        attempt.deadline = active.order.deadline
+        attempt.deadline = active.request.deadline
         memory = self._peer_table.memory_of(attempt.channel.peer)
         if memory is not None:
             self.pin(attempt, memory)
@@ -153,7 +153,7 @@ class TransactionFetches:
         active = self._fetching.active
         if active is None:
             return
-        pinned = _pinned(active.order, attempt, memory)
+        pinned = _pinned(active.request, attempt, memory)
         if isinstance(pinned, Ended):
             self._fetching.attempt_failed(attempt.channel, pinned.outcome, pinned.detail)
         else:
@@ -163,7 +163,7 @@ class TransactionFetches:
         active = self._fetching.active
         if active is None:
             lease.release()
-        elif self._is_complete(active.order, attempt, lease):
+        elif self._is_complete(active.request, attempt, lease):
             self._fetching.succeeded(attempt)
 
     def partner_prepared(self, transaction: bytes) -> bool:
@@ -173,7 +173,7 @@ class TransactionFetches:
         if active is None or attempt is None or attempt.transaction != transaction:
             return holds is not None
         if holds:
-            self._tell_trainer(active.order, attempt)
+            self._tell_trainer(active.request, attempt)
             self._fetching.succeeded(attempt)
         return holds is not None
 
@@ -193,14 +193,14 @@ class TransactionFetches:
         else:
             self._transactions.abort(attempt.transaction)
 
-    def collect_failed(self, order: FetchRequest, channel: PeerChannel | None) -> None:
+    def collect_failed(self, request: FetchRequest, channel: PeerChannel | None) -> None:
         """Tell a peer that its snapshot cannot be had, which aborts the transaction."""
         if (
-            order.collects is not None
-            and self._transactions.collect_failed(order.collects)
+            request.collects is not None
+            and self._transactions.collect_failed(request.collects)
             and channel
         ):
-            self._say_prepared(channel, order.collects, is_there=False)
+            self._say_prepared(channel, request.collects, is_there=False)
 
     def _say_prepared(self, channel: PeerChannel, transaction: bytes, *, is_there: bool) -> None:
         message = Prepared(
@@ -208,31 +208,31 @@ class TransactionFetches:
         )
         channel.send(message)
 
-    def _is_complete(self, order: FetchRequest, attempt: Attempt, lease: Lease) -> bool:
+    def _is_complete(self, request: FetchRequest, attempt: Attempt, lease: Lease) -> bool:
         """Hand over the peer's snapshot, which stays; return whether nothing more is awaited."""
-        if order.collects is not None:
-            if self._transactions.collected(order.collects, lease):
-                self._say_prepared(attempt.channel, order.collects, is_there=True)
+        if request.collects is not None:
+            if self._transactions.collected(request.collects, lease):
+                self._say_prepared(attempt.channel, request.collects, is_there=True)
             return True
         if attempt.transaction is None or not self._transactions.complete(
             attempt.transaction, lease
         ):
             return False
-        self._tell_trainer(order, attempt)
+        self._tell_trainer(request, attempt)
         return True
 
-    def _tell_trainer(self, order: FetchRequest, attempt: Attempt) -> None:
-        order.offer(Found(attempt.channel.peer, SettledDeal()))
+    def _tell_trainer(self, request: FetchRequest, attempt: Attempt) -> None:
+        request.offer(Found(attempt.channel.peer, SettledDeal()))
 
 
-def _pinned(order: FetchRequest, attempt: Attempt, memory: PeerMemory) -> Lease | Ended:
+def _pinned(request: FetchRequest, attempt: Attempt, memory: PeerMemory) -> Lease | Ended:
     """Pin the promised snapshot in shared memory, or say why it will not do."""
-    lease = memory.pin(order.layout, attempt.version)
+    lease = memory.pin(request.layout, attempt.version)
     if lease is None or lease.snapshot.version != attempt.version:
         if lease is not None:
             lease.release()
         return Ended(Outcome.SUPERSEDED, "its snapshot is gone")
-    why_not = objection(lease.snapshot, order)
+    why_not = objection(lease.snapshot, request)
     if why_not is not None:
         lease.release()
         return why_not

@@ -62,10 +62,10 @@ class Fetcher:
         """Return when to call `keep_deadlines` again; `None`: nothing is under way."""
         return None if self.active is None else self.active.remaining_s
 
-    def pursue(self, order: FetchRequest) -> None:
+    def pursue(self, request: FetchRequest) -> None:
         self.keep_deadlines()  # of the one before
         self.give_up(Outcome.TIMED_OUT)
-        self.active = FetchTask(order)
+        self.active = FetchTask(request)
         self._ask_next_peer()
 
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
@@ -80,7 +80,7 @@ class Fetcher:
         if active is None:
             return
         attempt = active.attempt
-        is_over = active.order.deadline.expired()
+        is_over = active.request.deadline.expired()
         if attempt is not None and (is_over or attempt.has_expired):
             self._measure_stream(attempt)
         if is_over:
@@ -163,41 +163,41 @@ class Fetcher:
             return
 
     def _next_peer(self, active: FetchTask) -> str | None:
-        order = active.order
-        if order.first is not None and order.first not in active.tried:
-            return order.first
-        if order.wanted.only is not None:
+        request = active.request
+        if request.first is not None and request.first not in active.tried:
+            return request.first
+        if request.target.only is not None:
             return None
-        budget_s = order.deadline.remaining_s()
-        return self._peer_table.choose(self._rng, active.tried, order.wanted.among, budget_s)
+        budget_s = request.deadline.remaining_s()
+        return self._peer_table.choose(self._rng, active.tried, request.target.among, budget_s)
 
     def _attempt(self, active: FetchTask, channel: PeerChannel) -> None:
         """Ask a peer, now or as soon as its link is up."""
-        order, request = active.order, self.next_request()
-        if order.wanted.terms is Terms.PULL or order.collects is not None:
-            plan = channel.plan(order, self._greet())
-            active.attempt = Attempt(channel, FetchSession(request, plan))
-            active.attempt.version = order.wanted.version
+        request, number = active.request, self.next_request()
+        if request.target.terms is Terms.PULL or request.collects is not None:
+            plan = channel.plan(request, self._greet())
+            active.attempt = Attempt(channel, FetchSession(number, plan))
+            active.attempt.version = request.target.version
         else:
-            active.attempt = self.transactions.propose(channel, order, request)
+            active.attempt = self.transactions.propose(channel, request, number)
             if active.attempt is None:
                 self.finish(Outcome.BUSY)
                 return
         if channel.is_up:
             self._request(active, active.attempt)
-        elif not self._connections.keeps_all and order.wanted.only is None:
-            share_s = CONNECTED_WITHIN * order.deadline.remaining_s()
+        elif not self._connections.keeps_all and request.target.only is None:
+            share_s = CONNECTED_WITHIN * request.deadline.remaining_s()
             active.attempt.deadline = Deadline(self._clock, max(CONNECTED_WITHIN_S, share_s))
 
     def _request(self, active: FetchTask, attempt: Attempt) -> None:
-        budget_s = active.order.deadline.remaining_s()
+        budget_s = active.request.deadline.remaining_s()
         patience_s = self._peer_table.patience_s(attempt.channel.peer, budget_s)
-        request = attempt.session.request_message(int(budget_s * 1000))
-        if attempt.channel.send(request):
+        message = attempt.session.request_message(int(budget_s * 1000))
+        if attempt.channel.send(message):
             attempt.asked_at = self._clock.now()
             # An agreed transaction waits for the other side, and a round for those who are behind.
-            is_transaction = attempt.version > 0 and is_of_transaction(active.order, attempt)
-            waits = is_transaction or active.order.wanted.version > 0
+            is_transaction = attempt.version > 0 and is_of_transaction(active.request, attempt)
+            waits = is_transaction or active.request.target.version > 0
             attempt.deadline = Deadline(self._clock, budget_s if waits else patience_s)
         else:
             self.attempt_failed(attempt.channel, Outcome.UNREACHABLE)
@@ -216,15 +216,15 @@ class Fetcher:
             self._all_arrived(attempt)
 
     def _all_arrived(self, attempt: Attempt) -> None:
-        incoming, order = attempt.incoming, None if self.active is None else self.active.order
-        if order is None or incoming is None:
+        incoming, request = attempt.incoming, None if self.active is None else self.active.request
+        if request is None or incoming is None:
             self.succeeded(attempt)
             return
-        if is_of_transaction(order, attempt):
-            lease = Lease(incoming.snapshot(order.layout))
+        if is_of_transaction(request, attempt):
+            lease = Lease(incoming.snapshot(request.layout))
             self.transactions.have(attempt, lease)
             return
-        if not order.offer(Found(attempt.channel.peer, incoming)):
+        if not request.offer(Found(attempt.channel.peer, incoming)):
             self.give_up(Outcome.TIMED_OUT, charge=True)  # the trainer has gone on without it
             return
         self.succeeded(attempt)
@@ -233,12 +233,12 @@ class Fetcher:
         active, memory = self.active, attempt.channel.map(found)
         if active is None:
             return
-        self._measure_latency(active.order, attempt)
+        self._measure_latency(active.request, attempt)
         self._peer_table.share(attempt.channel.peer, memory)
-        if memory is not None and is_of_transaction(active.order, attempt):
+        if memory is not None and is_of_transaction(active.request, attempt):
             self.transactions.pin(attempt, memory)
         elif memory is not None:
-            active.order.offer(Found(attempt.channel.peer, memory))
+            active.request.offer(Found(attempt.channel.peer, memory))
             self.succeeded(attempt)
         elif attempt.channel.may_stream:
             self.fetch(active, attempt)  # the same peer again, for a stream
@@ -249,7 +249,7 @@ class Fetcher:
         active, channel = self.active, attempt.channel
         if active is None:
             return
-        self._measure_latency(active.order, attempt)
+        self._measure_latency(active.request, attempt)
         attempt.answered_at = self._clock.now()
         if not channel.may_stream:
             self._cancel()
@@ -257,30 +257,30 @@ class Fetcher:
             return
         header = announced.header
         self._peer_table.told_clock(channel.peer, header.clock)
-        if header.loss == math.inf or (active.order.is_finite and header.is_finite is False):
+        if header.loss == math.inf or (active.request.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters or buffers are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
-        if is_far_behind(header.clock, active.order.wanted.clock):
+        if is_far_behind(header.clock, active.request.target.clock):
             raise BrokenFetchError(Outcome.BEHIND)
-        if is_of_transaction(active.order, attempt):
+        if is_of_transaction(active.request, attempt):
             if header.version != attempt.version:
                 raise BrokenFetchError(Outcome.SUPERSEDED, "its snapshot is gone")
             buffer = np.empty(header.nbytes, np.uint8)  # until the trainer has merged it
-            attempt.incoming = channel.incoming(active.order, announced, buffer)
+            attempt.incoming = channel.incoming(active.request, announced, buffer)
             return
-        attempt.incoming = channel.incoming(active.order, announced, self._room(header.nbytes))
+        attempt.incoming = channel.incoming(active.request, announced, self._room(header.nbytes))
 
     def succeeded(self, attempt: Attempt) -> None:
         """All of it is there; whether it can be merged is for the node to tell and to record."""
         if attempt.asked_at is not None:
             self._peer_table.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
         if self.active is not None:
-            self.active.order.end()
+            self.active.request.end()
             self.active = None
 
-    def _measure_latency(self, order: FetchRequest, attempt: Attempt) -> None:
+    def _measure_latency(self, request: FetchRequest, attempt: Attempt) -> None:
         """Learn how long the peer took to answer, if it did not wait for others to catch up."""
-        waited = order.wanted.version > 0 and not is_of_transaction(order, attempt)
+        waited = request.target.version > 0 and not is_of_transaction(request, attempt)
         if attempt.asked_at is not None and not waited:
             latency_s = self._clock.now() - attempt.asked_at
             self._peer_table.answered_in(attempt.channel.peer, latency_s)
@@ -293,7 +293,7 @@ class Fetcher:
             self._peer_table.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
 
     def fetch(self, active: FetchTask, attempt: Attempt) -> None:
-        plan = attempt.channel.plan(active.order, self._greet())
+        plan = attempt.channel.plan(active.request, self._greet())
         session = FetchSession(self.next_request(), replace(plan, version=attempt.version))
         again = Attempt(attempt.channel, session)
         again.transaction, again.version = attempt.transaction, attempt.version
@@ -327,9 +327,9 @@ class Fetcher:
         if active is None:
             return
         self.transactions.leave(active.attempt, outcome)
-        channel = self._channels.get(active.order.wanted.only or "")
-        self.transactions.collect_failed(active.order, channel)
-        active.order.end()
+        channel = self._channels.get(active.request.target.only or "")
+        self.transactions.collect_failed(active.request, channel)
+        active.request.end()
 
     def _attempt_with(self, channel: PeerChannel) -> Attempt | None:
         attempt = None if self.active is None else self.active.attempt

@@ -47,7 +47,7 @@ class IncomingSnapshot:
         header, pieces = announced.header, announced.pieces
         self.version = header.version
         # clock and loss of the peer
-        self.standing = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
+        self.progress = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
         self.nbytes, self.start, self._stop = header.nbytes, pieces[0].start, pieces[-1].stop
         self._token = header.token
         self._codec = codec
@@ -60,7 +60,7 @@ class IncomingSnapshot:
 
     def snapshot(self, layout: Layout) -> Snapshot:
         """Return it as a snapshot of a layout, valid until the next fetch."""
-        return Snapshot(self.version, self.standing, layout, self.data, is_finite=True)
+        return Snapshot(self.version, self.progress, layout, self.data, is_finite=True)
 
     def add(self, piece: Piece, payload: Frame) -> None:
         """Raises `ProtocolError` if undecodable, `BrokenFetchError` if not finite."""

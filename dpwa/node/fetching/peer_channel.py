@@ -91,18 +91,18 @@ class PeerChannel:
         memory = self._memory  # likewise
         return 0 if memory is None else memory.nbytes
 
-    def plan(self, order: FetchRequest, greeting: Greeting) -> FetchPlan:
+    def plan(self, request: FetchRequest, greeting: Greeting) -> FetchPlan:
         """Return what to ask the peer for, and who asks."""
         codec = self._settings.codec
         return FetchPlan(
-            layout=order.layout,
+            layout=request.layout,
             codec=codec.name,
-            can_map=self._is_mappable and (order.may_map or not self.may_stream),
+            can_map=self._is_mappable and (request.may_map or not self.may_stream),
             held=0 if self._held is None else self._held.token,
-            shard=order.wanted.shard,
-            version=order.wanted.version,
+            shard=request.target.shard,
+            version=request.target.version,
             # Differences of one snapshot come in several fetches, the largest values first.
-            merged=0 if codec.is_delta else order.wanted.merged_of(self.peer),
+            merged=0 if codec.is_delta else request.target.merged_of(self.peer),
             greeting=greeting,
         )
 
@@ -120,14 +120,14 @@ class PeerChannel:
         return self._memory
 
     def incoming(
-        self, order: FetchRequest, announced: Announced, buffer: ByteArray
+        self, request: FetchRequest, announced: Announced, buffer: ByteArray
     ) -> IncomingSnapshot:
         header, held = announced.header, None
         codec = self._settings.codec
         if codec.is_delta:
             held = self._held_of(header.nbytes)
             codec = codec if header.codec == codec.name else self._settings.plain
-        return IncomingSnapshot(announced, codec, buffer, held, order.is_finite)
+        return IncomingSnapshot(announced, codec, buffer, held, request.is_finite)
 
     def follow(self) -> list[LinkState]:
         """Read the events of the connection; return the states entered since, in order."""

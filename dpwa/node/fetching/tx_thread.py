@@ -20,7 +20,7 @@ from dpwa.node.fetching.commands import (
     Detach,
     PartnerPrepared,
     PassOnNews,
-    PeerEnded,
+    PeerLeft,
     RemovePeer,
     RenewLinks,
     Stop,
@@ -190,7 +190,7 @@ class TxThread(NodeThread):
         self.bytes_received = 0
         self.late_answers = 0
 
-    def order(self, command: Command) -> None:
+    def submit(self, command: Command) -> None:
         """Hand over a command; returns at once. A new fetch replaces one still under way."""
         self._commands.put(command)
 
@@ -207,7 +207,7 @@ class TxThread(NodeThread):
         self._thread.start()
 
     def end(self) -> None:
-        self.order(Stop())
+        self.submit(Stop())
 
     def _run(self) -> None:
         self._poller.register(self._commands.receiver, zmq.POLLIN)
@@ -281,7 +281,7 @@ class TxThread(NodeThread):
                 self._remove(command.name)
             case PartnerPrepared():
                 self._partner_prepared(command)
-            case PeerEnded():
+            case PeerLeft():
                 self._ended(command.name)
             case PassOnNews():
                 self._pass_on_news()
@@ -301,13 +301,13 @@ class TxThread(NodeThread):
             case Stop():
                 self._stopping = True
 
-    def _pursue(self, order: FetchRequest) -> None:
+    def _pursue(self, request: FetchRequest) -> None:
         """Fetch, unless this node has agreed to an exchange meanwhile: that goes first."""
-        is_late = order.wanted.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
+        is_late = request.target.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
         if is_late:
-            order.end()
+            request.end()
         else:
-            self._fetcher.pursue(order)
+            self._fetcher.pursue(request)
 
     def _send(self, command: Tell) -> None:
         channel = self._channels.get(command.peer)
@@ -348,7 +348,7 @@ class TxThread(NodeThread):
 
     def _forget(self, name: str) -> None:
         # Again: this thread may have seen its connection come up after the goodbye was read.
-        self._context.peer_table.said_goodbye(name)
+        self._context.peer_table.peer_left(name)
         self._context.forget(name)
 
     def _doubt_farewells(self) -> None:
@@ -426,8 +426,8 @@ class TxThread(NodeThread):
         elif state is LinkState.DOWN:
             channel.unsent.clear()
             self._context.peer_table.share(channel.peer, None)
-            said_goodbye = self._farewells.pop(channel.peer, None) is not None
-            if said_goodbye or self._context.peer_table.has_ended(channel.peer):
+            has_left = self._farewells.pop(channel.peer, None) is not None
+            if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
         self._fetcher.link_changed(channel, state)
         self._listeners.link_changed(channel.peer, is_up=state is LinkState.UP)

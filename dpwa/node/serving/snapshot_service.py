@@ -181,7 +181,7 @@ class SnapshotService(Service):
             return
         self._own.met(fetch.name)
         self._own.hear(fetch.news)
-        lease = self._wanted(fetch)
+        lease = self._lease(fetch)
         if lease is None:
             self._decline(sender, request)
             return
@@ -203,7 +203,7 @@ class SnapshotService(Service):
         else:
             self._start(sender, request, lease)
 
-    def _wanted(self, fetch: Fetch) -> Lease | None:
+    def _lease(self, fetch: Fetch) -> Lease | None:
         """Lease what is asked for; `None` if it is not there, or not yet."""
         if fetch.origin not in ("", self._own.name):
             return None

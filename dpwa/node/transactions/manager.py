@@ -23,7 +23,7 @@ from dpwa.node.transactions.record import (
     has_diverged,
 )
 from dpwa.policy.push_sum import Mass
-from dpwa.policy.transactions import Acceptance, Transactions, Verdict
+from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
@@ -289,7 +289,7 @@ class TransactionManager:
         """Return the training clock of this node's snapshot in a transaction; 0 when it is over."""
         with self._lock:
             record = self._records.get(transaction)
-            return 0.0 if record is None else record.own.snapshot.standing.clock
+            return 0.0 if record is None else record.own.snapshot.progress.clock
 
     def collected(self, transaction: bytes, theirs: Lease) -> bool:
         """Note that the asking side's snapshot is there; return whether to say so."""
@@ -316,15 +316,15 @@ class TransactionManager:
 
     def decided(self, transaction: bytes, *, commit: bool) -> None:
         with self._lock:
-            verdict = self._transactions.decided(transaction, commit)
-            if verdict is Verdict.COMMIT:
+            outcome = self._transactions.decided(transaction, commit)
+            if outcome is DecisionOutcome.COMMIT:
                 self._settle(transaction)
-            elif verdict is Verdict.ABORT:
+            elif outcome is DecisionOutcome.ABORT:
                 self._take_back(transaction)
 
     # Both
 
-    def gone(self, peer: str) -> None:
+    def forget(self, peer: str) -> None:
         with self._lock:
             for transaction in self._transactions.forget_peer(peer, self._clock.now()):
                 self._take_back(transaction)

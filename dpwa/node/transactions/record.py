@@ -60,9 +60,9 @@ class AgreedTerms:
 
 def agreement(record: TransactionRecord, *, is_new: bool) -> AgreedTerms:
     own = record.own.snapshot
-    return AgreedTerms(own.version, own.standing.clock, record.units, is_new)
+    return AgreedTerms(own.version, own.progress.clock, record.units, is_new)
 
 
 def has_diverged(own: Lease) -> bool:
     """Tell whether nobody would take this snapshot."""
-    return own.snapshot.is_finite is False or own.snapshot.standing.loss == math.inf
+    return own.snapshot.is_finite is False or own.snapshot.progress.loss == math.inf

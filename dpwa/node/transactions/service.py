@@ -60,7 +60,7 @@ class Collector:
         return can_collect and not self._peer_table.is_quarantined(message.name)
 
     def __call__(self, message: Propose, layout: Layout) -> None:
-        wanted = FetchTarget(
+        target = FetchTarget(
             layout=layout,
             clock=self._transactions.clock_of(message.transaction),
             is_finite=self._transactions.is_finite,
@@ -70,8 +70,8 @@ class Collector:
         deadline = Deadline(
             self._runtime, min(message.budget_ms / 1000, self._transactions.longest_s)
         )
-        order = FetchRequest(wanted, deadline, self._runtime, collects=message.transaction)
-        self._tx.order(order)
+        request = FetchRequest(target, deadline, self._runtime, collects=message.transaction)
+        self._tx.submit(request)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Dead nodes are remembered for `remember_s`, and tried again: at first after 1 s, then twice as long
 each time, up to 2.5 s, or 30 s if there are 16 or more (`Trials`). When they are forgotten, their
-last entry is kept for `grave_s` (`Forgotten`): of such a node only what is newer is listened to. So
+last entry is kept for `tombstone_s` (`Forgotten`): of such a node only newer news counts. So
 old news brings nobody back, unless somebody passes it on who has not listened for as long as that;
 then it lasts until the dead node does not answer. Gone nodes that this one never knew are forgotten
 at once: each passes on only the deaths of those whom it knew alive, so that news of them dies out.

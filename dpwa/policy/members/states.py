@@ -68,7 +68,7 @@ class Times:
     suspect_after_s: float = 4.0  # it is suspected
     dead_after_s: float = 3.0  # a suspect that was not heard from, and has not contradicted
     remember_s: float = 3600.0  # a dead node is forgotten
-    grave_s: float = 7200.0  # it is no longer known who was forgotten
+    tombstone_s: float = 7200.0  # it is no longer known who was forgotten
     retry_first_s: float = 1.0  # a dead node is tried again for the first time
     # the longest pause between two trials of one node, if few are remembered
     retry_few_s: float = 2.5
@@ -107,7 +107,8 @@ class Event(Enum):
 
 
 _ALIVE, _SUSPECT, _DEAD, _LEFT = MemberStatus
-_NONE = None  # unknown: never heard of, or forgotten; if it was said to be gone, there is a grave
+# unknown: never heard of, or forgotten; if it was said to be gone, there is a tombstone
+_NONE = None
 
 # fmt: off
 _TABLE: dict[Event, tuple[MemberStatus | None, ...]] = {

@@ -83,7 +83,7 @@ class Membership:
         self._times = times or Times()
         self._most = most
         self._records: dict[str, MemberRecord] = {}
-        self._forgotten = Forgotten(self._times.grave_s, most)
+        self._forgotten = Forgotten(self._times.tombstone_s, most)
         self._health, self._claims, self._newcomers = LocalHealth(), Claims(), Claims()
         self._trials = Trials(self._times)
         self._digest: bytes | None = None
@@ -317,7 +317,7 @@ class Membership:
         """Take in a node that is unknown, or bury it."""
         status = after(event, None)
         if status is None:
-            if event in NEWER:  # or hearsay of the same death would keep its grave for ever
+            if event in NEWER:  # or hearsay of the same death would keep its tombstone for ever
                 self._forgotten.keep(news, now)
             return []
         changes = self._make_room(now, is_certain=is_certain)

@@ -230,7 +230,7 @@ class NodesRun:
         x = self.parameters[node.index : node.index + 1]
         training = ArrayTraining(connection, x[0], self._scaled)
         node.has_taken_over = training.take_over()
-        node.turn, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
+        node.advanced, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
         rounds = self.spec.scenario.rounds or math.inf
         while node.updates < rounds:  # in all its lives
             self.update(node, runtime, training, x)
@@ -269,8 +269,8 @@ class NodesRun:
         """Wait until all have taken this round, if they take them together."""
         if self._is_lockstep:
             self._pass_turns()
-            while node.turn is not None and node.pace > self._slowest():
-                node.turn.wait()
+            while node.advanced is not None and node.pace > self._slowest():
+                node.advanced.wait()
 
     def _slowest(self) -> int:
         """Return in which round those are that hold up the others."""
@@ -279,8 +279,8 @@ class NodesRun:
     def _pass_turns(self) -> None:
         if self._is_lockstep:
             for node in self.nodes:
-                if node.turn is not None:
-                    node.turn.notify_all()
+                if node.advanced is not None:
+                    node.advanced.notify_all()
 
     def kill(self, node: SimulatedNode) -> None:
         """End a node without a word."""
@@ -404,7 +404,7 @@ class SimulatedNode:
         self.pace = 0  # in which round it is, where all take them together
         # its process trains; has begun where its peers had come to
         self.has_joined = self.has_taken_over = False
-        self.turn: Condition | None = None  # notified when others have come further
+        self.advanced: Condition | None = None  # notified when others have come further
         self.runtime: VirtualRuntime | None = None
         self.connection: DpwaConnection | None = None
         self._merges = self._served = 0
@@ -428,7 +428,7 @@ class SimulatedNode:
         """Clear up after a process that has ended, one way or the other."""
         runtime, connection = self.runtime, self.connection
         self._merges, self._served = self.report()
-        self.runtime = self.connection = self.turn = None
+        self.runtime = self.connection = self.advanced = None
         self.has_joined = self.has_taken_over = self.is_done = False
         if runtime is not None:
             runtime.end()

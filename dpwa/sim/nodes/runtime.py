@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import zmq
 
 from dpwa.errors import UserError
-from dpwa.runtime import Condition, Turn, Waker
+from dpwa.runtime import CallLock, Condition, Waker
 from dpwa.sim.nodes.zeromq import VirtualContext, VirtualPoller, VirtualSocket
 from dpwa.virtual_network import VirtualNetwork
 
@@ -71,8 +71,8 @@ class VirtualRuntime:
     def condition(self) -> Condition:
         return VirtualCondition(self)
 
-    def turn(self) -> Turn:
-        return VirtualTurn(self)
+    def call_lock(self) -> CallLock:
+        return VirtualCallLock(self)
 
     def waker(self) -> Waker:
         return VirtualWaker(self)
@@ -284,7 +284,7 @@ class VirtualCondition(Condition):
         _wake(self._sleepers)
 
 
-class VirtualTurn(Turn):
+class VirtualCallLock(CallLock):
     def __init__(self, runtime: VirtualRuntime) -> None:
         self._runtime = runtime
         self._changed = VirtualCondition(runtime)

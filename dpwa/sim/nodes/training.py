@@ -40,7 +40,7 @@ class ArrivedValues:
         self, arrival: Arrival, model: ArrayValues, clip: ClipRadius | None = None
     ) -> None:
         self.peer = arrival.peer
-        self.standing = arrival.standing
+        self.standing = arrival.progress
         self.factor = arrival.factor
         self.distance = 0.0
         self._arrival = arrival
@@ -137,7 +137,7 @@ class ArrayTraining:
         rounds.begin(loss)
         self._publish_and_ask()
         self._has_sent = True
-        self._states.turn(self._capture)
+        self._states.copy_if_due(self._capture)
 
     def _publish_and_ask(self) -> None:
         rounds, view = self.rounds, self.rounds.view
@@ -161,7 +161,7 @@ class ArrayTraining:
         for ask in self._algorithm.more:
             self.rounds.ask_anew(ask, self._layout, self._terms)
             self.rounds.wait(None, self._merge)
-        self._states.turn(self._capture, saves=False)
+        self._states.copy_if_due(self._capture, saves=False)
 
     def _write(self, values: ArrayValues, slot: ByteArray) -> FinishedCopy:
         self._scaled.fill(slot.view(DTYPE), values.array)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dpwa.policy.transactions import Acceptance, Verdict
+from dpwa.policy.transactions import Acceptance, DecisionOutcome
 from dpwa.sim.rules.fetches import TRANSACTION_BYTES, AsyncFetch, Fetches
 from dpwa.sim.rules.participant import ArrayArrival, ArraySnapshot, Participant
 
@@ -186,9 +186,9 @@ class Exchanges(Fetches):
         peer, node, transaction = exchange.peer, exchange.fetch.node, exchange.transaction
         if not self.fleet.is_alive[peer.number]:
             return
-        verdict = peer.transactions.decided(transaction, commit=True)
+        outcome = peer.transactions.decided(transaction, commit=True)
         self.fleet.count(peer.number, node.number, self.sizes.notes)
-        if verdict is Verdict.COMMIT:
+        if outcome is DecisionOutcome.COMMIT:
             self._traded[peer.number] = exchange.theirs.version
             peer.inbox.append(ArrayArrival(node, exchange.mine, exchange.theirs.values))
         node.transactions.noted(transaction)

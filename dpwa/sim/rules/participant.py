@@ -56,7 +56,7 @@ class ArraySnapshot:
 
     values: ArrayValues
     buffers: ArrayValues
-    standing: TrainingProgress
+    progress: TrainingProgress
     version: int
 
 
@@ -84,7 +84,7 @@ class ArrayReceived:
 
     @property
     def standing(self) -> TrainingProgress:
-        return self.snapshot.standing
+        return self.snapshot.progress
 
     def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
         model, part = self.own.model.array, self.part
@@ -243,9 +243,9 @@ class Participant:
         values = self.algorithm.publishes(self)
         self.published = None if values is None else cast(ArrayValues, values).clone()
         if self.published is not None:
-            standing = TrainingProgress(self.clock, self.loss)
+            progress = TrainingProgress(self.clock, self.loss)
             buffers = self.buffers.clone()
-            self.snapshot = ArraySnapshot(self.published, buffers, standing, self.updates)
+            self.snapshot = ArraySnapshot(self.published, buffers, progress, self.updates)
             self.mass.published()
 
     def asks(self) -> list[Ask]:
@@ -271,7 +271,7 @@ class Participant:
         self.begin()
 
     def _merge(self, arrival: ArrayArrival) -> None:
-        theirs, factor = arrival.snapshot.standing, self._factor(arrival)
+        theirs, factor = arrival.snapshot.progress, self._factor(arrival)
         if self._rules.minds_beginners and not arrival.units:
             if is_far_behind(theirs.clock, self.clock):
                 return
@@ -296,7 +296,7 @@ class Participant:
     def _jump_to(self, arrival: ArrayArrival) -> None:
         """Take all of who is far ahead, and begin anew with the algorithm."""
         self.model.copy_(arrival.snapshot.values)
-        self.clock = arrival.snapshot.standing.clock
+        self.clock = arrival.snapshot.progress.clock
         self.algorithm = self._rules.make_algorithm()
         self._count(arrival.peer.name, 1.0)
 
@@ -312,7 +312,7 @@ class Participant:
             rules.rule,
             rules.rule_options,
             own,
-            arrival.snapshot.standing,
+            arrival.snapshot.progress,
             rules.divergence_threshold,
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 from dpwa.algorithms import Algorithm, Ask, Terms, algorithm
 from dpwa.policy.interpolation import interpolation
 from dpwa.policy.topology import Topology, neighbours_of, topology
-from dpwa.policy.transactions import Acceptance, Verdict
+from dpwa.policy.transactions import Acceptance, DecisionOutcome
 from dpwa.sim.rules.participant import ArrayArrival, Floats, NodeRules, Participant
 from dpwa.types import NoOptions, StrictModel
 
@@ -116,8 +116,8 @@ class Swarm:
         """End the round: what has come is merged."""
         for asker, answerer, transaction in self._transactions:
             _expect(asker.transactions.decide(transaction, commit=True, now=self.now))
-            verdict = answerer.transactions.decided(transaction, commit=True)
-            _expect(verdict is Verdict.COMMIT)
+            outcome = answerer.transactions.decided(transaction, commit=True)
+            _expect(outcome is DecisionOutcome.COMMIT)
             asker.transactions.noted(transaction)
         self._transactions.clear()
         for worker in workers:

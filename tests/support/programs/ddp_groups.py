@@ -99,7 +99,7 @@ def gossip(net, name, rank, config, folder):
         has_agreed = gossip_until_alike(net, adapter, rank, folder)
         found = {**told(net, adapter), "has_agreed": has_agreed, "repr": repr(adapter)}
         if rank == 0:
-            found["loss"] = adapter.connection.node.rounds.standing.loss
+            found["loss"] = adapter.connection.node.rounds.progress.loss
     try:
         adapter.update_send(0.1)
     except DpwaError as error:
