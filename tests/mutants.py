@@ -96,7 +96,7 @@ MUTANTS = [
         "tests/policy/test_leaders.py",
     ),
     Mutant(
-        "incarnation", "policy/members/claims.py",
+        "incarnation", "policy/members/view.py",
         "return own._replace(incarnation=news.incarnation + 1, version=0)",
         "return own._replace(incarnation=news.incarnation, version=0)",
         "tests/policy/test_membership.py",
