@@ -210,7 +210,7 @@ MUTANTS = [
         "tests/adapters/test_pytorch.py tests/node/test_peer_faults.py",
     ),
     Mutant(
-        "divergence", "node/transactions/record.py",
+        "divergence", "node/transactions/manager.py",
         "return own.snapshot.is_finite is False or own.snapshot.standing.loss == math.inf",
         "return own.snapshot.is_finite is False",
         "tests/node/test_transactions_between_nodes.py::"
