@@ -37,9 +37,12 @@ from dpwa.wire.fetching import (
     FetchSession,
     InSharedMemory,
     PieceArrived,
+    Proposal,
+    ProposalAgreed,
+    ProposeSession,
+    TransactionTerms,
 )
 from dpwa.wire.messages import Cancel, Message
-from dpwa.wire.proposing import Proposal, ProposalAgreed, ProposeSession, TransactionTerms
 from dpwa.wire.transaction_messages import Prepared
 
 
