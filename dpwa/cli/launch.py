@@ -421,7 +421,7 @@ def _ray_run(
     """Yield what is to run in actors of Ray, as long as these are there."""
     from dpwa.config import NodeConfig
     from dpwa.launch.configs import write_config
-    from dpwa.launch.environment import carried
+    from dpwa.launch.engine import carried
     from dpwa.launch.ray_engine import RayEngine, connected, place_actors
 
     names = [f"w{number}" for number in range(1, count + 1)]
@@ -442,7 +442,7 @@ def _ray_run(
 def _folder() -> Iterator[Path]:
     """Make a folder for a configuration; settings that name files stay relative to this one."""
     from dpwa.launch.configs import run_folder
-    from dpwa.launch.environment import absolute_paths
+    from dpwa.launch.engine import absolute_paths
 
     os.environ.update(absolute_paths(os.environ, Path.cwd()))
     with run_folder() as folder:
