@@ -28,7 +28,7 @@ from dpwa.config import Config
 from dpwa.data.shared_memory import sweep
 from dpwa.errors import DpwaError, UserError
 from dpwa.launch import LaunchSpec, run_nodes
-from dpwa.launch.environment import available_cores
+from dpwa.launch.engine import available_cores
 from dpwa.launch.ports import free_ports
 from dpwa.launch.stopping import PASSED_ON
 from dpwa.lifecycle import Closeable

@@ -96,7 +96,7 @@ MUTANTS = [
         "tests/policy/test_leaders.py",
     ),
     Mutant(
-        "incarnation", "policy/members/claims.py",
+        "incarnation", "policy/members/view.py",
         "return own._replace(incarnation=news.incarnation + 1, version=0)",
         "return own._replace(incarnation=news.incarnation, version=0)",
         "tests/policy/test_membership.py",
@@ -210,7 +210,7 @@ MUTANTS = [
         "tests/adapters/test_pytorch.py tests/node/test_peer_faults.py",
     ),
     Mutant(
-        "divergence", "node/transactions/record.py",
+        "divergence", "node/transactions/manager.py",
         "return own.snapshot.is_finite is False or own.snapshot.progress.loss == math.inf",
         "return own.snapshot.is_finite is False",
         "tests/node/test_transactions_between_nodes.py::"

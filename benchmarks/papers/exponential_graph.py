@@ -7,9 +7,8 @@ import random
 import numpy as np
 from claims import Claim, Paper, main, verdict
 
-from dpwa.policy.topology import Topology, topology
-from dpwa.policy.topology.mixing import mixing_matrix, second_modulus
-from dpwa.policy.topology.rules import log2_ceiling
+from dpwa.policy.mixing import mixing_matrix, second_modulus
+from dpwa.policy.topology import Topology, log2_ceiling, topology
 from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 from dpwa.types import NoOptions
 

@@ -18,8 +18,8 @@ from claims import Claim, Paper, main, verdict
 from dpwa.config import load_config
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.asynchronous import AsynchronousRun
-from dpwa.sim.rules.recorder import Moment
 from dpwa.sim.rules.wire_sizes import WireSizes
+from dpwa.sim.samples import Moment
 from dpwa.sim.scenario import RunSpec, Scenario, node_name
 from dpwa.sim.tasks import TASKS, make_task
 

@@ -7,8 +7,8 @@ import random
 import numpy as np
 from claims import Claim, Paper, main, verdict
 
+from dpwa.policy.mixing import pull_matrix, stationary_weights
 from dpwa.policy.topology import EdgeList, edges_topology, topology
-from dpwa.policy.topology.mixing import pull_matrix, stationary_weights
 from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 LR = 0.01

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dpwa.algorithms.collective import Collective
-from dpwa.algorithms.uneven_steps import UnevenSteps
+from dpwa.algorithms.collective import Collective, UnevenSteps
 from dpwa.data.layout import Layout
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray

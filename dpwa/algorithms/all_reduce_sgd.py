@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dpwa.algorithms.collective import Collective
-from dpwa.algorithms.uneven_steps import UnevenSteps
+from dpwa.algorithms.collective import Collective, UnevenSteps
 
 
 class AllReduceSGD:

@@ -1,9 +1,29 @@
-"""What synchronous algorithms need of a node: collectives among those who are left."""
+"""What synchronous algorithms need of a node: collectives among those who are left.
+
+With `UnevenSteps` nodes take steps together, not all of them equally many, and go on when some of
+them die. A collective ends alike for all who live through it, either with its result or with
+`PeerLost`. So all of them learn at the same place of the sequence that somebody is lost. What each
+does then depends on nothing but the call that has failed:
+
+- `all_reduce` and `join` are called again. Those who have joined join again, the others reduce
+  again: nobody has passed a collective that failed for another.
+- After a failed `all_gather` or `broadcast` all go back to the `all_gather`, as the node to copy
+  from may be the one that died. All who take part were in the same call, since nobody begins to
+  copy before all have joined (or, at the very first step, only those who have not joined copy, and
+  the others join again).
+
+A node that comes in later, or was left behind, does not know where the others are. So it must first
+synchronize: that begins with `join`, which is in step with whatever the others do. It waits,
+contributes nothing, and gets their values when they synchronize next.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, TypeVar
+
+from dpwa.errors import LeftBehindError, ParametersError, PeerLost, UserError
 
 ReduceOp = Literal["sum", "mean", "max", "min"]
 
@@ -59,3 +79,95 @@ class Collective(Protocol):
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
         """Take part in what the others do without contributing, until all have joined."""
         ...
+
+
+Result = TypeVar("Result")
+
+LEFT_BEHIND = -1
+
+
+class UnevenSteps:
+    """The steps of one node among its peers.
+
+    Nodes that have synchronized as often are of one generation, and only among these do numbers of
+    steps compare. `taken` counts the steps since then, `nodes` how many nodes there were. All
+    collectives have one `tag`, as who has joined serves one tag only.
+    """
+
+    def __init__(self, node: Collective, tag: str) -> None:
+        self._node = node
+        self._tag = tag
+        self._generation = 0
+        self.taken = 0
+        self.nodes = node.world_size
+
+    def begin(self, value: Any) -> None:
+        """Copy the value of the first node; all who have not joined call it before any step."""
+        self._refuse_if_left_behind()
+        self._repeated(lambda: self._copy_newest(value), self._node.world_size)
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the others have gone on without this node, and it has not synchronized since."""
+        return self._generation == LEFT_BEHIND
+
+    def reduce(self, value: Any, op: ReduceOp, *, is_waiting: bool = False) -> int:
+        """Reduce a value in place over all who take this step; return how many they are.
+
+        With `is_waiting` this node only waits for others, and may see more peers die and come back
+        than there are nodes. `UserError`: it was left behind, and has not synchronized since.
+        """
+        self._refuse_if_left_behind()
+        result, contributors = self._repeated(
+            lambda: self._node.all_reduce(value, op, tag=self._tag),
+            math.inf if is_waiting else self._node.world_size,
+        )
+        _check_in_place(value, result)
+        return contributors
+
+    def synchronize(self, value: Any) -> None:
+        """Wait until nobody has a step left; then copy the value of who has taken the most.
+
+        The lowest rank of several. Copies are equal bit by bit, and steps count from 0 again.
+        """
+        # Who waits may see more peers die and come back than there are nodes.
+        self._repeated(lambda: self._node.join(tag=self._tag), math.inf)
+        self._repeated(lambda: self._copy_newest(value), self._node.world_size)
+
+    def _copy_newest(self, value: Any) -> None:
+        said = self._node.all_gather([self._generation, self.taken], tag=self._tag)
+        newest = max(said, key=lambda name: tuple(said[name]))  # the first of equals
+        result = self._node.broadcast(value, newest, tag=self._tag)
+        self._generation = max(generation for generation, _ in said.values()) + 1
+        self.taken = 0
+        self.nodes = len(said)
+        _check_in_place(value, result)
+
+    def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
+        """Do it; again among the survivors, at most so often, each time that peers are lost."""
+        left = most
+        while True:
+            try:
+                return operation()
+            except LeftBehindError:
+                self._generation = LEFT_BEHIND
+                raise
+            except PeerLost:
+                if left < 1:
+                    raise
+                left -= 1
+
+    def _refuse_if_left_behind(self) -> None:
+        if self.is_left_behind:
+            raise UserError(
+                f"{self._tag}: the others have gone on without {self._node.name}, whose values are "
+                "out of date; expected synchronize_parameters before the next step [DPWA-E166]"
+            )
+
+
+def _check_in_place(value: Any, result: Any) -> None:
+    if result is not value:
+        raise ParametersError(
+            "values are changed in place: expected tensors and writable arrays, not numbers"
+            " [DPWA-E160]"
+        )

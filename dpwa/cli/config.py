@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.files import write_new
 from dpwa.cli.help import HelpGroup
+from dpwa.cli.screen import write_new
 from dpwa.errors import UserError
 
 app = typer.Typer(

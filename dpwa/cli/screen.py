@@ -2,7 +2,7 @@
 
 On a terminal that is too narrow for a table, each row becomes a few lines of its own, so that no
 word is broken. Where standard output is no terminal, lines are as long as they need to be: one row
-is one line, for `grep`, `cut` and `less`.
+is one line, for `grep`, `cut` and `less`. Files that people may have changed are not overwritten.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+from pathlib import Path
+
+import typer
+
+from dpwa.errors import UserError
 
 ANY_WIDTH = 4000  # columns of a file or a pipe, which have no edge
 LEAST_TEXT = 20  # columns for a cell of several words
@@ -118,3 +123,21 @@ def _records(
         parts.append(plain(name))
         parts += [Padding(plain(line), (0, 0, 0, 2), expand=False) for line in lines if line]
     return Group(*parts)
+
+
+def require_new(output: Path, *, force: bool) -> None:
+    """Refuse to overwrite a file without `force`; before the work whose result it is to have."""
+    if not force and os.path.lexists(output):
+        raise UserError(f"{output}: exists already; --force overwrites it [DPWA-E023]")
+
+
+def write_new(output: Path, text: str, *, force: bool) -> None:
+    """Write a file, and say so; one that exists is overwritten with `force` only."""
+    require_new(output, force=force)
+    try:
+        # "x" leaves no moment between looking for the file and creating it.
+        with output.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written ({error.strerror}) [DPWA-E024]") from None
+    typer.echo(f"{output}: written", err=True)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import JsonOption
-from dpwa.cli.completion import scenario_names
+from dpwa.cli.asking import JsonOption, scenario_names
 from dpwa.cli.help import HelpGroup
 from dpwa.cli.sim_calibrate import calibrate
 from dpwa.errors import UserError

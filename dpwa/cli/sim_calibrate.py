@@ -13,7 +13,7 @@ import typer
 
 from dpwa.cli import screen
 from dpwa.cli.asking import JsonOption
-from dpwa.cli.files import require_new, write_new
+from dpwa.cli.screen import require_new, write_new
 
 if TYPE_CHECKING:
     from dpwa.sim.calibration.calibrate import Calibration

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
-from dpwa.cli.completion import node_names
+from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node_names, run_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

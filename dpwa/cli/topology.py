@@ -166,8 +166,7 @@ def _placed(
 ) -> tuple[Topology, tuple[str, ...]]:
     """Return the topology and the names of its nodes, those of its file if it has one."""
     from dpwa.config.graphs import read_edges
-    from dpwa.policy.topology import edges_topology
-    from dpwa.policy.topology.rules import FileOptions
+    from dpwa.policy.topology import FileOptions, edges_topology
 
     if not isinstance(options, FileOptions):
         return topology, tuple(f"w{number}" for number in range(1, (nodes or DEFAULT_NODES) + 1))

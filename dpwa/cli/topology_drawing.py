@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpwa.cli.topology_report import Description, Neighbours, title_of
 from dpwa.errors import UserError
-from dpwa.policy.topology.rules import LatticeOptions, StarOptions, columns_of
+from dpwa.policy.topology import LatticeOptions, StarOptions, columns_of
 from dpwa.types import StrictModel
 
 if TYPE_CHECKING:

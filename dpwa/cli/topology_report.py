@@ -13,9 +13,8 @@ from pydantic_core import PydanticUndefined
 from dpwa.cli import screen
 from dpwa.config.graphs import disconnection
 from dpwa.config.problems import listing
-from dpwa.policy.topology import Topology, neighbours_of, topology, topology_names
-from dpwa.policy.topology.mixing import Figures, Matrix, figures_of, mixing_matrix
-from dpwa.policy.topology.rules import FileOptions
+from dpwa.policy.mixing import Figures, Matrix, figures_of, mixing_matrix
+from dpwa.policy.topology import FileOptions, Topology, neighbours_of, topology, topology_names
 from dpwa.types import JsonObject, StrictModel
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from pathlib import Path
 from dpwa.config.problems import Place, Problems, shown, suggestion
 from dpwa.config.tree import read_text
 from dpwa.errors import ConfigError, UserError
-from dpwa.policy.topology import EdgeList, Topology, edges_topology, topology
-from dpwa.policy.topology.rules import FileOptions
+from dpwa.policy.topology import EdgeList, FileOptions, Topology, edges_topology, topology
 from dpwa.types import StrictModel
 
 _NAME = r"[A-Za-z0-9._-]+"
@@ -73,7 +72,7 @@ def require_connected(topology: Topology, options: StrictModel, names: Sequence[
 
     Also if the topology does not fit this number of nodes.
     """
-    from dpwa.policy.topology.mixing import period_adjacency, unreachable
+    from dpwa.policy.mixing import period_adjacency, unreachable
 
     pair = unreachable(period_adjacency(topology, options, len(names)))
     if pair is not None:

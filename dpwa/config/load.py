@@ -45,7 +45,7 @@ from dpwa.config.tree import (
 )
 from dpwa.errors import ConfigError, UserError
 from dpwa.lifecycle import ENDING
-from dpwa.policy.topology.rules import FileOptions
+from dpwa.policy.topology import FileOptions
 from dpwa.types import StrictModel
 
 RESERVED = (

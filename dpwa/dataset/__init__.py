@@ -1,6 +1,5 @@
 """Data sets that nodes share: handed out in ranges by `SharedSampler`, or cut up by `shard`."""
 
-from dpwa.dataset.sampler import SharedSampler
-from dpwa.dataset.shards import shard
+from dpwa.dataset.sampler import SharedSampler, shard
 
 __all__ = ["SharedSampler", "shard"]

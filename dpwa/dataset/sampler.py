@@ -1,4 +1,4 @@
-"""SharedSampler: each item of a data set is seen once an epoch, by one of several nodes."""
+"""SharedSampler: each item is seen once an epoch, by one of several nodes; shard: fixed parts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, Subset
 
 from dpwa.connection import DpwaConnection
-from dpwa.dataset.range_table import RangeTable
-from dpwa.dataset.ranges import MAX_SEED, DatasetRanges, shuffled
+from dpwa.dataset.range_table import MAX_SEED, DatasetRanges, RangeTable, shuffled
 from dpwa.errors import ClosedError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.policy.leases import Outstanding
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
 Batch = TypeVar("Batch")
+Item = TypeVar("Item")
 
 _SAME = ("dataset_size", "range_size", "shuffle", "seed")  # in a state as in the sampler
 
@@ -254,3 +254,43 @@ def _require(what: str, given: object, least: int, most: int | None = None) -> N
         )
     if most is not None and given > most:
         raise UserError(f"{what}: expected at most {most} (got {given}) [DPWA-E178]")
+
+
+def shard(
+    dataset: Dataset[Item],
+    connection: DpwaConnection | DpwaPyTorchAdapter,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> Subset[Item]:
+    """Return this node's part of a data set, which no other node of the list has.
+
+    The node at place r of N in the configuration has items r, r + N, r + 2 N, ... of one order that
+    all nodes compute alike. All parts have the same length; up to N - 1 items at the end of the
+    order are in none. What happens to the nodes changes nothing: the part of one that dies is not
+    seen any more (`SharedSampler` is for that).
+
+    Args:
+        dataset: with a length, and items by number.
+        connection: of this node.
+        shuffle: whether the order is a shuffled one; else that of the data set.
+        seed: of the order, 0 to 2^32 - 1; the same on all nodes.
+
+    Raises:
+        UserError: there is no list of nodes, or fewer items than nodes.
+    """
+    node = bare(connection).node
+    config, names = node.config, [each.name for each in node.config.nodes]
+    sized: Any = dataset
+    if config.is_open:
+        raise UserError(
+            "shard: expected a configuration with a list of `nodes`: with `join` nobody knows how "
+            "many parts there are; SharedSampler needs no list [DPWA-E193]"
+        )
+    if len(sized) < len(names):
+        raise UserError(
+            f"shard: {len(sized)} items cannot be cut into {len(names)} parts [DPWA-E194]"
+        )
+    order = shuffled(len(sized), seed, 0, shuffle=shuffle)
+    length = len(sized) // len(names)
+    return Subset(dataset, order[names.index(node.name) :: len(names)][:length].tolist())

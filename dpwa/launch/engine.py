@@ -1,12 +1,21 @@
-"""What is launched, what launches it (on this machine, or elsewhere), and what that reports."""
+"""What is launched, what launches it (on this machine, or elsewhere), and what that reports.
+
+A started process learns which node it is by environment variables and cores. Only by DPWA_*
+variables: RANK, WORLD_SIZE and their kin would make some training libraries start a process group
+of their own.
+"""
 
 from __future__ import annotations
 
+import os
+import secrets
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
+
+from dpwa.config.schema import PATHS, PREFIX, variable_of
 
 
 @dataclass(frozen=True)
@@ -82,3 +91,78 @@ class NodeEngine(Protocol):
     def close(self) -> None:
         """Clean up when no node runs."""
         ...
+
+
+CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
+
+
+def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the DPWA_* variables that name files, taken relative to a folder.
+
+    A made-up configuration lies in a temporary folder; checkpoints must not go with that.
+    """
+    return {
+        name: str(folder / value)
+        for name in map(variable_of, PATHS)
+        if (value := inherited.get(name, "").strip())
+    }
+
+
+def carried(inherited: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in inherited.items()
+        if name.startswith(PREFIX) or name in CARRIED
+    }
+
+
+def available_cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def node_environments(
+    spec: LaunchSpec, inherited: Mapping[str, str], core_count: int
+) -> list[dict[str, str]]:
+    """Return the environment of every node, in the order of `spec.names`.
+
+    Unless the user has set OMP_NUM_THREADS, each computes with max(1, core_count // nodes) threads.
+    """
+    shared = {**inherited, **spec.environment}
+    shared["PYTHONUNBUFFERED"] = "1"  # a line is seen when it is printed
+    shared["DPWA_CONFIG"] = str(spec.config_path.absolute())
+    world = list(spec.world or spec.names)
+    shared["DPWA_WORLD_SIZE"] = str(len(world))
+    if world == list(spec.names):  # else others launch the rest of the run
+        shared.setdefault("DPWA_RUN_ID", secrets.token_hex(8))
+    if spec.names:
+        shared.setdefault("OMP_NUM_THREADS", str(max(1, core_count // len(spec.names))))
+    return [
+        {**shared, "DPWA_NAME": name, "DPWA_RANK": str(world.index(name))} for name in spec.names
+    ]
+
+
+def node_cores(spec: LaunchSpec, cores: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the cores that each node is bound to; none where it may use any."""
+    if spec.cpus == "none":
+        return [()] * len(spec.names)
+    return core_slices(cores, len(spec.names))
+
+
+def core_slices(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Divide cores among `count` nodes.
+
+    Neighbouring cores go to one node, the first nodes get one more when it does not come out even,
+    and with more nodes than cores the nodes take turns.
+
+    >>> core_slices([0, 1, 2, 3, 4], 2)
+    [(0, 1, 2), (3, 4)]
+    >>> core_slices([0, 1], 3)
+    [(0,), (1,), (0,)]
+    """
+    if count > len(cores):
+        return [(cores[rank % len(cores)],) for rank in range(count)]
+    share, extra = divmod(len(cores), count) if count else (0, 0)
+    starts = [rank * share + min(rank, extra) for rank in range(count + 1)]
+    return [tuple(cores[starts[rank] : starts[rank + 1]]) for rank in range(count)]

@@ -22,8 +22,15 @@ from typing import IO, NamedTuple, cast
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
-from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed
-from dpwa.launch.environment import available_cores, node_cores, node_environments
+from dpwa.launch.engine import (
+    Event,
+    LaunchSpec,
+    NodeEnded,
+    Printed,
+    available_cores,
+    node_cores,
+    node_environments,
+)
 from dpwa.lifecycle import ENDING
 
 CHILD_SCRIPT = Path(__file__).with_name("child.py")

@@ -22,8 +22,7 @@ from typing import Any
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
-from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed
-from dpwa.launch.environment import available_cores
+from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed, available_cores
 from dpwa.launch.local import LocalEngine
 from dpwa.launch.ports import held_ports
 

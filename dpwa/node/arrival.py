@@ -10,9 +10,8 @@ import numpy as np
 
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
-from dpwa.node.fetching.fetch_request import FetchRequest
-from dpwa.node.fetching.incoming import IncomingSnapshot, IsFinite
-from dpwa.node.transactions.record import Settled
+from dpwa.node.fetching.fetch_request import FetchRequest, IncomingSnapshot, IsFinite
+from dpwa.node.transactions.manager import Settled
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.types import TrainingProgress

@@ -16,8 +16,7 @@ from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import AddressError, UserError
 from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.policy.advice import Plan, advice
-from dpwa.policy.topology import Topology, neighbours_of
-from dpwa.policy.topology.registry import same_every_round
+from dpwa.policy.topology import Topology, neighbours_of, same_every_round
 from dpwa.transport.addresses import (
     has_address,
     is_elsewhere,

@@ -13,8 +13,7 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, FetchTerms, Source, mapped, objection, streamed
 from dpwa.node.assembly import neighbours_in
 from dpwa.node.context import NodeContext
-from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget, Found
-from dpwa.node.fetching.incoming import IncomingSnapshot
+from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget, Found, IncomingSnapshot
 from dpwa.node.serving.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
 from dpwa.wire.fetching import Ended

@@ -21,8 +21,7 @@ from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_targets import FetchTargets, ShardGroup, Sources, Unsharded
 from dpwa.node.fetching.commands import PassOnNews
-from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget
-from dpwa.node.fetching.incoming import IsFinite
+from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget, IsFinite
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.merger import LossWatch, Merger

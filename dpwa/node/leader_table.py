@@ -9,9 +9,7 @@ import threading
 from collections.abc import Collection
 
 from dpwa.errors import ProtocolError
-from dpwa.policy.leaders import LossReport, LossReports
-from dpwa.policy.lock_in import LockIn
-from dpwa.policy.running_loss import RunningLoss
+from dpwa.policy.leaders import LockIn, LossReport, LossReports, RunningLoss
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.fields import News

@@ -16,11 +16,11 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, Merge, Source, settled
 from dpwa.node.context import NodeContext
 from dpwa.node.training_figures import Activity, TrainingFigures
-from dpwa.node.transactions.record import Settled
+from dpwa.node.transactions.manager import Settled
 from dpwa.policy.beginners import LEAD, Doubt, began_apart, is_far_behind
-from dpwa.policy.far_apart import FarApart
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
+from dpwa.policy.outer import FarApart
 from dpwa.policy.quarantine import Quarantine
 from dpwa.types import TrainingProgress
 

@@ -22,7 +22,7 @@ from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, figures_of, figures
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog
 from dpwa.observe.run_view import IDENTITY, MEMBER_ENTRY, PEER_ENTRY
-from dpwa.policy.topology.rules import FileOptions
+from dpwa.policy.topology import FileOptions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.messages import pack

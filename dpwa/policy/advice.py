@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from dpwa.policy.outer import nesterov_limit, nesterov_radius, noloco_limit, noloco_radius
-from dpwa.policy.topology.mixing import (
+from dpwa.policy.mixing import (
     is_connected,
     period_adjacency,
     pull_matrix,
     stationary_weights,
 )
-from dpwa.policy.topology.registry import Topology
+from dpwa.policy.outer import nesterov_limit, nesterov_radius, noloco_limit, noloco_radius
+from dpwa.policy.topology import Topology
 from dpwa.types import StrictModel
 
 NEAR_LIMIT = 0.9  # of the limit of an outer step

@@ -9,11 +9,24 @@ then goes to one of the peers below `STARVED_BELOW`, drawn at random; if it succ
 starts anew at 1000, and another one may be tried at once; if not, none is for `RETRY_EVERY_S`. All
 bad peers together thus cost at most one timeout in that time.
 
-A peer that fails several times in a row rests: see `dpwa.policy.backoff`. A new connection ends the
-rest. While all that could be asked rest, the one whose rest ends first is asked before that, a time
-drawn uniformly from [0.5, 1] * `TRIED_EVERY_S` after the last failure.
-
 Peers that are slow take part in fewer draws: see `dpwa.policy.link_estimates`.
+
+A peer that fails several times in a row rests. A new connection ends the rest. While all that could
+be asked rest, the one whose rest ends first is asked before that, a time drawn uniformly from
+[0.5, 1] * `TRIED_EVERY_S` after the last failure.
+After the k-th failure in a row, k >= 3, it rests for a time drawn uniformly from
+
+    [0, min(LONGEST_REST_S, FIRST_REST_S * 2**(k - 3))]
+
+The whole time is drawn ("full jitter"), so that nodes that failed together do not come back
+together. Two failures are no reason to wait: the network loses a connection now and then. Sources:
+M. Brooker, Exponential Backoff And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
+
+>>> rests = BackOff()
+>>> for _ in range(4):
+...     rests = rests.failed(now=100.0, rng=random.Random(1))
+>>> 100.0 <= rests.until <= 102.0
+True
 """
 
 from __future__ import annotations
@@ -24,7 +37,35 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from dpwa.policy.backoff import BackOff
+FORGIVEN = 2  # failures in a row
+FIRST_REST_S = 1.0
+LONGEST_REST_S = 60.0
+MOST_DOUBLINGS = 40
+
+
+@dataclass(frozen=True)
+class BackOff:
+    """Failures in a row of one peer. Every change returns a new value; a success, a new one."""
+
+    failures: int = 0
+    until: float = -math.inf  # when it may be asked again, in seconds on any clock
+
+    def failed(self, now: float, rng: random.Random) -> BackOff:
+        """Count a failure, and draw how long to rest."""
+        failures = self.failures + 1
+        longest_s = longest_rest_s(failures)
+        return BackOff(failures, now + rng.uniform(0.0, longest_s) if longest_s else self.until)
+
+    def rests(self, now: float) -> bool:
+        return now < self.until
+
+
+def longest_rest_s(failures: int) -> float:
+    """Return the most that a rest lasts after so many failures in a row."""
+    if failures <= FORGIVEN:
+        return 0.0
+    return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - FORGIVEN - 1, MOST_DOUBLINGS))
+
 
 LOWEST_SCORE = 10
 HIGHEST_SCORE = 1000

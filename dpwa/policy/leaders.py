@@ -17,17 +17,38 @@ aged out.
 Ages are counted by each holder on its own clock, so no two clocks are compared. The time on the
 wire is not counted: with c contacts a second and t seconds on the wire, news may outlast its time,
 by a factor of about 1 + e*c*t at the most (e = 2.72: the speed of the fastest of all paths).
+
+The running mean of a loss is that over the last `window` measured ones, divided by how many there
+are: a slow worker, whose window is half filled, must not look twice as good as it is. LSGD calls
+the window averaging size.
+
+The sum is kept as an exact integer, in units of the smallest float above 0, so the mean never
+drifts however long the run.
+
+>>> loss = RunningLoss(window=3)
+>>> for value in (9.0, 3.0, None, 2.0, 1.0):
+...     loss.add(value)
+>>> loss.mean
+2.0
+
+Leader lock-in: one node leads nearly always, perhaps for no merit of its own.
+
+With private shards, a leader's own shard can be easier than the others', which makes its loss lower
+for good: all are pulled toward the node that has seen the easiest data. In one run of LSGD a single
+node led 367 of 375 rounds.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import NamedTuple
 
+from dpwa.errors import UserError
 from dpwa.policy.beginners import LEAD, bears_out, is_far_behind
 
 
@@ -251,3 +272,89 @@ def _heard(report: LossReport, now: float) -> _Heard:
         loss = math.inf
     said_at = now - report.age_s
     return _Heard(loss, report.node, report.group, report.incarnation, report.version, said_at)
+
+
+_UNIT_BITS = 1074  # every finite float is a whole number of 2**-1074
+
+
+class RunningLoss:
+    """The mean of the last `window` losses that were measured; a `UserError`
+    for a window below 1.
+    """
+
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise UserError(
+                f"the window of a running loss is {window}; expected at least 1 [DPWA-E121]"
+            )
+        self._window = window
+        self._losses: deque[float] = deque(maxlen=window)
+        self._total = 0  # of those that are finite, in units
+        self._infinite = 0
+
+    def add(self, loss: float | None) -> None:
+        """Take one more loss in, and the oldest out if the window was full; `None` is ignored."""
+        if loss is None:
+            return
+        units, infinite = _in_units(loss)
+        if len(self._losses) == self._window:
+            old_units, old_infinite = _in_units(self._losses[0])
+            units, infinite = units - old_units, infinite - old_infinite
+        # One step for an interrupt, as nothing is called before the last.
+        self._total, self._infinite = self._total + units, self._infinite + infinite
+        self._losses.append(loss)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean, correctly rounded; `None`: nothing measured; `inf`: one loss is not finite."""
+        if not self._losses:
+            return None
+        if self._infinite:
+            return math.inf
+        return self._total / (len(self._losses) << _UNIT_BITS)
+
+
+def _in_units(loss: float) -> tuple[int, int]:
+    if not math.isfinite(loss):
+        return 0, 1
+    numerator, denominator = loss.as_integer_ratio()  # the denominator is a power of 2
+    return numerator << (_UNIT_BITS + 1 - denominator.bit_length()), 0
+
+
+FEWEST_ROUNDS = 100
+
+
+class LockIn:
+    """Watches who leads, and warns once of each node that leads more than a share of the rounds."""
+
+    def __init__(self, window: int = 400, share: float = 0.8) -> None:
+        self._window = window
+        self._share = share
+        self._leaders: deque[str] = deque()
+        self._rounds_led: Counter[str] = Counter()
+        self._warned_of: set[str] = set()
+
+    def note(self, leader: str) -> str | None:
+        """Count one more round that `leader` led; return a warning the first
+        time it is too many.
+        """
+        self._count(leader)
+        led, rounds = self._rounds_led[leader], len(self._leaders)
+        is_locked_in = rounds >= FEWEST_ROUNDS and led > self._share * rounds
+        if not is_locked_in or leader in self._warned_of:
+            return None
+        self._warned_of.add(leader)
+        return (
+            f"{leader} led {led} of the last {rounds} rounds ({100 * led / rounds:.0f} %): on "
+            "private shards of data a leader's own shard may be easier than the others', and its "
+            "loss low for that alone; use a common validation batch for the leader's loss"
+        )
+
+    def _count(self, leader: str) -> None:
+        if len(self._leaders) == self._window:
+            oldest = self._leaders.popleft()
+            self._rounds_led[oldest] -= 1
+            if not self._rounds_led[oldest]:
+                del self._rounds_led[oldest]
+        self._leaders.append(leader)
+        self._rounds_led[leader] += 1

@@ -1,11 +1,17 @@
-"""What a simulated run tells: samples while it goes on, and figures of each node at its end."""
+"""What a simulated run tells: samples while it goes on, and each node's figures at its end."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dpwa.sim.scenario import Scenario, TargetSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from dpwa.sim.scenario import RunSpec, Scenario, TargetSpec
+from dpwa.sim.tasks import TrainingTask
 
 
 @dataclass(frozen=True)
@@ -108,3 +114,123 @@ def meets(scenario: Scenario, sample: Sample) -> bool:
             target.accuracy is None or (accuracy is not None and accuracy >= target.accuracy),
         )
     )
+
+
+SAMPLES = 200  # of a run whose length is known
+ROUNDING = 1e-9
+ASK_EVERY_S = 0.2  # of real time
+MOST_SAMPLES = 2 * SAMPLES  # of one that is not
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run at one moment."""
+
+    time_s: float  # virtual seconds since the start
+    round: float  # updates of a living node in the mean
+    x: NDArray[np.float64]  # parameters of the living nodes, shape (n, D)
+    loss: float | None  # mean of the living nodes; `None` before the first step
+    bytes_per_node: float  # sent until now
+
+
+class RunRecorder:
+    """The samples of one run.
+
+    All nodes begin at `starts`, shape (N, D). `watch` is shown each sample, and the last one again
+    while nothing comes after it; it returns whether to go on.
+    """
+
+    def __init__(
+        self, spec: RunSpec, task: TrainingTask, starts: NDArray[np.float64], watch: Watch
+    ) -> None:
+        self.samples: list[Sample] = []
+        self.was_stopped = False
+        self.is_reached = False
+        self._scenario = spec.scenario
+        self._has_target = has_target(spec.scenario.target)
+        self._rounds, self._seconds = spec.scenario.rounds, spec.scenario.seconds
+        self._task = task
+        self._watch = watch
+        are_alike = bool((starts == starts[0]).all())
+        self._first_variance = 1.0 if are_alike else _variance(starts, starts.mean(axis=0))
+        self._interval = 1.0
+        self._due = 0.0
+        self._asked_at = 0.0
+
+    def observe(self, moment: Moment) -> bool:
+        """Look at the run as it goes on, and take a sample if it is time to.
+
+        Returns whether to go on: the target is not reached, and nobody has ended the run.
+        """
+        position = self._position(moment)
+        is_due = position >= self._due
+        if not is_due and not self._has_target:
+            return self.is_wanted()
+        by_accuracy = self._scenario.target.accuracy is not None
+        sample = self._sample(moment, needs_accuracy=is_due or by_accuracy)
+        self.is_reached = meets(self._scenario, sample)
+        if is_due or self.is_reached:
+            self._take(sample)
+            self._due = (math.floor(position / self._interval) + 1) * self._interval
+        return not self.is_reached and self.is_wanted()
+
+    def is_wanted(self) -> bool:
+        """Tell whether to go on; whoever watches is asked now and then, between samples too."""
+        now = time.monotonic()
+        if self.samples and not self.was_stopped and now - self._asked_at >= ASK_EVERY_S:
+            self._ask(self.samples[-1])
+        return not self.was_stopped
+
+    def end(self, moment: Moment) -> tuple[Sample, ...]:
+        """Take the last sample, unless there is one of this moment; return all of them."""
+        last = self.samples[-1] if self.samples else None
+        if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):
+            self._take(self._sample(moment, needs_accuracy=True))
+        else:  # with what was on its way
+            self.samples[-1] = replace(last, bytes_per_node=moment.bytes_per_node)
+        return tuple(self.samples)
+
+    def _position(self, moment: Moment) -> float:
+        """Return how far the run is, in samples if its length is known, else in rounds."""
+        shares = []
+        if self._rounds is not None:
+            shares.append(moment.round / self._rounds)
+        if self._seconds is not None:
+            shares.append(moment.time_s / self._seconds)
+        return SAMPLES * max(shares) + ROUNDING if shares else moment.round
+
+    def _take(self, sample: Sample) -> None:
+        self.samples.append(sample)
+        self._ask(sample)
+        if len(self.samples) >= MOST_SAMPLES:
+            self.samples = self.samples[::2]
+            self._interval *= 2.0
+
+    def _ask(self, sample: Sample) -> None:
+        self._asked_at = time.monotonic()
+        self.was_stopped = not self._watch(sample) or self.was_stopped
+
+    def _sample(self, moment: Moment, *, needs_accuracy: bool) -> Sample:
+        nodes = len(moment.x)
+        mean = moment.x.mean(axis=0) if nodes else np.zeros(moment.x.shape[1])
+        variance = _variance(moment.x, mean)
+        loss, accuracy = moment.loss, None
+        if nodes and (loss is None or needs_accuracy):
+            mean_loss, accuracy = self._task.evaluate(mean)
+            loss = mean_loss if loss is None else loss
+        return Sample(
+            time_s=moment.time_s,
+            round=moment.round,
+            nodes=nodes,
+            variance_ratio=variance / self._first_variance,
+            consensus_distance=math.sqrt(variance),
+            loss=loss,
+            accuracy=accuracy,
+            bytes_per_node=moment.bytes_per_node,
+        )
+
+
+def _variance(x: NDArray[np.float64], mean: NDArray[np.float64]) -> float:
+    """Return sum |x_i - mean|^2 by the number of nodes; 0 if there are none."""
+    offset = x - mean
+    return float(np.einsum("nd,nd->", offset, offset)) / max(1, len(x))

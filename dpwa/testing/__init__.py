@@ -9,16 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpwa.testing.faults import Fault, FaultPlan, install_from_environment
+    from dpwa.testing.faults import Fault, FaultPlan, FaultyProcess, install_from_environment
     from dpwa.testing.namespaces import Host, Namespaces, namespaces_missing
-    from dpwa.testing.processes import FaultyProcess
     from dpwa.testing.proxy import ProxyCounts, TcpProxy
     from dpwa.virtual_network import Link, VirtualClock, VirtualNetwork
 
 _HOMES = {
     "Fault": "dpwa.testing.faults",
     "FaultPlan": "dpwa.testing.faults",
-    "FaultyProcess": "dpwa.testing.processes",
+    "FaultyProcess": "dpwa.testing.faults",
     "Host": "dpwa.testing.namespaces",
     "Link": "dpwa.virtual_network",
     "Namespaces": "dpwa.testing.namespaces",

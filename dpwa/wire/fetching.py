@@ -1,13 +1,14 @@
 """A fetch: both ends, without sockets; messages in, events out.
 
 The asking side has no memory of its own. The serving side says how much of a snapshot may be sent,
-and which piece comes next.
+and which piece comes next. In a transaction a proposal comes first (`ProposeSession`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import Codec
@@ -35,7 +36,7 @@ from dpwa.wire.messages import (
     unpack_layout,
 )
 from dpwa.wire.shards import WHOLE, Shard
-from dpwa.wire.transaction_messages import Busy
+from dpwa.wire.transaction_messages import Agreed, Busy, Propose
 
 
 @dataclass(frozen=True)
@@ -296,3 +297,55 @@ class ServeSession:
             token=0 if self._held is None else self._held.token,
             news=self._news,
         )
+
+
+TransactionTerms = Literal["exchange", "share"]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    transaction: bytes  # random bytes that name it
+    terms: TransactionTerms  # see `Propose`
+    version: int  # of this node's snapshot
+    layout: Layout  # of the snapshots of both
+    greeting: Greeting  # who asks
+
+
+@dataclass(frozen=True)
+class ProposalAgreed:
+    """The peer agrees: its snapshot of this version (and clock), and so much
+    mass, may be fetched.
+    """
+
+    version: int
+    clock: float
+    units: int
+    news: News
+
+
+class ProposeSession:
+    """One proposal, from the first message to the answer."""
+
+    def __init__(self, request: int, proposal: Proposal) -> None:
+        self.request = request
+        self.proposal = proposal
+
+    def request_message(self, budget_ms: int) -> Propose:
+        proposal = self.proposal
+        return Propose(
+            request=self.request,
+            transaction=proposal.transaction,
+            name=proposal.greeting.name,
+            algorithm=proposal.greeting.algorithm,
+            terms=proposal.terms,
+            fingerprint=proposal.layout.fingerprint,
+            version=proposal.version,
+            news=proposal.greeting.news,
+            budget_ms=budget_ms,
+        )
+
+    def receive(self, message: Message, payload: Frame) -> ProposalAgreed | Ended:
+        """Take the answer; `ProtocolError`: it is none."""
+        if isinstance(message, Agreed) and message.transaction == self.proposal.transaction:
+            return ProposalAgreed(message.version, message.clock, message.units, message.news)
+        return refused(message, payload, self.proposal.layout, self.proposal.greeting)

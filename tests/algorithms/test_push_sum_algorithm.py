@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpwa.policy.mixing import pull_matrix, stationary_weights
 from dpwa.policy.push_sum import UNIT
 from dpwa.policy.topology import EdgeList, edges_topology
-from dpwa.policy.topology.mixing import pull_matrix, stationary_weights
 from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 37

@@ -205,7 +205,7 @@ def what_is_wrong(run: Run) -> str:
 
 def ranges_of(options: argparse.Namespace) -> list[list[int]]:
     """Return the items of each range; together all of them, each once."""
-    from dpwa.dataset.ranges import DatasetRanges, shuffled
+    from dpwa.dataset.range_table import DatasetRanges, shuffled
 
     ranges = DatasetRanges(options.items, options.range_size, shuffle=True, seed=0)
     order = shuffled(options.items, seed=0, epoch=0)

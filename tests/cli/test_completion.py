@@ -14,7 +14,7 @@ import pytest
 from support.terminals import IN_A_TERMINAL, plain_lines
 from support.times import HANGS_AFTER_S, at_most
 
-from dpwa.cli.completion import _names_in
+from dpwa.cli.asking import _names_in
 
 SOON_S = 0.5  # from the key to the answer: else people stop pressing it
 HEAVY = ("torch", "numpy", "zmq", "rich")

@@ -13,7 +13,7 @@ from dpwa.config.model import TopKOptions
 from dpwa.config.schema import variables
 from dpwa.errors import ConfigError
 from dpwa.policy.interpolation import ConstantOptions, LeaderOptions
-from dpwa.policy.topology.rules import StarOptions
+from dpwa.policy.topology import StarOptions
 
 SOURCE = {"nodes": [{"name": "w1", "port": 1}], "timeout_ms": 100, "constant": {"value": 0.2}}
 

@@ -16,7 +16,7 @@ from dpwa.config import Config, NodeConfig, load_config
 from dpwa.config.methods import ClipOptions
 from dpwa.errors import ConfigError, UnknownNameError
 from dpwa.policy.interpolation import ConstantOptions, NoOptions
-from dpwa.policy.topology.rules import StarOptions
+from dpwa.policy.topology import StarOptions
 
 LIST_FORM = """\
 - nodes:

@@ -15,7 +15,7 @@ from dpwa.config.schema import config_schema
 from dpwa.data import codecs
 from dpwa.errors import ConfigError, UserError
 from dpwa.policy import interpolation as registry
-from dpwa.policy.topology import registry as topologies
+from dpwa.policy import topology as topologies
 
 RULES = """\
 from typing import Any

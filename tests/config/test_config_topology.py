@@ -9,7 +9,7 @@ import pytest
 from dpwa.config import Config, load_config
 from dpwa.config.graphs import found_from, topology_of
 from dpwa.errors import ConfigError
-from dpwa.policy.topology.rules import FileOptions, StarOptions
+from dpwa.policy.topology import FileOptions, StarOptions
 
 NODES = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}, {name: w3, port: 3}]\n"
 BY_FILE = f"{NODES}topology: file\nfile: {{path: edges.txt}}\n"

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.dataset.ranges import DatasetRanges, shuffled
+from dpwa.dataset.range_table import DatasetRanges, shuffled
 
 
 @given(st.integers(1, 300), st.integers(1, 400), st.integers(0, 2**32 - 1), st.integers(0, 5))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.launch import LaunchSpec
-from dpwa.launch.environment import core_slices, node_cores, node_environments
+from dpwa.launch.engine import core_slices, node_cores, node_environments
 
 SPEC = LaunchSpec(["true"], Path("some/dpwa.yaml"), ("alice", "bob", "carol"))
 

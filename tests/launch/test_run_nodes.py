@@ -21,7 +21,7 @@ from support.times import at_most
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, NodeProcess, local, run_nodes, stopping
-from dpwa.launch.environment import available_cores
+from dpwa.launch.engine import available_cores
 
 Maker = Callable[..., LaunchSpec]
 

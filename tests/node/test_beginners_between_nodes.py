@@ -14,7 +14,7 @@ from support.state_donors import training
 from dpwa import DpwaConnection
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.node.transactions.record import Settled
+from dpwa.node.transactions.manager import Settled
 from dpwa.policy.beginners import LEAD, is_far_behind
 from dpwa.state import restore
 

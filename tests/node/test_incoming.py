@@ -10,7 +10,7 @@ from dpwa.data.codecs import codec
 from dpwa.data.delta_base import NOTHING, DeltaBase
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
-from dpwa.node.fetching.incoming import BrokenFetchError, IncomingSnapshot
+from dpwa.node.fetching.fetch_request import BrokenFetchError, IncomingSnapshot
 from dpwa.policy.health import Outcome
 from dpwa.wire.fetching import Announced
 from dpwa.wire.messages import SnapshotHeader

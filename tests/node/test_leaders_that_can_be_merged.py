@@ -9,7 +9,7 @@ from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.requests import fetch_of
 
-from dpwa.policy.lock_in import LockIn
+from dpwa.policy.leaders import LockIn
 from dpwa.wire.limits import MAX_HEADER_BYTES, MAX_NAME_CHARACTERS, MAX_NEWS
 from dpwa.wire.messages import NewsMessage, OtherAlgorithm, encode
 from dpwa.wire.transaction_messages import Propose

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import backoff
-from dpwa.policy.backoff import FIRST_S, LONGEST_S, BackOff, longest_rest_s
+from dpwa.policy import flow_control
+from dpwa.policy.flow_control import FIRST_REST_S, LONGEST_REST_S, BackOff, longest_rest_s
 
 
 def after(failures, seed=0, now=0.0):
@@ -19,7 +19,9 @@ def after(failures, seed=0, now=0.0):
 @given(st.integers(0, 2_000), st.integers(0, 2**32), st.floats(0, 1e9))
 def test_a_rest_ends_within_its_bound(failures, seed, now):
     rests = after(failures, seed, now)
-    assert not rests.rests(now + min(LONGEST_S, FIRST_S * 2.0 ** max(0, min(failures, 50) - 3)))
+    assert not rests.rests(
+        now + min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** max(0, min(failures, 50) - 3))
+    )
     assert rests.failures == failures
 
 
@@ -38,4 +40,4 @@ def test_a_rest_is_uniform_from_nothing_to_its_bound(failures):
 
 
 def test_the_example_in_the_docstring_is_right():
-    assert doctest.testmod(backoff).failed == 0
+    assert doctest.testmod(flow_control).failed == 0

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpwa.policy.far_apart import FarApart
+from dpwa.policy.outer import FarApart
 
 SEED = 71
 

@@ -4,7 +4,7 @@ from itertools import cycle, islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.lock_in import LockIn
+from dpwa.policy.leaders import LockIn
 
 
 def warnings(leaders, **options):

@@ -30,7 +30,6 @@ from hypothesis.stateful import (
 from support.membership_network import Cluster
 
 import dpwa.policy.members.view
-from dpwa.policy.members.claims import CHECK_WITHIN_S
 from dpwa.policy.members.records import FEW_REMEMBERED, TRIED_EVERY_S
 from dpwa.policy.members.states import (
     HIGHEST,
@@ -42,7 +41,7 @@ from dpwa.policy.members.states import (
     after,
     news_event,
 )
-from dpwa.policy.members.view import Membership
+from dpwa.policy.members.view import CHECK_WITHIN_S, Membership
 from dpwa.virtual_network import Link
 
 ALIVE, SUSPECT, DEAD, LEFT = MemberStatus

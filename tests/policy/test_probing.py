@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from dpwa.policy.members.probing import LocalHealth, Probe
+from dpwa.policy.members.records import LocalHealth, Probe
 from dpwa.policy.members.states import MemberEntry, MemberStatus, Times
 from dpwa.policy.members.view import Membership
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.interrupts import Moments
 
 from dpwa.errors import UserError
-from dpwa.policy.running_loss import RunningLoss
+from dpwa.policy.leaders import RunningLoss
 
 SEED = 5
 numbers = st.floats(allow_nan=False, allow_infinity=False)

@@ -9,16 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dpwa.errors import UnknownNameError, UserError
-from dpwa.policy.topology import (
-    EdgeList,
-    edges_topology,
-    neighbours_of,
-    register_topology,
-    registry,
-    topology,
-    topology_names,
-)
-from dpwa.policy.topology.mixing import (
+from dpwa.policy import topology as topologies
+from dpwa.policy.mixing import (
     adjacency,
     diameter,
     drawn_contraction,
@@ -35,7 +27,16 @@ from dpwa.policy.topology.mixing import (
     stationary_weights,
     unreachable,
 )
-from dpwa.policy.topology.rules import columns_of, small_world_graph
+from dpwa.policy.topology import (
+    EdgeList,
+    columns_of,
+    edges_topology,
+    neighbours_of,
+    register_topology,
+    small_world_graph,
+    topology,
+    topology_names,
+)
 
 BUILT_IN = ("random", "full", "ring", "grid", "torus", "exponential", "one_peer_exponential")
 BUILT_IN += ("star", "small_world")
@@ -425,7 +426,7 @@ class TestEdges:
 class TestRegistry:
     @pytest.fixture(autouse=True)
     def _own_registry(self, monkeypatch):
-        monkeypatch.setattr(registry, "_REGISTRY", deepcopy(registry._REGISTRY))
+        monkeypatch.setattr(topologies, "_REGISTRY", deepcopy(topologies._REGISTRY))
 
     def test_a_topology_of_the_users_own_is_found_by_name_with_its_options(self):
         @register_topology("chain", topology("star").options)

@@ -13,10 +13,9 @@ from support.simulated_logs import write_simulated_logs
 from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
 from dpwa.policy import interpolation as registry
-from dpwa.sim.calibration.calibrate import calibrate, yaml_text
+from dpwa.sim.calibration.calibrate import calibrate, simulated, yaml_text
 from dpwa.sim.calibration.fit import fit, scenario_of
 from dpwa.sim.calibration.observed import observe
-from dpwa.sim.calibration.refine import simulated
 from dpwa.sim.load import load_scenario
 from dpwa.types import StrictModel
 
@@ -41,7 +40,7 @@ def logs(tmp_path_factory):
 def calibration(logs, request):
     """What is found by simulations of so many steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpwa.sim.calibration.refine.STEPS", request.param)
+        patch.setattr("dpwa.sim.calibration.calibrate.STEPS", request.param)
         return calibrate(read_run(logs))
 
 
@@ -284,8 +283,8 @@ def test_a_started_again_node_and_missing_ones_are_remarks(copy):
 
 @pytest.fixture
 def _one_try(monkeypatch):
-    monkeypatch.setattr("dpwa.sim.calibration.refine.MOST_TRIES", 1)
-    monkeypatch.setattr("dpwa.sim.calibration.refine.STEPS", 300)
+    monkeypatch.setattr("dpwa.sim.calibration.calibrate.MOST_TRIES", 1)
+    monkeypatch.setattr("dpwa.sim.calibration.calibrate.STEPS", 300)
 
 
 @pytest.mark.usefixtures("_one_try")

@@ -7,8 +7,7 @@ import pytest
 from support.simulated_nodes import ProgramRun, traced
 from support.simulations import run_spec
 
-from dpwa.dataset.range_table import RangeTable
-from dpwa.dataset.ranges import DatasetRanges
+from dpwa.dataset.range_table import DatasetRanges, RangeTable
 from dpwa.errors import PeerLost
 from dpwa.tables.tables import Tables
 

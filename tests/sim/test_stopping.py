@@ -2,8 +2,8 @@
 
 import pytest
 
+from dpwa.sim import samples
 from dpwa.sim.load import load_scenario
-from dpwa.sim.rules import recorder
 from dpwa.sim.simulate import simulate
 
 LONG = {"nodes": 16, "rounds": 1_000_000}  # a sample is due every 5,000 rounds
@@ -20,7 +20,7 @@ LONG = {"nodes": 16, "rounds": 1_000_000}  # a sample is due every 5,000 rounds
     ],
 )
 def test_whoever_watches_can_end_it_between_samples(monkeypatch, settings, target):
-    monkeypatch.setattr(recorder, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(samples, "ASK_EVERY_S", 0.0)
     shown = []
 
     def watch(sample):

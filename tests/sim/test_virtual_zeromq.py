@@ -10,10 +10,10 @@ import pytest
 import zmq
 from support.virtual_wire import VirtualHosts
 
+from dpwa.node.node_thread import Mailbox
 from dpwa.runtime import SYSTEM
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.transport.link import LinkState, PeerLink
-from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import receive_from, send, serving_socket
 from dpwa.wire.messages import AskStatus, Goodbye, decode
 

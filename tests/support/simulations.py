@@ -8,8 +8,8 @@ from dpwa.sim.rules import engine
 from dpwa.sim.rules.arrays import ArrayRounds
 from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.lockstep import LockstepRounds
-from dpwa.sim.rules.recorder import RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
+from dpwa.sim.samples import RunRecorder
 from dpwa.sim.scenario import RunSpec, Scenario, node_name
 from dpwa.sim.tasks import TASKS, make_task
 

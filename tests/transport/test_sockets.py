@@ -11,9 +11,9 @@ from support.nodes import eventually
 from support.ports import free_ports
 
 from dpwa.errors import AddressError
+from dpwa.node.node_thread import Mailbox
 from dpwa.runtime import SYSTEM
 from dpwa.transport.link import LinkState, PeerLink
-from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import drop_frames, receive, receive_from, send, serving_socket
 from dpwa.wire import limits
 from dpwa.wire.messages import AskStatus, encode

@@ -6,7 +6,7 @@ import pytest
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
-from dpwa.wire.fetching import Ended, Greeting
+from dpwa.wire.fetching import Ended, Greeting, Proposal, ProposalAgreed, ProposeSession
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import (
     NotReady,
@@ -17,7 +17,6 @@ from dpwa.wire.messages import (
     encode,
     pack_layout,
 )
-from dpwa.wire.proposing import Proposal, ProposalAgreed, ProposeSession
 from dpwa.wire.transaction_messages import Agreed, Busy, DecisionAck, Propose
 
 TRANSACTION = b"pair-one"

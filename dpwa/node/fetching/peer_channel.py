@@ -14,8 +14,7 @@ from dpwa.data.delta_base import DeltaBase
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import remains
-from dpwa.node.fetching.fetch_request import FetchRequest
-from dpwa.node.fetching.incoming import IncomingSnapshot
+from dpwa.node.fetching.fetch_request import FetchRequest, IncomingSnapshot
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame
 from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory

@@ -28,16 +28,14 @@ from dpwa.node.fetching.commands import (
     TickListeners,
 )
 from dpwa.node.fetching.connections import LINGER_MS, Connections
-from dpwa.node.fetching.fetch_request import FetchRequest
+from dpwa.node.fetching.fetch_request import BrokenFetchError, FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
-from dpwa.node.fetching.incoming import BrokenFetchError
 from dpwa.node.fetching.peer_channel import PeerChannel
-from dpwa.node.node_thread import NodeThread
+from dpwa.node.node_thread import Mailbox, NodeThread
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
-from dpwa.transport.mailbox import Mailbox
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm

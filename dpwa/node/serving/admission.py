@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 
 from dpwa.config.model import Limits
-from dpwa.policy.serving_budget import ServingBudget
+from dpwa.policy.rates import ServingBudget
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage, Socket, drop_frames, receive_from

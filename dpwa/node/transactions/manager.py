@@ -7,26 +7,81 @@ it in its next `wait`.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 
 from dpwa.algorithms import Terms
 from dpwa.data.snapshot import Lease, SnapshotPool
-from dpwa.node.fetching.incoming import IsFinite
-from dpwa.node.transactions.record import (
-    AgreedTerms,
-    Declined,
-    Settled,
-    TransactionRecord,
-    agreement,
-    has_diverged,
-)
+from dpwa.node.fetching.fetch_request import IsFinite
 from dpwa.policy.push_sum import Mass
 from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
+
+
+@dataclass
+class Settled:
+    """A snapshot to be merged, because a transaction is committed or mass has come back."""
+
+    peer: str
+    theirs: Lease
+    # this node's snapshot in the transaction; `None`: the one published in the round
+    own: Lease | None = None
+    units: int = 0  # of push-sum mass that come with it
+    returned: bytes | None = None  # the aborted transaction, if the mass is this node's own
+    is_taken: bool = False  # the trainer has it by now, and its mass is this node's
+
+    def release(self) -> None:
+        """May be called again without effect."""
+        self.is_taken = True
+        self.theirs.release()
+        if self.own is not None:
+            self.own.release()
+
+
+@dataclass
+class TransactionRecord:
+    """One transaction that is under way."""
+
+    peer: str
+    own: Lease  # this node's snapshot
+    is_asked: bool  # this node has proposed it
+    theirs: Lease | None = None  # the peer's snapshot, once it is here
+    units: int = 0  # the mass that this node gives away
+
+
+class Declined(Enum):
+    """What to answer to a proposal that cannot be agreed to."""
+
+    BUSY = "busy"
+    NOT_READY = "not_ready"
+    NOT_YET = "not_yet"  # the newest snapshot is still being copied
+
+
+@dataclass(frozen=True)
+class AgreedTerms:
+    """What to answer to one that can: this node's snapshot, and the mass that goes with it."""
+
+    version: int
+    clock: float
+    units: int
+    is_new: bool
+
+
+def agreement(record: TransactionRecord, *, is_new: bool) -> AgreedTerms:
+    own = record.own.snapshot
+    return AgreedTerms(own.version, own.progress.clock, record.units, is_new)
+
+
+def has_diverged(own: Lease) -> bool:
+    """Tell whether nobody would take this snapshot."""
+    return own.snapshot.is_finite is False or own.snapshot.progress.loss == math.inf
+
 
 log = logging.getLogger("dpwa.transactions")
 

@@ -13,8 +13,7 @@ from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.snapshot_service import Introduction
-from dpwa.node.transactions.manager import TransactionManager
-from dpwa.node.transactions.record import AgreedTerms, Declined
+from dpwa.node.transactions.manager import AgreedTerms, Declined, TransactionManager
 from dpwa.runtime import Runtime
 from dpwa.wire import limits
 from dpwa.wire.messages import (

@@ -25,8 +25,7 @@ from dpwa.sim.conditions import Conditions
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.tcp import Traffic, VirtualTcp
 from dpwa.sim.nodes.training import ArrayTraining, Floats, ScaledSnapshots
-from dpwa.sim.rules.recorder import Moment, RunRecorder
-from dpwa.sim.samples import NodeFigures, RunOutcome, Watch, has_target
+from dpwa.sim.samples import Moment, NodeFigures, RunOutcome, RunRecorder, Watch, has_target
 from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.sim.tasks import make_task
 from dpwa.virtual_network import VirtualNetwork

@@ -16,9 +16,8 @@ from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.draws import uniform
 from dpwa.sim.rules.peer_book import NeighbourDraws
-from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import Links, WireSizes
-from dpwa.sim.samples import NodeFigures
+from dpwa.sim.samples import Moment, NodeFigures, RunRecorder
 from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.sim.tasks import TrainingTask
 from dpwa.types import TrainingProgress

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from dpwa.algorithms import Ask, Terms
 from dpwa.sim.churn import NodeChange, NodeChangeKind
 from dpwa.sim.conditions import Conditions
-from dpwa.sim.rules.exchanges import Exchanges
-from dpwa.sim.rules.fetches import AsyncFetch, Fetches
+from dpwa.sim.rules.fetches import AsyncFetch, Exchanges, Fetches
 from dpwa.sim.rules.fleet import Fleet, no_search_for_cycles
 from dpwa.sim.rules.participant import Participant
-from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
+from dpwa.sim.samples import Moment, RunRecorder
 from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import TrainingTask
 from dpwa.virtual_network import VirtualNetwork

@@ -14,9 +14,8 @@ from dpwa.sim.rules.arrays import ArrayRounds, fits
 from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.fleet import told
 from dpwa.sim.rules.lockstep import LockstepRounds
-from dpwa.sim.rules.recorder import RunRecorder
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.samples import RunOutcome, Watch
+from dpwa.sim.samples import RunOutcome, RunRecorder, Watch
 from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import make_task
 

@@ -1,23 +1,245 @@
-"""Fetches in virtual time: pulls and shares of mass, from the first peer asked to what arrives."""
+"""Fetches in virtual time: from the first peer asked to what arrives, over links that they share.
+
+Pulls and shares of mass (`Fetches`), and exchanges: both ends merge the other's snapshot, or
+neither does.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.config import Config
+from dpwa.policy.transactions import Acceptance, DecisionOutcome
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.arrays import part_of
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, ArrayValues, Participant
 from dpwa.sim.rules.peer_book import PeerBook
-from dpwa.sim.rules.streams import SnapshotStream, SnapshotStreams
 from dpwa.sim.rules.wire_sizes import WireSizes
+from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS
 from dpwa.virtual_network import Timer, VirtualNetwork
+from dpwa.wire import limits
 from dpwa.wire.shards import WHOLE as WHOLE_SHARD
 from dpwa.wire.shards import Shard
+
+Later = Callable[[int, int, Callable[[], None]], None]
+"""Sends a message from one node to another, and does something when it has come."""
+
+
+@dataclass(eq=False)
+class SnapshotStream:
+    """A snapshot on its way; see `SnapshotStreams.begin`."""
+
+    sender: int
+    receiver: int
+    began_at: float
+    least_s: float
+    done: Callable[[float], None]
+    lost: Callable[[bool], None] | None
+    transfer: SharedTransfer | None = None  # while bytes are sent
+    is_over: bool = False
+
+
+def _nothing(_: float) -> None:
+    """Take the place of what is called no more, so that no cycle remains."""
+
+
+class SnapshotStreams:
+    """All snapshots that are on their way."""
+
+    def __init__(
+        self,
+        conditions: Conditions,
+        fleet: Fleet,
+        sizes: WireSizes,
+        network: VirtualNetwork,
+        later: Later,
+    ) -> None:
+        self._conditions = conditions
+        self._fleet = fleet
+        self._sizes = sizes
+        self._network = network
+        self._later = later
+        self._bandwidth = Bandwidth(conditions, network)
+        self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
+        # Of each node, those that it sends and receives, in the order of their beginning.
+        self._of: defaultdict[int, dict[SnapshotStream, None]] = defaultdict(dict)
+
+    def begin(
+        self,
+        sender: int,
+        receiver: int,
+        done: Callable[[float], None],
+        lost: Callable[[bool], None] | None = None,
+    ) -> SnapshotStream:
+        """Send a snapshot.
+
+        `done` is told how many seconds it took after the first byte; `lost` is called if it will
+        not come, with whether the sender has ended (else the connection has).
+        """
+        least_s = self._turns * 2 * self._conditions.latency_s(sender, receiver)
+        now = self._network.clock.now()
+        self._fleet.served[sender] += 1
+        stream = SnapshotStream(sender, receiver, now, least_s, done, lost)
+        for node in (sender, receiver):
+            self._of[node][stream] = None
+        stream.transfer = self._bandwidth.begin(
+            sender, receiver, self._sizes.answer, lambda: self._sent(stream)
+        )
+        return stream
+
+    def stop(self, stream: SnapshotStream | None) -> None:
+        """Send no more of it, as nobody waits for it; nothing if it is over."""
+        if stream is None or stream.is_over:
+            return
+        sent = self._sizes.answer
+        if stream.transfer is not None:
+            sent = self._bandwidth.stop(stream.transfer)
+        self._end(stream, sent)
+
+    def end_of(self, node: int) -> None:
+        """Stop what a process that has ended was sending and receiving."""
+        for stream in tuple(self._of.pop(node, ())):
+            lost = stream.lost if stream.sender == node else None
+            self.stop(stream)
+            if lost is not None:
+                self._later(node, stream.receiver, partial(lost, True))
+
+    def cut(self) -> None:
+        """Stop what goes between nodes that are cut off from each other now."""
+        now = self._network.clock.now()
+        between = [
+            stream
+            for node in list(self._of)
+            for stream in self._of[node]
+            if stream.sender == node and self._conditions.is_cut(node, stream.receiver, now)
+        ]
+        for stream in between:
+            lost = stream.lost
+            self.stop(stream)
+            if lost is not None:
+                self._network.call_later(HEARTBEAT_TIMEOUT_MS / 1000, partial(lost, False))
+
+    def stop_all(self) -> None:
+        """Stop everything, so that what was sent until now is counted."""
+        for streams in list(self._of.values()):
+            for stream in list(streams):
+                self.stop(stream)
+
+    def _sent(self, stream: SnapshotStream) -> None:
+        """Let it arrive, now that its last byte would be sent if there was no wait for credit."""
+        stream.transfer = None
+        stream_s = self._network.clock.now() - stream.began_at
+        if stream_s < stream.least_s:
+            waits_s = stream.least_s - stream_s
+            self._network.call_later(waits_s, lambda: self._leave(stream, stream.least_s))
+        else:
+            self._leave(stream, stream_s)
+
+    def _leave(self, stream: SnapshotStream, stream_s: float) -> None:
+        if not stream.is_over:
+            done = stream.done
+            self._end(stream, self._sizes.answer)
+            self._later(stream.sender, stream.receiver, lambda: done(stream_s))
+
+    def _end(self, stream: SnapshotStream, sent: float) -> None:
+        stream.is_over, stream.transfer, stream.done, stream.lost = True, None, _nothing, None
+        self._fleet.count(stream.sender, stream.receiver, sent)
+        for node in (stream.sender, stream.receiver):
+            self._of[node].pop(stream, None)
+
+
+_Link = tuple[str, int]  # a kind of link, and whose it is
+
+
+@dataclass(eq=False)
+class SharedTransfer:
+    links: tuple[_Link, ...]
+    nbytes: float
+    left: float
+    done: Callable[[], None]
+    rate: float = 0.0
+    counted_at: float = 0.0
+    timer: Timer | None = None
+
+
+class Bandwidth:
+    """The transfers under way on the links of all nodes.
+
+    Each has the same share of every link on its way as the others there, at any time: as many of
+    them as there are, and goes as fast as the thinnest of its shares. What others leave of theirs
+    is not dealt out again.
+    """
+
+    def __init__(self, conditions: Conditions, network: VirtualNetwork) -> None:
+        self._conditions = conditions
+        self._network = network
+        self._rates = {
+            "upload": conditions.upload_bytes_per_s,
+            "download": conditions.download_bytes_per_s,
+            "site": conditions.between_sites_bytes_per_s,
+        }
+        self._on: dict[_Link, dict[SharedTransfer, None]] = {}  # in the order of their beginning
+
+    def begin(
+        self, sender: int, receiver: int, nbytes: float, done: Callable[[], None]
+    ) -> SharedTransfer:
+        """Begin a transfer; `done` is called when the last byte is sent."""
+        conditions = self._conditions
+        links: tuple[_Link, ...] = ("upload", sender), ("download", receiver)
+        site = conditions.site(sender)
+        if conditions.between_sites_bytes_per_s < math.inf and site != conditions.site(receiver):
+            links = (*links, ("site", site))
+        now = self._network.clock.now()
+        transfer = SharedTransfer(links, nbytes, nbytes, done, counted_at=now)
+        for link in links:
+            self._on.setdefault(link, {})[transfer] = None
+        self._share(links)
+        return transfer
+
+    def stop(self, transfer: SharedTransfer) -> float:
+        """Send no more of a transfer that is under way; return how many bytes were sent."""
+        if transfer.timer is not None:
+            transfer.timer.cancel()
+        taken_s = self._network.clock.now() - transfer.counted_at
+        left = max(0.0, transfer.left - transfer.rate * taken_s)
+        self._leave(transfer)
+        return transfer.nbytes - left
+
+    def _share(self, links: Iterable[_Link]) -> None:
+        """Deal out links anew, as there is one transfer more or less."""
+        now = self._network.clock.now()
+        affected = dict.fromkeys(t for link in links for t in self._on.get(link, ()))
+        for transfer in affected:
+            rate = min(self._rates[link[0]] / len(self._on[link]) for link in transfer.links)
+            if rate != transfer.rate:
+                transfer.left -= transfer.rate * (now - transfer.counted_at)
+                transfer.rate, transfer.counted_at = rate, now
+                self._wait(transfer)
+
+    def _wait(self, transfer: SharedTransfer) -> None:
+        if transfer.timer is not None:
+            transfer.timer.cancel()
+        left_s = max(0.0, transfer.left) / transfer.rate
+        transfer.timer = self._network.call_later(left_s, lambda: self._end(transfer))
+
+    def _end(self, transfer: SharedTransfer) -> None:
+        self._leave(transfer)
+        transfer.done()
+
+    def _leave(self, transfer: SharedTransfer) -> None:
+        for link in transfer.links:
+            del self._on[link][transfer]
+            if not self._on[link]:
+                del self._on[link]
+        self._share(transfer.links)
+
 
 TRANSACTION_BYTES = 8
 
@@ -313,3 +535,187 @@ class AskRules:
         if self._repeats or ask.terms is not Terms.PULL:
             return False
         return book.merged.of(peer, shard_of(part)) == snapshot.version
+
+
+@dataclass(eq=False)
+class AsyncExchange:
+    """An exchange that was proposed."""
+
+    transaction: bytes
+    fetch: AsyncFetch  # of who has asked
+    peer: Participant  # who was asked
+    mine: ArraySnapshot
+    theirs: ArraySnapshot
+    stream_s: float = 0.0
+    has_theirs: bool = False  # as far as the asking side knows
+    is_prepared: bool = False
+
+
+class Exchanges(Fetches):
+    """All fetches of a run whose algorithm asks for exchanges.
+
+    As in `dpwa.node.transactions`, a snapshot is in one exchange at most, and a node that has
+    agreed to one asks for no other before it has merged it.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._traded: dict[int, int] = {}  # the version of each node that was exchanged last
+
+    def _is_traded(self, node: Participant, snapshot: ArraySnapshot) -> bool:
+        return snapshot.version <= self._traded.get(node.number, 0)
+
+    def _send_request(self, fetch: AsyncFetch, peer: Participant) -> None:
+        node, now = fetch.node, self.now
+        snapshot = node.snapshot
+        fetch.transaction = transaction = self.fleet.rng.randbytes(TRANSACTION_BYTES)
+        fetch.to_peer = None
+        is_free = (
+            snapshot is not None
+            and not node.inbox
+            and not self._is_traded(node, snapshot)
+            and node.transactions.propose(transaction, peer.name, now, fetch.deadline_s)
+        )
+        if snapshot is None or not is_free:
+            self.network.call_later(0.0, lambda: self.end(fetch))
+            return
+        self.fleet.count(node.number, peer.number, self.sizes.asks_exchange)
+        self.later(
+            node.number,
+            peer.number,
+            lambda: self._proposed(fetch, peer, transaction, snapshot),
+        )
+
+    def end(self, fetch: AsyncFetch) -> None:
+        """End a fetch; an exchange that is not decided is aborted."""
+        self._abort(fetch)
+        super().end(fetch)
+
+    def _late(self, fetch: AsyncFetch, peer: Participant) -> None:
+        if self.is_current(fetch, peer):
+            self._abort(fetch)
+        super()._late(fetch, peer)
+
+    def _abort(self, fetch: AsyncFetch) -> None:
+        peer, transaction = fetch.peer, fetch.transaction
+        if fetch.is_over or peer is None or not transaction:
+            return
+        if not fetch.node.transactions.decide(transaction, commit=False, now=self.now):
+            number, mine = fetch.node.number, fetch.to_peer
+
+            def abort() -> None:
+                self.streams.stop(mine)
+                if self.fleet.is_alive[peer.number]:
+                    peer.transactions.decided(transaction, commit=False)
+
+            self.later(number, peer.number, abort)
+
+    def _proposed(
+        self, fetch: AsyncFetch, peer: Participant, transaction: bytes, mine: ArraySnapshot
+    ) -> None:
+        """Answer as the serving node."""
+        node, fleet = fetch.node, self.fleet
+        if not fleet.is_alive[peer.number]:
+            self.later(peer.number, node.number, lambda: self._nobody(fetch, peer, transaction))
+            return
+        theirs, expires = peer.snapshot, self.now + self.timeout_s
+        peer.transactions.expire(self.now)
+        # Both ends fetch, so each must be able to connect to the other.
+        is_new = theirs is not None and not self._is_traded(peer, theirs)
+        is_new = is_new and not self.conditions.is_behind_nat(node.number)
+        accepts = is_new and (
+            peer.transactions.accept(transaction, node.name, self.now, expires)
+            is Acceptance.ACCEPTED
+        )
+        if theirs is None or not accepts:
+            fleet.count(peer.number, node.number, self.sizes.declines)
+            self.later(peer.number, node.number, lambda: self._busy(fetch, peer, transaction))
+            return
+        fleet.count(peer.number, node.number, self.sizes.agrees)
+        exchange = AsyncExchange(transaction, fetch, peer, mine, theirs)
+        self.later(peer.number, node.number, lambda: self._agreed(exchange))
+        fleet.count(peer.number, node.number, self.sizes.request)
+        self.later(peer.number, node.number, lambda: self._send_mine(exchange))
+
+    def _send_mine(self, exchange: AsyncExchange) -> None:
+        """Send as the asking side what the other one fetches."""
+        fetch, peer = exchange.fetch, exchange.peer
+        if self.is_current(fetch, peer):
+            fetch.to_peer = self.streams.begin(
+                fetch.node.number, peer.number, lambda _: self._ready(exchange)
+            )
+
+    def _nobody(self, fetch: AsyncFetch, peer: Participant, transaction: bytes) -> None:
+        if self.is_current(fetch, peer):
+            fetch.node.transactions.decide(transaction, commit=False, now=self.now)
+            fetch.node.transactions.noted(transaction)
+        self._not_there(fetch, peer)
+
+    def _busy(self, fetch: AsyncFetch, peer: Participant, transaction: bytes) -> None:
+        if self.lives(fetch):
+            fetch.node.transactions.refused(transaction)
+        self.refused(fetch, peer)
+
+    def _agreed(self, exchange: AsyncExchange) -> None:
+        """Take as the asking side that the other one is ready to exchange."""
+        fetch, peer = exchange.fetch, exchange.peer
+        if not self.is_current(fetch, peer):
+            return
+        if not fetch.node.transactions.agreed(exchange.transaction):
+            self.end(fetch)  # another one with a smaller id was accepted meanwhile
+            return
+        number = fetch.node.number
+        self.fleet.count(number, peer.number, self.sizes.request)
+
+        def come(stream_s: float) -> None:
+            exchange.has_theirs, exchange.stream_s = True, stream_s
+            self._decide(exchange)
+
+        def send_theirs() -> None:
+            if self.is_current(fetch, peer):
+                fetch.stream = self.streams.begin(peer.number, number, come, lost)
+
+        def lost(has_ended: bool) -> None:
+            self._lost(fetch, peer, has_ended=has_ended)
+
+        self.later(number, peer.number, send_theirs)
+
+    def _ready(self, exchange: AsyncExchange) -> None:
+        """Say as the serving node that the other's snapshot is there."""
+        peer, number = exchange.peer, exchange.fetch.node.number
+        if not self.fleet.is_alive[peer.number]:
+            return
+        if peer.transactions.ready(exchange.transaction):
+            self.fleet.count(peer.number, number, self.sizes.prepares)
+
+            def prepared() -> None:
+                exchange.is_prepared = True
+                self._decide(exchange)
+
+            self.later(peer.number, number, prepared)
+
+    def _decide(self, exchange: AsyncExchange) -> None:
+        fetch, peer, transaction = exchange.fetch, exchange.peer, exchange.transaction
+        is_complete = exchange.has_theirs and exchange.is_prepared
+        if not is_complete or not self.is_current(fetch, peer):
+            return
+        node = fetch.node
+        node.transactions.prepared(transaction)
+        if node.transactions.decide(transaction, commit=True, now=self.now):
+            self.fetched(fetch, peer, exchange.stream_s)
+            self._traded[node.number] = exchange.mine.version
+            node.inbox.append(ArrayArrival(peer, exchange.theirs, exchange.mine.values))
+        self.fleet.count(node.number, peer.number, self.sizes.decides)
+        self.later(node.number, peer.number, lambda: self._hear_commit(exchange))
+        self.end(fetch)
+
+    def _hear_commit(self, exchange: AsyncExchange) -> None:
+        peer, node, transaction = exchange.peer, exchange.fetch.node, exchange.transaction
+        if not self.fleet.is_alive[peer.number]:
+            return
+        outcome = peer.transactions.decided(transaction, commit=True)
+        self.fleet.count(peer.number, node.number, self.sizes.notes)
+        if outcome is DecisionOutcome.COMMIT:
+            self._traded[peer.number] = exchange.theirs.version
+            peer.inbox.append(ArrayArrival(node, exchange.mine, exchange.theirs.values))
+        node.transactions.noted(transaction)

@@ -15,9 +15,8 @@ from dpwa.sim.churn import NodeChange, NodeChangeKind, cut_in_words
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.participant import NodeRules, Participant
 from dpwa.sim.rules.peer_book import Neighbourhood, PeerBook
-from dpwa.sim.rules.recorder import Moment
 from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.samples import NodeFigures
+from dpwa.sim.samples import Moment, NodeFigures
 from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.sim.tasks import TrainingTask
 

@@ -20,8 +20,8 @@ from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.fetches import AskRules, shard_of
 from dpwa.sim.rules.fleet import Fleet, no_search_for_cycles
 from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, Participant
-from dpwa.sim.rules.recorder import Moment, RunRecorder
 from dpwa.sim.rules.wire_sizes import Links, WireSizes
+from dpwa.sim.samples import Moment, RunRecorder
 from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import TrainingTask
 

@@ -15,9 +15,8 @@ from dpwa.config import Config
 from dpwa.node.assembly import algorithm_of
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.interpolation import Interpolation, interpolation, merge_factor, mixed_clock
-from dpwa.policy.leaders import LossReports
+from dpwa.policy.leaders import LossReports, RunningLoss
 from dpwa.policy.push_sum import Mass
-from dpwa.policy.running_loss import RunningLoss
 from dpwa.policy.transactions import Transactions
 from dpwa.types import StrictModel, TrainingProgress
 

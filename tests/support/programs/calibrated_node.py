@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.sim.tasks.quadratic import Quadratic, QuadraticOptions
+from dpwa.sim.tasks import Quadratic, QuadraticOptions
 
 JITTER = 0.1  # sigma of a log-normal distribution
 

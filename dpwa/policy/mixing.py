@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.policy.topology.registry import Topology, neighbours_of
+from dpwa.policy.topology import Topology, neighbours_of
 from dpwa.types import StrictModel
 
 Matrix = NDArray[np.float64]

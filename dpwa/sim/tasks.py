@@ -1,0 +1,391 @@
+"""What simulated nodes train, vectorised over nodes: one float64 array of shape (N, D).
+
+consensus       nothing: nodes begin apart from each other, and only average
+quadratic       a bowl, with noisy gradients; nodes may have bowls of their own
+factorisation   a matrix as a product of two small ones
+digits          logistic regression or an MLP on scikit-learn's digits
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from dpwa.demo.data import SHARED_FRACTION, label_skewed_shards, load_digits
+from dpwa.errors import UserError
+from dpwa.sim.draws import normal, uniform
+from dpwa.sim.scenario import RunSpec
+from dpwa.types import Fraction, StrictModel
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+MOST_PARAMETERS = 10_000_000
+
+
+class TrainingTask(Protocol):
+    """What nodes train. The noise of a node's k-th step depends on the seed, the node and k only.
+
+    Attributes:
+        name: that scenarios choose it by.
+        options: the model of its options.
+        dimension: D, parameters of one node.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[type[StrictModel]]
+
+    @property
+    def dimension(self) -> int:
+        """D, parameters of one node."""
+        ...
+
+    def starts(self) -> Floats:
+        """Return where nodes begin, shape (N, D): alike, if something is trained."""
+        ...
+
+    def step(self, x: Floats, nodes: Integers) -> Floats | None:
+        """Take the next local step of some nodes, in place.
+
+        Args:
+            x: their parameters, shape (K, D).
+            nodes: their indices, shape (K,), each once.
+
+        Returns:
+            The losses before the step, shape (K,); `None` where nothing is trained.
+        """
+        ...
+
+    def evaluate(self, mean: Floats) -> tuple[float | None, float | None]:
+        """Return loss and accuracy of one model, shape (D,); `None` for what there is not."""
+        ...
+
+
+class ConsensusOptions(StrictModel):
+    """Options of `consensus`."""
+
+    dimension: int = Field(
+        default=8, ge=1, le=MOST_PARAMETERS, description="parameters of a node, each from N(0, 1)"
+    )
+
+
+class Consensus:
+    """Nothing is trained: x_i begins at a draw of N(0, 1) in each dimension."""
+
+    name: ClassVar[str] = "consensus"
+    options: ClassVar[type[StrictModel]] = ConsensusOptions
+
+    def __init__(self, options: ConsensusOptions, nodes: int, seed: int) -> None:
+        self.dimension = options.dimension
+        self._nodes = nodes
+        self._seed = seed
+
+    def starts(self) -> NDArray[np.float64]:
+        return np.random.default_rng(self._seed).normal(size=(self._nodes, self.dimension))
+
+    def step(self, x: NDArray[np.float64], nodes: NDArray[np.int64]) -> None:
+        """Leave all as it is."""
+
+    def evaluate(self, mean: NDArray[np.float64]) -> tuple[None, None]:  # noqa: ARG002
+        return None, None
+
+
+class QuadraticOptions(StrictModel):
+    """Options of `quadratic`."""
+
+    dimension: int = Field(default=32, ge=1, le=MOST_PARAMETERS, description="parameters of a node")
+    lr: Positive = Field(default=0.1, description="learning rate")
+    curvature: Positive = Field(default=1.0, description="of the steepest direction")
+    flattest: Positive = Field(
+        default=0.1, description="curvature of the flattest; those between are spread by ratios"
+    )
+    noise: NotNegative = Field(
+        default=0.1, description="standard deviation of each number of a gradient"
+    )
+    heterogeneity: NotNegative = Field(
+        default=0.0, description="standard deviation of the nodes' optima, in each direction"
+    )
+
+
+class Quadratic:
+    """Node i descends f_i(x) = sum_j h_j (x_j - c_ij)^2 / 2 by SGD with noise.
+
+    The curvatures h go from `curvature` to `flattest` in equal ratios. The optima c_i are drawn
+    from N(0, heterogeneity^2). All begin at the same draw of N(0, 1).
+    """
+
+    name: ClassVar[str] = "quadratic"
+    options: ClassVar[type[StrictModel]] = QuadraticOptions
+
+    def __init__(self, options: QuadraticOptions, nodes: int, seed: int) -> None:
+        self.dimension = options.dimension
+        self._options = options
+        self._nodes = nodes
+        self._seed = seed
+        self._curvatures = np.geomspace(options.curvature, options.flattest, self.dimension)
+        rng = np.random.default_rng(seed)
+        self._start = rng.normal(size=self.dimension)
+        self._optima = np.zeros((1, self.dimension))
+        if options.heterogeneity:
+            spread = rng.normal(size=(nodes, self.dimension))
+            self._optima = options.heterogeneity * spread
+        self._steps = np.zeros(nodes, dtype=np.int64)
+
+    def starts(self) -> NDArray[np.float64]:
+        return np.tile(self._start, (self._nodes, 1))
+
+    def step(self, x: NDArray[np.float64], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+        options = self._options
+        offset = x - (self._optima[nodes] if len(self._optima) > 1 else self._optima)
+        gradients = self._curvatures * offset
+        losses: NDArray[np.float64] = 0.5 * np.einsum("kd,kd->k", gradients, offset)
+        if options.noise:
+            counters = nodes[:, None], self._steps[nodes][:, None], np.arange(self.dimension)
+            gradients += options.noise * normal(self._seed, *counters)
+        x -= options.lr * gradients
+        self._steps[nodes] += 1
+        return losses
+
+    def evaluate(self, mean: NDArray[np.float64]) -> tuple[float, None]:
+        """Return the mean over all nodes of f_i at one model."""
+        offset = mean - self._optima
+        return float(0.5 * (self._curvatures * offset**2).sum(axis=1).mean()), None
+
+
+class FactorisationOptions(StrictModel):
+    """Options of `factorisation`."""
+
+    size: int = Field(default=20, ge=1, le=10_000, description="d, of the matrix M of d by d")
+    rank: int = Field(default=2, ge=1, le=1000, description="r, of M and of what is to become it")
+    lr: Positive = Field(default=0.1, description="learning rate")
+    noise: NotNegative = Field(
+        default=0.01, description="standard deviation of each number of a gradient"
+    )
+    start: Positive = Field(default=0.5, description="where X begins, relative to the answer")
+    apart: bool = Field(
+        default=False, description="on: each node begins at a draw of its own; off: all alike"
+    )
+
+
+class Factorisation:
+    """Minimise F(X) = |M - X X'|^2 / 4 over X of d by r, by SGD with noise; M has rank r.
+
+    The gradient is (X X' - M) X. With X, X Q is as good for any rotation Q, so nodes that begin
+    apart tend to minima whose mean is none. M = Y Y', with the d r numbers of Y from N(0, 1/d); X
+    begins at `start` times such a draw.
+
+    Source: the low-rank problem of Teng et al., Leader Stochastic Gradient Descent for Distributed
+    Training of Deep Learning Models (2019), arXiv 1905.10395.
+    """
+
+    name: ClassVar[str] = "factorisation"
+    options: ClassVar[type[StrictModel]] = FactorisationOptions
+
+    def __init__(self, options: FactorisationOptions, nodes: int, seed: int) -> None:
+        self.dimension = options.size * options.rank
+        self._options = options
+        self._nodes = nodes
+        self._seed = seed
+        self._rng = np.random.default_rng(seed)
+        answer = self._draw(1)[0].reshape(options.size, options.rank)
+        self._matrix = answer @ answer.T
+        self._norm = float(np.einsum("ij,ij->", self._matrix, self._matrix))
+        draws = self._draw(nodes if options.apart else 1)
+        self._starts = options.start * np.broadcast_to(draws, (nodes, self.dimension))
+        self._steps = np.zeros(nodes, dtype=np.int64)
+
+    def starts(self) -> NDArray[np.float64]:
+        starts: NDArray[np.float64] = self._starts.copy()
+        return starts
+
+    def step(self, x: NDArray[np.float64], nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+        options = self._options
+        factor = x.reshape(len(x), options.size, options.rank)
+        images = self._matrix @ factor
+        gram = np.swapaxes(factor, 1, 2) @ factor
+        gradients = (factor @ gram - images).reshape(x.shape)
+        losses = self._losses(factor, images, gram)
+        if options.noise:
+            counters = nodes[:, None], self._steps[nodes][:, None], np.arange(self.dimension)
+            gradients += options.noise * normal(self._seed, *counters)
+        x -= options.lr * gradients
+        self._steps[nodes] += 1
+        return losses
+
+    def evaluate(self, mean: NDArray[np.float64]) -> tuple[float, None]:
+        factor = mean.reshape(1, self._options.size, self._options.rank)
+        gram = np.swapaxes(factor, 1, 2) @ factor
+        return float(self._losses(factor, self._matrix @ factor, gram)[0]), None
+
+    def _losses(
+        self, factor: NDArray[np.float64], images: NDArray[np.float64], gram: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return F, by |M - X X'|^2 = |M|^2 - 2 tr(X' M X) + |X' X|^2."""
+        overlap = np.einsum("kdr,kdr->k", factor, images)
+        square = np.einsum("krs,krs->k", gram, gram)
+        losses: NDArray[np.float64] = np.maximum(0.0, self._norm - 2 * overlap + square) / 4
+        return losses
+
+    def _draw(self, count: int) -> NDArray[np.float64]:
+        return self._rng.normal(scale=self._options.size**-0.5, size=(count, self.dimension))
+
+
+PIXELS, CLASSES = 64, 10
+NODES_AT_ONCE = 512  # whose batches are in memory
+
+
+class DigitsOptions(StrictModel):
+    """Options of `digits`."""
+
+    model: Literal["logistic", "mlp"] = Field(
+        default="logistic", description="logistic regression, or an MLP with one hidden layer"
+    )
+    hidden: int = Field(default=32, ge=1, le=4096, description="hidden units of the MLP")
+    lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
+        default=0.1, description="learning rate"
+    )
+    batch: int = Field(default=16, ge=1, le=1437, description="examples of a step")
+    private: bool = Field(
+        default=False, description="on: each node has examples of its own, mostly of few classes"
+    )
+    shared: Fraction = Field(
+        default=SHARED_FRACTION, description="share of private examples that are of all classes"
+    )
+
+
+class Digits:
+    """Classify 1437 images of 8 by 8 pixels by SGD; 360 others tell the accuracy."""
+
+    name: ClassVar[str] = "digits"
+    options: ClassVar[type[StrictModel]] = DigitsOptions
+
+    def __init__(self, options: DigitsOptions, nodes: int, seed: int) -> None:
+        self._options = options
+        self._nodes = nodes
+        self._seed = seed
+        try:
+            train, test = load_digits()
+        except ImportError:
+            raise UserError(
+                "task: digits needs scikit-learn: pip install -c constraints.txt '.[data]'"
+                " [DPWA-E296]"
+            ) from None
+        self._images, self._labels = train.images.astype(np.float64), train.labels
+        self._tests, self._test_labels = test.images.astype(np.float64), test.labels
+        widths = [PIXELS, options.hidden, CLASSES] if options.model == "mlp" else [PIXELS, CLASSES]
+        self._shapes = list(itertools.pairwise(widths))
+        self.dimension = sum((a + 1) * b for a, b in self._shapes)
+        self._first, self._counts, self._dealt = self._deal()
+        self._steps = np.zeros(nodes, dtype=np.int64)
+
+    def starts(self) -> Floats:
+        rng = np.random.default_rng(self._seed)
+        parts = [
+            np.concatenate([rng.normal(scale=a**-0.5, size=a * b), np.zeros(b)])
+            for a, b in self._shapes
+        ]
+        return np.tile(np.concatenate(parts), (self._nodes, 1))
+
+    def step(self, x: Floats, nodes: Integers) -> Floats:
+        losses = [
+            self._step(x[at : at + NODES_AT_ONCE], nodes[at : at + NODES_AT_ONCE])
+            for at in range(0, len(nodes), NODES_AT_ONCE)
+        ]
+        return np.concatenate(losses)
+
+    def evaluate(self, mean: Floats) -> tuple[float, float]:
+        scores = self._forward(self._layers(mean[None]), self._tests[None])[-1][0]
+        losses = _log_sum(scores) - scores[np.arange(len(scores)), self._test_labels]
+        hits = scores.argmax(axis=1) == self._test_labels
+        return float(losses.mean()), float(hits.mean())
+
+    def _step(self, x: Floats, nodes: Integers) -> Floats:
+        batch = self._batch(nodes)
+        images, labels = self._images[batch], self._labels[batch]
+        layers = self._layers(x)
+        activations = self._forward(layers, images)
+        scores = activations[-1]
+        log_sum = _log_sum(scores)
+        of_label = np.take_along_axis(scores, labels[:, :, None], axis=2)[:, :, 0]
+        losses: Floats = (log_sum - of_label).mean(axis=1)
+        error = np.exp(scores - log_sum[:, :, None])
+        ones = np.take_along_axis(error, labels[:, :, None], axis=2) - 1.0
+        np.put_along_axis(error, labels[:, :, None], ones, axis=2)
+        error *= self._options.lr / self._options.batch
+        for layer in reversed(range(len(layers))):
+            weights, biases = layers[layer]
+            inputs = activations[layer]
+            back = error @ np.swapaxes(weights, 1, 2) * (inputs > 0.0) if layer else error
+            weights -= np.swapaxes(inputs, 1, 2) @ error  # views of x
+            biases -= error.sum(axis=1)
+            error = back
+        self._steps[nodes] += 1
+        return losses
+
+    def _layers(self, x: Floats) -> list[tuple[Floats, Floats]]:
+        """Return weights and biases of each layer, as views of x."""
+        layers, at = [], 0
+        for a, b in self._shapes:
+            weights = x[:, at : at + a * b].reshape(len(x), a, b)
+            layers.append((weights, x[:, at + a * b : at + (a + 1) * b]))
+            at += (a + 1) * b
+        return layers
+
+    def _forward(self, layers: list[tuple[Floats, Floats]], images: Floats) -> list[Floats]:
+        """Return what goes into each layer, and the scores."""
+        values = [images]
+        for number, (weights, biases) in enumerate(layers):
+            outputs = values[-1] @ weights + biases[:, None, :]
+            values.append(outputs if number == len(layers) - 1 else np.maximum(0.0, outputs))
+        return values
+
+    def _batch(self, nodes: Integers) -> Integers:
+        """Draw the next batch of some nodes: indices of examples, shape (K, batch)."""
+        places = np.arange(self._options.batch)
+        drawn = uniform(self._seed, nodes[:, None], self._steps[nodes][:, None], places)
+        within = (drawn * self._counts[nodes][:, None]).astype(np.int64)
+        batch: Integers = self._dealt[self._first[nodes][:, None] + within]
+        return batch
+
+    def _deal(self) -> tuple[Integers, Integers, Integers]:
+        """Return where the examples of each node begin, how many they are, and all of them."""
+        examples, nodes = len(self._labels), self._nodes
+        if not self._options.private:
+            return np.zeros(nodes, np.int64), np.full(nodes, examples), np.arange(examples)
+        shards = label_skewed_shards(self._labels, nodes, self._seed, self._options.shared)
+        counts = np.array([len(shard) for shard in shards], dtype=np.int64)
+        if not counts.all():
+            raise UserError(
+                f"digits.private: expected so few nodes that each has an example of {examples} "
+                f"(got {nodes}) [DPWA-E295]"
+            )
+        return np.cumsum(counts) - counts, counts, np.concatenate(shards)
+
+
+def _log_sum(scores: Floats) -> Floats:
+    """Return log(sum(exp(scores))) over the last axis."""
+    most = scores.max(axis=-1)
+    total: Floats = most + np.log(np.exp(scores - most[..., None]).sum(axis=-1))
+    return total
+
+
+TASKS: Mapping[str, Callable[..., TrainingTask]] = {
+    kind.name: kind for kind in (Consensus, Quadratic, Factorisation, Digits)
+}
+
+
+def make_task(spec: RunSpec) -> TrainingTask:
+    """Return the task of a run.
+
+    Raises:
+        UserError: it needs a library that is not there, or does not fit the number of nodes.
+    """
+    scenario = spec.scenario
+    return TASKS[scenario.task](spec.task_options, scenario.nodes, scenario.seed)
