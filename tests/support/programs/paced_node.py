@@ -1,4 +1,7 @@
-"""logged_node.py CONFIG NAME STEP_S SECONDS: learn a linear map, in steps of a given length."""
+"""paced_node.py CONFIG NAME STEP_S SECONDS: learn a linear map, in steps of a given length.
+
+Says `ready` after the first update.
+"""
 
 import sys
 import time
@@ -14,8 +17,7 @@ net, teacher = Linear(300, 100), Linear(300, 100)
 torch.manual_seed(1 + int(name[1:]))  # each sees inputs of its own
 optimizer = torch.optim.SGD(net.parameters(), lr=1.5)
 loss, end = None, time.monotonic() + seconds
-with DpwaPyTorchAdapter(net, name, config) as gossip:
-    print("ready", flush=True)
+with DpwaPyTorchAdapter(net, name, config, optimizer=optimizer) as gossip:
     while time.monotonic() < end:
         gossip.update_send(loss)
         began = time.monotonic()
@@ -24,6 +26,8 @@ with DpwaPyTorchAdapter(net, name, config) as gossip:
         optimizer.zero_grad()
         error.backward()
         optimizer.step()
-        loss = error.item()
+        is_first, loss = loss is None, error.item()
         time.sleep(max(0.0, began + step_s - time.monotonic()))  # the step takes so long
         gossip.update_wait(loss)
+        if is_first:  # of updates, it may have taken over hundreds from others
+            print("ready", flush=True)
