@@ -44,9 +44,9 @@ def config(tmp_path):
 class Trainer:
     """A training process whose rounds are read as they come."""
 
-    def __init__(self, config, name, rounds=0, pause_ms=5):
+    def __init__(self, config, name):
         self.name = name
-        self.process = start("train.py", config, name, rounds, pause_ms)
+        self.process = start("train.py", config, name, 0.005)
         self.rounds = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -79,8 +79,8 @@ class Trainer:
 def trainers():
     started = []
 
-    def starts(*arguments, **options):
-        trainer = Trainer(*arguments, **options)
+    def starts(config, name):
+        trainer = Trainer(config, name)
         started.append(trainer)
         return trainer
 

@@ -30,7 +30,7 @@ def run(folder):
     path.write_text(json.dumps(config))
     names = [node["name"] for node in config["nodes"]]
     seconds = {name: SLOW_STEP_S if name == SLOW else STEP_S for name in names}
-    nodes = {name: start("paced_node.py", path, name, s, 600.0) for name, s in seconds.items()}
+    nodes = {name: start("train.py", path, name, s) for name, s in seconds.items()}
     with ended(*nodes.values()):
         yield nodes, f"127.0.0.1:{config['nodes'][0]['port']}"
 
