@@ -78,7 +78,7 @@ def mapped(shared, tmp_path):
 
 
 def told_pinner(shared, tmp_path):
-    return told("pinner.py", tmp_path, shared.name, shared.nonce.hex())
+    return told("shared_memory.py", "pin_as_told", tmp_path, shared.name, shared.nonce.hex())
 
 
 # The folder
@@ -96,7 +96,7 @@ def test_only_this_user_can_read_the_folder_and_nothing_is_left_when_it_is_close
 
 
 def test_a_forked_child_that_closes_leaves_the_folder_to_its_parent(tmp_path):
-    process = start("fork_and_close.py", tmp_path)
+    process = start("shared_memory.py", "fork_and_close", tmp_path)
     with ended(process):
         output, errors = process.communicate(timeout=60)
     assert (output, errors) == ("0 0 board slot-1\n", "")
@@ -109,7 +109,7 @@ def test_a_root_that_is_not_there_is_an_os_error(tmp_path):
 
 
 def test_room_that_is_not_there_is_an_os_error_and_room_that_was_given_can_be_used(own_shm):
-    process = start(*own_shm("size=1m", "exhaust_shm.py", 300_000))
+    process = start(*own_shm("size=1m", "shared_memory.py", "exhaust", 300_000))
     with ended(process):
         output, errors = process.communicate(timeout=60)
     assert (output.split(), errors) == (["ENOSPC", "3", "3"], "")
@@ -301,7 +301,7 @@ def test_how_much_is_mapped_may_be_asked_while_it_changes(shared, tmp_path):
 
 @pytest.mark.parametrize("count", [300, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_a_pinned_slot_is_never_written(tmp_path, count):
-    with told("publisher.py", tmp_path, NBYTES, 2) as publisher:
+    with told("shared_memory.py", "publish_as_told", tmp_path, NBYTES, 2) as publisher:
         name, nonce = publisher.tell("name")
         publisher.tell("publish_for_ever")
         versions, torn = set(), 0
@@ -350,7 +350,7 @@ def test_a_stopped_reader_loses_the_slot_after_its_lease_but_not_the_bytes(share
 
 @pytest.mark.parametrize("published", [0, 1, 2, 3])
 def test_what_a_killed_publisher_was_writing_is_never_seen(tmp_path, published):
-    with told("publisher.py", tmp_path, NBYTES, 2) as publisher:
+    with told("shared_memory.py", "publish_as_told", tmp_path, NBYTES, 2) as publisher:
         name, nonce = publisher.tell("name")
         for _ in range(published):
             publisher.tell("publish")
@@ -377,10 +377,13 @@ def seen(memory):
 
 
 def test_many_processes_that_start_and_sweep_at_once_take_nothing_from_each_other(tmp_path):
-    with told("publisher.py", tmp_path, 8, 2) as stale:
+    with told("shared_memory.py", "publish_as_told", tmp_path, 8, 2) as stale:
         stale.tell("publish")
         stale.kill()
-    processes = [start("start_and_sweep.py", tmp_path, 60, stdin=subprocess.PIPE) for _ in range(3)]
+    processes = [
+        start("shared_memory.py", "start_and_sweep", tmp_path, 60, stdin=subprocess.PIPE)
+        for _ in range(3)
+    ]
     with ended(*processes):
         lost = [process.stdout.readline() for process in processes]
         assert lost == ["0\n"] * 3, [process.communicate()[1] for process in processes]
@@ -420,7 +423,7 @@ def test_what_a_link_leads_to_is_not_swept(tmp_path):
 
 
 def test_a_killed_node_is_swept_by_the_next_that_starts(tmp_path):
-    with told("publisher.py", tmp_path, 8, 2) as publisher:
+    with told("shared_memory.py", "publish_as_told", tmp_path, 8, 2) as publisher:
         publisher.tell("publish")
         publisher.kill()
     with SharedMemory(tmp_path) as shared:
@@ -428,7 +431,7 @@ def test_a_killed_node_is_swept_by_the_next_that_starts(tmp_path):
 
 
 def test_one_folder_remains_as_long_as_its_node_lives(shared, tmp_path):
-    with told("publisher.py", tmp_path, 8, 2) as publisher:
+    with told("shared_memory.py", "publish_as_told", tmp_path, 8, 2) as publisher:
         name, _ = publisher.tell("name")
         assert remains(name, tmp_path)
         publisher.kill()
@@ -540,7 +543,7 @@ def test_news_that_is_being_written_is_not_there(shared, tmp_path):
 
 
 def test_no_reader_of_a_board_ever_sees_half_of_one_news_and_half_of_another(tmp_path):
-    with told("publisher.py", tmp_path, 1, 2) as publisher:
+    with told("shared_memory.py", "publish_as_told", tmp_path, 1, 2) as publisher:
         name, nonce = publisher.tell("name")
         with PeerMemory(name, bytes.fromhex(nonce), tmp_path) as peer:
             assert publisher.tell("tell_for_ever") == "telling"

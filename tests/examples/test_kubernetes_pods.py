@@ -55,7 +55,7 @@ class Pods:
         self._hosts.write_text("".join(["127.0.0.1 localhost\n", *lines]))
 
     def popen(self, name: str, *command: object, **options: Any) -> subprocess.Popen[str]:
-        known = [sys.executable, PROGRAMS / "with_own_hosts.py", self._hosts, *command]
+        known = [sys.executable, PROGRAMS / "with_own.py", "hosts", self._hosts, *command]
         environ = {"DPWA_NAME": name, "DPWA_CONFIG": str(self._folder / "dpwa.yaml")}
         environ |= {"DPWA_SECURITY": "curve", "DPWA_KEYS": str(self._folder / "keys")}
         return subprocess.Popen(

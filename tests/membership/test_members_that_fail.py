@@ -18,9 +18,9 @@ from dpwa.testing import TcpProxy
 def process(name, *join):
     """A node in a process of its own; its address is what it prints first."""
     config = json.dumps({"join": join, "log_level": "error"})
-    child = start("join_and_wait.py", name, config)
+    child = start("gossip.py", name, config)
     with ended(child):
-        child.endpoint = child.stdout.readline().strip()
+        child.endpoint = child.stdout.readline().split()[0]
         yield child
 
 

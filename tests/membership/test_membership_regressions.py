@@ -80,7 +80,7 @@ def test_a_restart_with_a_clock_that_was_set_back_is_a_member(monkeypatch):
         nodes.add("a")
         nodes.add("b", "a")
         config = json.dumps({"join": [nodes.endpoint("a")], "log_level": "error"})
-        child = start("join_and_wait.py", "c", config)
+        child = start("gossip.py", "c", config)
         with ended(child):
             child.stdout.readline()
             eventually(lambda: all("c" in node.peers for node in nodes.nodes.values()))

@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
+from support.processes import PROGRAMS
 from support.strangers import question
 from support.times import at_most
 
@@ -21,7 +21,6 @@ from dpwa.transport.link import LinkState
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries
 
 UP = LinkState.UP
-PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
 
 
 def member(node, name):
@@ -56,16 +55,16 @@ def test_a_member_that_one_node_does_not_reach_keeps_its_name():
             assert not w1._members._member_list.is_replaced
 
 
-@pytest.mark.parametrize("orphans", ["no", "orphans"])
+@pytest.mark.parametrize("orphans", [(), ("--child",)])
 def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds(orphans):
     with cluster() as nodes:
         nodes.add("seed")
         nodes.add("other", "seed")
         config = json.dumps({"join": [nodes.endpoint("seed")], "log_level": "error"})
-        command = [sys.executable, PROGRAM, "w1", config, orphans]
+        command = [sys.executable, PROGRAMS / "gossip.py", "w1", config, *orphans]
         with subprocess.Popen(command, stdout=-1) as child:
             try:
-                old = child.stdout.readline().decode().strip()
+                old = child.stdout.readline().decode().split()[0]
                 eventually(lambda: all("w1" in node.peers for node in nodes.nodes.values()))
             finally:
                 child.kill()

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import pytest
 from support.keys import key_folders
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
+from support.processes import PROGRAMS
 
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
@@ -26,7 +26,7 @@ from dpwa.membership.members import Members
 from dpwa.node.node import Node
 from dpwa.runtime import SYSTEM
 
-PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
+PROGRAM = PROGRAMS / "gossip.py"
 
 
 def address():

@@ -36,9 +36,9 @@ class Finishing:
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_a_process_that_trains_is_waited_for_until_it_is_stopped_or_killed(transport):
     config = config_of(2, transport=transport)
-    peer = start("train_for_ever.py", json.dumps(config), "w2")
+    peer = start("gossip.py", "w2", json.dumps(config))
     with ended(peer), DpwaConnection("w1", config) as own:
-        assert peer.stdout.readline() == "ready\n"
+        assert peer.stdout.readline()  # it gossips
         eventually(lambda: is_connected(own, "w2"), timeout_s=30.0)
         endings = own.node.finish.endings
 

@@ -1,8 +1,7 @@
 """Garbage of every kind on a live port: no crash, no growth, and fetches are still answered."""
 
-import os
+import json
 import random
-import signal
 import socket
 import struct
 import time
@@ -14,8 +13,8 @@ import pytest
 import zmq
 from support.nodes import eventually
 from support.ports import free_ports
-from support.processes import ended, start
 from support.requests import fetch_of
+from support.shared_memory import told
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -89,7 +88,7 @@ def throw_garbage(port, seconds, rng, between):
 @pytest.mark.parametrize(
     "seconds", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(200)])]
 )
-def test_garbage_changes_nothing(seconds):
+def test_garbage_changes_nothing(tmp_path, seconds):
     print(f"seed {SEED}")
     port, own_port = free_ports(2)
     nodes = [
@@ -97,9 +96,16 @@ def test_garbage_changes_nothing(seconds):
         {"name": "w2", "host": "127.0.0.1", "port": own_port},
     ]
     config = load_config({"nodes": nodes, "timeout_ms": 5000, "repeat": "merge"})
-    victim = start("serve.py", port)
-    with ended(victim), DpwaConnection("w2", config) as connection:
-        assert victim.stdout.readline() == "serving\n"
+    path = tmp_path / "w1.json"
+    path.write_text(
+        json.dumps({"nodes": nodes[:1], "limits": {"serving_share": 1.0}, "log_level": "error"})
+    )
+    with (
+        told("told_node.py", "w1", path, 125_000) as victim,
+        DpwaConnection("w2", config) as connection,
+    ):
+        pid = victim.process.pid
+        victim.tell("send", 1)
 
         def fetch():
             connection.update_send(np.zeros(125_000), 0.1)
@@ -109,12 +115,12 @@ def test_garbage_changes_nothing(seconds):
         eventually(fetch)
         rng = random.Random(SEED)
         throw_garbage(port, 1, rng, between=lambda: None)  # buffers reach their usual size
-        files, answered = descriptors(victim.pid), []
+        files, answered = descriptors(pid), []
 
         def memory_grows():
-            memory, before = resident_kb(victim.pid), len(answered)
+            memory, before = resident_kb(pid), len(answered)
             throw_garbage(port, seconds, rng, between=lambda: answered.append(fetch()))
-            growth, count = resident_kb(victim.pid) - memory, len(answered) - before
+            growth, count = resident_kb(pid) - memory, len(answered) - before
             print(f"memory grew by {growth} kB over {count} answered fetches")
             assert count >= seconds / 2
             return growth >= GROWTH_LIMIT_KB
@@ -122,8 +128,6 @@ def test_garbage_changes_nothing(seconds):
         # On a busy machine, buffers take longer to reach that size; a leak never ends.
         assert not all(memory_grows() for _ in range(MOST_PHASES))
         assert all(answered)
-        eventually(lambda: descriptors(victim.pid) <= files + 5, timeout_s=20)
-        os.kill(victim.pid, signal.SIGINT)
-        output, errors = victim.communicate(timeout=60)
-        assert (victim.returncode, errors) == (0, "")
-        assert int(output.removeprefix("bad messages: ")) > 100
+        eventually(lambda: descriptors(pid) <= files + 5, timeout_s=20)
+        assert victim.tell("report")["bad_messages"] > 100
+        assert victim.end() == (0, "")

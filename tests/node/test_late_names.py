@@ -35,7 +35,14 @@ class Hosts:
         ]
         config = {"nodes": nodes, "transport": "tcp", "repeat": "merge", "log_level": "error"}
         return start(
-            "with_own_hosts.py", self.file, "gossip_values.py", json.dumps(config), name, 1000, 1.0
+            "with_own.py",
+            "hosts",
+            self.file,
+            "gossip_values.py",
+            json.dumps(config),
+            name,
+            1000,
+            1.0,
         )
 
 
@@ -43,7 +50,7 @@ class Hosts:
 def hosts(tmp_path):
     """Skips where a process may not have a file of its own there."""
     made = Hosts(tmp_path / "hosts")
-    probe = start("with_own_hosts.py", made.file, "obeying.py")
+    probe = start("with_own.py", "hosts", made.file, "obeying.py")
     with ended(probe):
         probe.communicate(timeout=PROCESS_HANGS_AFTER_S)
     if probe.returncode:
@@ -110,6 +117,6 @@ def test_names_that_have_addresses_of_ipv6_only_are_found(hosts, tmp_path):
     hosts.write(w1=host, w2=host)
     nodes = [{"name": n, "host": f"{n}.gossip.test", "port": hosts.ports[n]} for n in NAMES]
     config = json.dumps({"nodes": nodes, "transport": "tcp", "log_level": "error"})
-    node = start("with_own_hosts.py", hosts.file, program, config)
+    node = start("with_own.py", "hosts", hosts.file, program, config)
     with ended(node):
         assert [node.stdout.readline(), node.stdout.readline()] == ["ready\n", "connected\n"]

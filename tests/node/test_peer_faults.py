@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import json
 import os
 import signal
 import socket
@@ -16,8 +17,8 @@ import pytest
 import zmq
 from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
-from support.processes import ended, start
 from support.requests import fetch_of
+from support.shared_memory import told
 from support.times import at_most
 
 from dpwa import DpwaConnection
@@ -216,7 +217,9 @@ def test_a_peer_that_ends_on_purpose_alarms_nobody(config, caplog):
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
-def test_a_peer_that_dies_is_told_once_and_so_is_its_return(config, port, caplog):
+def test_a_peer_that_dies_is_told_once_and_so_is_its_return(config, tmp_path, caplog):
+    path = tmp_path / "w2.json"
+    path.write_text(json.dumps({**config, "nodes": config["nodes"][1:]}))
     config = {**config, "log_level": "info"}
     published = np.zeros(125_000)
 
@@ -226,14 +229,14 @@ def test_a_peer_that_dies_is_told_once_and_so_is_its_return(config, port, caplog
 
     with DpwaConnection("w1", config) as node:
         for _ in range(2):
-            victim = start("serve.py", port)
-            with ended(victim):
+            with told("told_node.py", "w2", path, 125_000) as victim:
+                victim.tell("send", 1)
                 eventually(came, timeout_s=30)
             eventually(lambda: not came())
             for _ in range(5):
                 came()
-    told = [text.removesuffix(" [DPWA-W007]") for text in told_of_w2(caplog)]
-    assert told == ["is alive", "cannot be reached", "is alive again", "cannot be reached"]
+    lines = [text.removesuffix(" [DPWA-W007]") for text in told_of_w2(caplog)]
+    assert lines == ["is alive", "cannot be reached", "is alive again", "cannot be reached"]
     levels = [r.levelname for r in caplog.records if "peer w2" in r.getMessage()]
     assert levels == ["INFO", "WARNING", "WARNING", "WARNING"]
 

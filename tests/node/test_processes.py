@@ -9,9 +9,10 @@ from select import select
 
 import numpy as np
 import pytest
-from support.nodes import eventually, status_of
+from support.nodes import config_of, eventually, status_of
 from support.ports import free_ports
 from support.processes import ended, start
+from support.shared_memory import told
 from support.times import at_most
 
 from dpwa import DpwaConnection
@@ -43,9 +44,9 @@ def config(tmp_path):
 class Trainer:
     """A training process whose rounds are read as they come."""
 
-    def __init__(self, config, name, rounds=0, pause_ms=5):
+    def __init__(self, config, name):
         self.name = name
-        self.process = start("train.py", config, name, rounds, pause_ms)
+        self.process = start("train.py", config, name, 0.005)
         self.rounds = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -78,8 +79,8 @@ class Trainer:
 def trainers():
     started = []
 
-    def starts(*arguments, **options):
-        trainer = Trainer(*arguments, **options)
+    def starts(config, name):
+        trainer = Trainer(config, name)
         started.append(trainer)
         return trainer
 
@@ -142,7 +143,7 @@ def rounds_until_all_get(others, wanted):
 
 
 def victim(config):
-    return start("gossip_for_ever.py", config, "w4", 4.0)
+    return start("gossip.py", "w4", config, "--value", 4, "--elements", 1000)
 
 
 def test_a_killed_node_is_missed_by_nobody_and_merges_again_after_its_restart(config, others):
@@ -154,6 +155,7 @@ def test_a_killed_node_is_missed_by_nobody_and_merges_again_after_its_restart(co
     rounds_until_all_get(others, {1.0, 2.0, 3.0})
     again = victim(config)
     with ended(again):
+        assert again.stdout.readline()  # it gossips
         rounds_until_all_get(others, {4.0})
         eventually(lambda: a_round(others) and select([again.stdout], [], [], 0)[0])
         assert float(again.stdout.readline()) in others
@@ -176,8 +178,11 @@ def test_a_stopped_node_holds_nobody_longer_than_the_timeout(config, others):
         rounds_until_all_get(others, {4.0})
 
 
-def test_a_program_that_forgets_to_close_still_ends():
-    process = start("forget_to_close.py", *free_ports(1))
-    with ended(process):
-        output, errors = process.communicate(timeout=60)
-    assert (process.returncode, output, errors) == (0, "done\n", "")
+def test_a_program_that_forgets_to_close_still_ends(tmp_path):
+    path = tmp_path / "nodes.json"
+    path.write_text(json.dumps(config_of(2, log_level="error")))
+    with told("told_node.py", "w1", path, 4) as node:
+        node.tell("send", 1)
+        node.tell("wait")
+        node.tell("send", 1)
+        assert node.end() == (0, "")

@@ -77,8 +77,8 @@ def is_merged_by_w1(watch, name):
 
 def process_of(config, name):
     """Start a node in a process of its own, and wait until it trains."""
-    process = start("train_for_ever.py", json.dumps(config), name)
-    assert process.stdout.readline() == "ready\n"
+    process = start("gossip.py", name, json.dumps(config))
+    assert process.stdout.readline()
     return process
 
 

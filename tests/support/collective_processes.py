@@ -1,4 +1,4 @@
-"""Nodes that call collectives, each a forked process, which can be killed, stopped and started."""
+"""Nodes with collectives or tables, each a process that can be killed, stopped and started."""
 
 import contextlib
 import json
@@ -128,9 +128,9 @@ class Group:
 
 
 @contextlib.contextmanager
-def collective_processes(folder, program="collective_members.py"):
-    """Where processes are forked by a program; none of them outlives the block."""
-    nursery = start(program, stdin=subprocess.PIPE)
+def collective_processes(folder, kind="collectives"):
+    """Where processes of members.py are forked; none of them outlives the block."""
+    nursery = start("members.py", kind, stdin=subprocess.PIPE)
     with ended(nursery):
         yield Processes(nursery, folder)
         _, errors = nursery.communicate(timeout=LONGEST_S)

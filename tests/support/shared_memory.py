@@ -47,7 +47,7 @@ def own_shm():
     """How to start a program with a /dev/shm of its own; skips where that is not permitted."""
 
     def command(options, program, *arguments):
-        return ("with_own_shm.py", options, program, *arguments)
+        return ("with_own.py", "shm", options, program, *arguments)
 
     if not _has_mount_namespaces():
         pytest.skip("no mount namespaces here")
@@ -56,7 +56,7 @@ def own_shm():
 
 @cache
 def _has_mount_namespaces():
-    probe = start("with_own_shm.py", "size=1m", "obeying.py")
+    probe = start("with_own.py", "shm", "size=1m", "obeying.py")
     with ended(probe):
         probe.communicate(timeout=HANGS_AFTER_S)
     return probe.returncode == 0

@@ -12,9 +12,9 @@ from torch import nn
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.testing import FaultPlan, FaultyProcess
 from dpwa.testing.faults import VARIABLE
-from support.processes import Program
+from support.processes import PROGRAMS, Program
 
-PROGRAM = Path(__file__).parent / "programs" / "state_values.py"
+PROGRAM = PROGRAMS / "gossip.py"
 ALONE = {"fetch_probability": 0.0, "transport": "tcp"}  # nodes that merge nothing
 
 
@@ -99,17 +99,15 @@ class ForkedProcess(FaultyProcess):
 
 
 @contextlib.contextmanager
-def donor_process(folder, name, config, elements, value, *, updates=None, plan=None):
+def donor_process(folder, name, config, elements, value, *, plan=None):
     """A node in a process of its own; yields it once it trains."""
     path = folder / f"{name}.json"
     path.write_text(json.dumps(config))
-    arguments = [name, path, elements, value, *([] if updates is None else [updates])]
+    arguments = [name, path, "--value", value, "--elements", elements]
     with ForkedProcess(PROGRAM, *arguments, plan=plan or FaultPlan()) as process:
         yield process
 
 
 def wait_until_training(process):
     """Return the clock that a process has begun with."""
-    clock = float(process.popen.stdout.readline())
-    assert process.popen.stdout.readline() == "training\n"
-    return clock
+    return float(process.popen.stdout.readline().split()[1])

@@ -32,7 +32,7 @@ HELD_S = 2.0
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    with collective_processes(tmp_path_factory.mktemp("tables"), "table_members.py") as made:
+    with collective_processes(tmp_path_factory.mktemp("tables"), "tables") as made:
         yield made
 
 

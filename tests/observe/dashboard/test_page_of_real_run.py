@@ -23,19 +23,14 @@ MOVED_S = 5.0
 
 
 @contextmanager
-def run():
+def run(folder):
     """Real nodes, one of which is slow; yields their processes by name, and a place of w1."""
     config = config_of(COUNT)
-    program = "descend_for_ever.py"
-    nodes = {
-        node["name"]: start(
-            program,
-            json.dumps(config),
-            node["name"],
-            SLOW_STEP_S if node["name"] == SLOW else STEP_S,
-        )
-        for node in config["nodes"]
-    }
+    path = folder / "nodes.json"
+    path.write_text(json.dumps(config))
+    names = [node["name"] for node in config["nodes"]]
+    seconds = {name: SLOW_STEP_S if name == SLOW else STEP_S for name in names}
+    nodes = {name: start("train.py", path, name, s) for name, s in seconds.items()}
     with ended(*nodes.values()):
         yield nodes, f"127.0.0.1:{config['nodes'][0]['port']}"
 
@@ -47,8 +42,8 @@ def seconds_until(page, selector, text):
     return time.monotonic() - began
 
 
-def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page):
-    with run() as (nodes, place), dashboard("--at", place) as (url, _):
+def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page, tmp_path):
+    with run(tmp_path) as (nodes, place), dashboard("--at", place) as (url, _):
         page.goto(url)
         seconds_until(page, "#summary", f"{COUNT} nodes: {COUNT} live · read through w1")
         took = seconds_until(page, "#attention li", rf"{SLOW} takes .* x slower")
@@ -67,10 +62,10 @@ def test_the_slow_and_the_dead_are_named_and_another_node_is_read_through(page):
         seconds_until(page, "#attention li", "w1 has not answered for")
 
 
-def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(page):
+def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(page, tmp_path):
     page.expected_errors.append("net::ERR_")
     port = free_ports(1)[0]
-    with run() as (_, place):
+    with run(tmp_path) as (_, place):
         with dashboard("--at", place, port=port) as (url, how_it_ended):
             page.goto(url)
             seconds_until(page, "#summary", f"{COUNT} live")

@@ -1,19 +1,12 @@
-"""ddp_groups.py FOLDER SCENARIO...: two ranks, as a DistributedDataParallel module, are one node.
-
-Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
-"""
+"""ddp_groups.py FOLDER SCENARIO...: two ranks of DistributedDataParallel are one node."""
 
 import hashlib
-import json
-import multiprocessing
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
-import torch._dynamo
-import torch.distributed as dist
+from groups import PATIENCE_S, group_says, play
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -21,12 +14,10 @@ from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.adapters.ranks import replicas
 from dpwa.errors import DpwaError
-from dpwa.launch.ports import free_ports
 
 sys.path.append(str(Path(__file__).parents[2]))
 from support.optimizers import ScheduleFree
 
-PATIENCE_S = 60.0
 SILENCE_S = 15.0
 # Modules are kept until the process ends: the last reference to one destroys its process group, and
 # PyTorch's destructor holds the GIL while it waits for Gloo's thread, which may wait for the GIL to
@@ -73,12 +64,6 @@ def told(net, gossip):
     }
 
 
-def all_say(value, rank):
-    box = [value]
-    dist.broadcast_object_list(box, 0)
-    return box[0]
-
-
 def gossip_until_alike(net, gossip, rank, folder, losses=(1.0, 3.0)):
     """Gossip until both groups agree; go on until all ranks have seen that."""
     end, has_agreed = time.monotonic() + PATIENCE_S, False
@@ -88,7 +73,7 @@ def gossip_until_alike(net, gossip, rank, folder, losses=(1.0, 3.0)):
         has_agreed |= merge is not None and merge.consensus_distance < 1e-7
         if has_agreed:
             (folder / f"{gossip.name}-{rank}").touch()
-        if all_say(len(list(folder.iterdir())) == 4, rank):
+        if group_says(len(list(folder.iterdir())) == 4):
             return has_agreed
     return False
 
@@ -178,7 +163,7 @@ def late(net, name, rank, config, folder):
             (folder / f"done-{rank}").touch()
             return found
         steps = 0
-        while not all_say(len(list(folder.glob("done*"))) == 2, rank):
+        while not group_says(len(list(folder.glob("done*"))) == 2):
             if steps < 5:
                 inner.zero_grad()
                 net(torch.ones(4, 3)).sum().backward()
@@ -220,56 +205,26 @@ def finish(net, name, rank, config, folder):
     with DpwaPyTorchAdapter(net, name, config) as adapter:
         gossip_until_alike(net, adapter, rank, folder)
         end = time.monotonic() + 1.3 * SILENCE_S
-        while not all_say(name == "w1" or time.monotonic() > end, rank):
+        while not group_says(name == "w1" or time.monotonic() > end):
             adapter.step(1.0)
             time.sleep(0.02)
         report = adapter.finish()
         return {"digest": digest(net), "took_part": report.took_part, "waited_s": report.waited_s}
 
 
-def run(scenario, index, rank, config, folder):
-    torch.set_num_threads(1)
-    name = f"w{index + 1}"
-    store = dist.FileStore(str(folder / f"store-{name}"), 2)
-    silence = timedelta(seconds=SILENCE_S if scenario == "finish" else PATIENCE_S)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=silence)
-    seen = folder / "seen"
-    seen.mkdir(exist_ok=True)
-    net = DistributedDataParallel(Cast(float(index + 1)))
-    KEPT.append(net)
-    found = globals()[scenario](net, name, rank, config, seen)
-    # In one piece, as other ranks write, too.
-    sys.stdout.write(json.dumps([scenario, name, rank, found]) + "\n")
-    sys.stdout.flush()
-    dist.destroy_process_group()
+def played(scenario):
+    def play_with_module(name, rank, config, folder):
+        net = DistributedDataParallel(Cast(float(name[1:])))
+        KEPT.append(net)
+        return scenario(net, name, rank, config, folder)
+
+    return play_with_module
 
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")
-    failed = 0
-    if {"step", "late", "schedule_free"} & {*sys.argv}:  # the first optimizer takes seconds
-        torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    for scenario in sys.argv[2:]:
-        folder = Path(sys.argv[1]) / scenario
-        folder.mkdir()
-        nodes = [
-            {"name": f"w{i}", "host": "127.0.0.1", "port": port}
-            for i, port in enumerate(free_ports(2), start=1)
-        ]
-        config = {
-            "nodes": nodes,
-            "interpolation": "constant",
-            "timeout_ms": 5000,
-            "log_level": "error",
-        }
-        children = [
-            context.Process(target=run, args=(scenario, index, rank, config, folder))
-            for index in range(2)
-            for rank in range(2)
-        ]
-        for child in children:
-            child.start()
-        for child in children:
-            child.join()
-            failed |= child.exitcode
-    sys.exit(failed)
+    scenarios = (gossip, step, refused, late, schedule_free, finish)
+    play(
+        {scenario.__name__: played(scenario) for scenario in scenarios},
+        timeout_s=SILENCE_S if "finish" in sys.argv else PATIENCE_S,
+        interpolation="constant",
+    )

@@ -1,28 +1,17 @@
-"""sharded_groups.py FOLDER SCENARIO...: two ranks, a model of `fully_shard`, are one member.
-
-Each rank prints one line of JSON: [scenario, name of its node, rank, what it found].
-"""
+"""sharded_groups.py FOLDER SCENARIO...: two ranks, a model of `fully_shard`, are one member."""
 
 import hashlib
-import json
-import multiprocessing
-import sys
 import time
-from datetime import timedelta
-from pathlib import Path
 
 import torch
-import torch._dynamo
 import torch.distributed as dist
+from groups import PATIENCE_S, group_says, play
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import dpwa
 from dpwa.errors import DpwaError
-from dpwa.launch.ports import free_ports
 from dpwa.transport.link import LinkState
-
-PATIENCE_S = 60.0
 
 
 class Tied(nn.Module):
@@ -81,12 +70,6 @@ def evaluate(net):
     with torch.no_grad():
         net(torch.arange(11))
     net.train()
-
-
-def group_says(value):
-    box = [value]
-    dist.broadcast_object_list(box, 0)
-    return box[0]
 
 
 def until(condition, wait):
@@ -290,40 +273,5 @@ def apart(nodes, rank):
     return {"nodes": [{**node, "port": node["port"] + rank} for node in nodes]}
 
 
-def run(index, rank, folder, configs):
-    torch.set_num_threads(1)
-    name = f"w{index + 1}"
-    store = dist.FileStore(str(folder / f"store-{name}"), 2)
-    timeout = timedelta(seconds=PATIENCE_S)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timeout)
-    for scenario, config in configs.items():
-        found = globals()[scenario](name, rank, config, folder / scenario)
-        # In one piece, as other ranks write, too.
-        sys.stdout.write(json.dumps([scenario, name, rank, found]) + "\n")
-        sys.stdout.flush()
-    dist.destroy_process_group()
-
-
-def config_of(ports):
-    places = zip(("w1", "w2"), (ports[0], ports[2]), strict=True)
-    nodes = [{"name": name, "host": "127.0.0.1", "port": port} for name, port in places]
-    return {"nodes": nodes, "timeout_ms": 5000, "log_level": "error"}
-
-
 if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")
-    torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.1)  # its imports take seconds
-    folder, configs = Path(sys.argv[1]), {}
-    for scenario in sys.argv[2:]:
-        (folder / scenario).mkdir()
-        configs[scenario] = config_of(free_ports(4))
-    children = [
-        context.Process(target=run, args=(index, rank, folder, configs))
-        for index in range(2)
-        for rank in range(2)
-    ]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-    sys.exit(max(child.exitcode != 0 for child in children))
+    play(globals())

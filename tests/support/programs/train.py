@@ -1,6 +1,7 @@
-"""train.py CONFIG NAME ROUNDS PAUSE_MS: the loop of a user, with the original two calls.
+"""train.py CONFIG NAME STEP_S [ROUNDS]: the loop of a user, with the original two calls.
 
-Prints one line of JSON a round; ROUNDS 0: until interrupted.
+It learns a linear map, in steps of a given length. Prints one line of JSON a round; without ROUNDS:
+until interrupted.
 """
 
 import itertools
@@ -9,32 +10,36 @@ import sys
 import time
 
 import torch
+from torch.nn import Linear, functional
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
-config, name, rounds, pause_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+config, name, step_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
+rounds = range(int(sys.argv[4])) if len(sys.argv) > 4 else itertools.count()
 torch.set_num_threads(1)
-torch.manual_seed(len(name))
-net = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 1))
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-inputs = torch.randn(256, 64)
-targets = inputs.sum(dim=1, keepdim=True)
+torch.manual_seed(0)  # all nodes start from the same parameters, and learn the same map
+net, teacher = Linear(300, 100), Linear(300, 100)
+torch.manual_seed(1 + int(name[1:]))  # each sees inputs of its own
+optimizer = torch.optim.SGD(net.parameters(), lr=1.5)
 
 conn = DpwaPyTorchAdapter(net, name, config)
-loss = torch.tensor(1.0)
+loss = None
 try:
-    for index in range(rounds) if rounds else itertools.count():
-        conn.update_send(loss.item())
+    for index in rounds:
+        conn.update_send(loss)
+        end = time.monotonic() + step_s
+        inputs = torch.randn(64, 300)
+        error = functional.mse_loss(net(inputs), teacher(inputs).detach())
         optimizer.zero_grad()
-        loss = torch.nn.functional.mse_loss(net(inputs), targets)
-        loss.backward()
+        error.backward()
         optimizer.step()
+        loss = error.item()
+        time.sleep(max(0.0, end - time.monotonic()))  # the step takes so long
         start = time.monotonic()
-        merge = conn.update_wait(loss.item())
+        merge = conn.update_wait(loss)
         wait_s = time.monotonic() - start
         peer = merge.peer if merge else None
         print(json.dumps({"round": index, "peer": peer, "wait_s": wait_s}), flush=True)
-        time.sleep(pause_ms / 1000)
 except KeyboardInterrupt:
     pass
 finally:
