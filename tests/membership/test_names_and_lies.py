@@ -1,15 +1,13 @@
 """A name belongs to the living, whatever is said of it and whoever else would like to have it."""
 
 import json
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
+from support.processes import ended, start
 from support.strangers import question
 from support.times import at_most
 
@@ -21,7 +19,6 @@ from dpwa.transport.link import LinkState
 from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries
 
 UP = LinkState.UP
-PROGRAM = Path(__file__).parent.parent / "support" / "programs" / "join_and_wait.py"
 
 
 def member(node, name):
@@ -62,13 +59,10 @@ def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds(o
         nodes.add("seed")
         nodes.add("other", "seed")
         config = json.dumps({"join": [nodes.endpoint("seed")], "log_level": "error"})
-        command = [sys.executable, PROGRAM, "w1", config, orphans]
-        with subprocess.Popen(command, stdout=-1) as child:
-            try:
-                old = child.stdout.readline().decode().strip()
-                eventually(lambda: all("w1" in node.peers for node in nodes.nodes.values()))
-            finally:
-                child.kill()
+        child = start("join_and_wait.py", "w1", config, orphans)
+        with ended(child):
+            old = child.stdout.readline().strip()
+            eventually(lambda: all("w1" in node.peers for node in nodes.nodes.values()))
         began = time.monotonic()
         w1 = nodes.add("w1", "seed")
         assert w1.wait_for_peers(1, 10.0)
