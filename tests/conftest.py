@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import signal
+import stat
 import threading
 import time
 from contextlib import suppress
@@ -79,8 +80,10 @@ def _open_sockets():
     found = set()
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208  (for every test)
         with suppress(OSError):  # the one of the listing itself
-            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
-    return {target for target in found if target.startswith("socket:")}
+            status = os.fstat(int(descriptor))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add(f"socket {status.st_ino}")
+    return found
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -297,7 +297,7 @@ class ManyTensors(nn.Module):
 
 
 def test_thousands_of_tensors_are_merged_and_handed_on():
-    one, two = ManyTensors(5000, 1.0), ManyTensors(5000, 3.0)
+    one, two = ManyTensors(2000, 1.0), ManyTensors(2000, 3.0)
     config = config_of(2, **CONSTANT)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
         merge(first, second)

@@ -2,14 +2,11 @@
 
 import hashlib
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import virtual
+from support.processes import ended, start
 
-PROGRAM = Path(virtual.__file__)
 FOUND = [
     ("tables", 121, 10_000),  # what could not be taken yet was asked for again with every message
     ("tables", 304, 10_000),  # who was cut off at the start heard of it at its time-out only
@@ -69,8 +66,9 @@ def test_a_broken_promise_is_told_with_its_seed_and_the_command_that_plays_it_ag
 
 
 def test_one_seed_is_played_again_with_a_log_of_its_nodes():
-    command = [sys.executable, str(PROGRAM), "leader", "--seeds", "0", "-v"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert " is killed" in done.stdout
-    assert "listening on tcp://10.0.0.0:7000" in done.stdout
+    played = start(virtual.__file__, "leader", "--seeds", "0", "-v")
+    with ended(played):
+        out, errors = played.communicate(timeout=100)
+    assert played.returncode == 0, errors
+    assert " is killed" in out
+    assert "listening on tcp://10.0.0.0:7000" in out

@@ -283,7 +283,7 @@ def test_nothing_can_be_called_after_close():
 
 def test_all_get_the_last_result_although_each_closes_right_after_it():
     for transport in ("auto", "tcp"):
-        for _ in range(5):
+        for _ in range(3):
             with collective_nodes(3, transport=transport) as nodes:
 
                 def last(node):

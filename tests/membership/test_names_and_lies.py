@@ -1,15 +1,13 @@
 """A name belongs to the living, whatever is said of it and whoever else would like to have it."""
 
 import json
-import subprocess
-import sys
 import time
 
 import pytest
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
-from support.processes import PROGRAMS
+from support.processes import ended, start
 from support.strangers import question
 from support.times import at_most
 
@@ -61,13 +59,10 @@ def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds(o
         nodes.add("seed")
         nodes.add("other", "seed")
         config = json.dumps({"join": [nodes.endpoint("seed")], "log_level": "error"})
-        command = [sys.executable, PROGRAMS / "gossip.py", "w1", config, *orphans]
-        with subprocess.Popen(command, stdout=-1) as child:
-            try:
-                old = child.stdout.readline().decode().split()[0]
-                eventually(lambda: all("w1" in node.peers for node in nodes.nodes.values()))
-            finally:
-                child.kill()
+        child = start("gossip.py", "w1", config, *orphans)
+        with ended(child):
+            old = child.stdout.readline().split()[0]
+            eventually(lambda: all("w1" in node.peers for node in nodes.nodes.values()))
         began = time.monotonic()
         w1 = nodes.add("w1", "seed")
         assert w1.wait_for_peers(1, 10.0)

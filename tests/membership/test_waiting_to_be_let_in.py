@@ -15,7 +15,7 @@ from support.keys import key_folders
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
-from support.processes import PROGRAMS
+from support.processes import ended, start
 
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
@@ -26,8 +26,6 @@ from dpwa.membership.members import Members
 from dpwa.node.node import Node
 from dpwa.runtime import SYSTEM
 
-PROGRAM = PROGRAMS / "gossip.py"
-
 
 def address():
     (port,) = free_ports(1)
@@ -35,12 +33,9 @@ def address():
 
 
 @contextmanager
-def process(name, program=(PROGRAM,), **config):
-    command = [sys.executable, *program, name, json.dumps({"log_level": "warning", **config})]
-    with ExitStack() as stack:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for end in (child.wait, child.stdout.close, child.stderr.close, child.kill):
-            stack.callback(end)
+def process(name, **config):
+    child = start("gossip.py", name, json.dumps({"log_level": "warning", **config}))
+    with ended(child):
         yield child
 
 
@@ -111,9 +106,11 @@ print("goes on")
 
 def test_a_program_that_finds_nobody_ends_with_code_3_and_one_message():
     places = [address(), address()]
-    with process("b", ("-c", GIVES_UP), join=places, join_timeout_s=0.5) as child:
-        out, err = child.communicate(timeout=60.0)
-    assert child.returncode == 3
+    config = json.dumps({"log_level": "warning", "join": places, "join_timeout_s": 0.5})
+    command = [sys.executable, "-c", GIVES_UP, "b", config]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    out, err = done.stdout, done.stderr
+    assert done.returncode == 3
     assert out == ""
     warning, error = err.splitlines()
     assert "WARNING dpwa: b: not let in yet" in warning

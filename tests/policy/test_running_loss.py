@@ -77,14 +77,14 @@ def test_the_mean_is_the_exact_one_correctly_rounded(window, losses):
     assert running(window, losses).mean == expected
 
 
-def test_a_million_losses_leave_no_drift():
+def test_a_hundred_thousand_losses_leave_no_drift():
     print(f"seed {SEED}")
     rng, window = random.Random(SEED), 64
     running_loss, last = RunningLoss(window), []
-    for step in range(1_000_000):
+    for step in range(100_000):
         loss = rng.random() * (1e12 if step % 1_000 == 0 else 1.0)  # spikes that a plain sum keeps
         running_loss.add(loss)
-        if step >= 1_000_000 - window:
+        if step >= 100_000 - window:
             last.append(loss)
     assert running_loss.mean == float(sum(map(Fraction, last)) / window)
 

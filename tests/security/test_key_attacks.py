@@ -3,14 +3,12 @@
 How much slower the victim trains is measured in test_key_attacks_timed.py.
 """
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from abuse import PROGRAMS, entries, resident_mb
 from support.keys import key_folder
 from support.nodes import config_of, eventually
+from support.processes import ended, start
 
 from dpwa import DpwaConnection
 
@@ -58,15 +56,11 @@ def test_a_storm_of_strangers_is_refused_and_counted(attack, tmp_path, caplog):
 
         key = keys.public_key("w1").encode().hex()
         port = config["nodes"][0]["port"]
-        command = [PROGRAMS / "key_attackers.py", attack, port, LONGEST_S, SEED, key]
-        attacker = subprocess.Popen([sys.executable, *map(str, command)])
-        try:
+        attacker = start(PROGRAMS / "key_attackers.py", attack, port, LONGEST_S, SEED, key)
+        with ended(attacker):
             while not has_been_seen():
                 assert attacker.poll() is None
                 merged += exchange()
-        finally:
-            attacker.kill()
-            attacker.wait()
         report = one.node.report()
         print(report["handshakes_refused"], report["connections"], merged)
         eventually(lambda: entries(pid, "fd") <= files + LEFT_OPEN)
@@ -83,9 +77,7 @@ def test_a_peer_that_comes_during_a_storm_gets_in(tmp_path):
     with DpwaConnection("w1", config) as one:
         key = keys.public_key("w1").encode().hex()
         port = config["nodes"][0]["port"]
-        command = [PROGRAMS / "key_attackers.py", "hello_storm", port, LONGEST_S, SEED, key]
-        attacker = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE)
-        try:
+        with ended(start(PROGRAMS / "key_attackers.py", "hello_storm", port, LONGEST_S, SEED, key)):
             eventually(lambda: one.node.report()["handshakes_refused"]["broken_off"] > 0)
             with DpwaConnection("w2", config) as two:
 
@@ -95,6 +87,3 @@ def test_a_peer_that_comes_during_a_storm_gets_in(tmp_path):
                     return two.update_wait(0.5)[0] is not None
 
                 eventually(merges)
-        finally:
-            attacker.kill()
-            attacker.communicate()

@@ -142,8 +142,8 @@ def test_parameters_that_are_not_finite_are_not_taken_over(caplog):
 
 
 def test_a_donor_serves_no_more_joiners_than_it_wants_and_gives_its_copy_back():
-    config = config_of(4, **PEERS, state_serving=1, state_donors=1, initial_state_timeout_s=20)
-    nets = [Net(index) for index in range(4)]
+    config = config_of(3, **PEERS, state_serving=1, state_donors=1, initial_state_timeout_s=20)
+    nets = [Net(index) for index in range(3)]
     joined = []
     with nodes(adapter_of(nets[0], "w1", config)) as (first,), training(first):
         eventually(lambda: first.clock >= 1)
@@ -151,18 +151,18 @@ def test_a_donor_serves_no_more_joiners_than_it_wants_and_gives_its_copy_back():
             threading.Thread(
                 target=lambda i=i: joined.append(adapter_of(nets[i], f"w{i + 1}", config))
             )
-            for i in (1, 2, 3)
+            for i in (1, 2)
         ]
         for thread in made:
             thread.start()
         for thread in made:
             thread.join()
         with nodes(*joined):
-            assert len(joined) == 3
+            assert len(joined) == 2
             assert all(node.clock > 0 for node in joined)
             assert all(are_equal(state_of(net), state_of(nets[0])) for net in nets)
         report = first.connection.node.report()["state"]
-        assert report["copies"] < 3 + 1
+        assert report["copies"] <= 2
         first.connection.states._donor_snapshots._hold_s = 0.1
         eventually(lambda: first.connection.node.report()["state"]["held_bytes"] == 0)
 

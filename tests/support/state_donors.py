@@ -47,11 +47,11 @@ def are_equal(one, two):
 
 @contextlib.contextmanager
 def training(*adapters):
-    """Let nodes make updates in the background that change nothing, once every few ms."""
+    """Let nodes make updates in the background that change nothing, once every 10 ms."""
     is_over = threading.Event()
 
     def train():
-        while not is_over.wait(0.003):
+        while not is_over.wait(0.01):
             for adapter in adapters:
                 adapter.update_send(0.5)
                 adapter.update_wait(0.5)
