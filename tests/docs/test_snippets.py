@@ -13,14 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 from support.snippets import SHELL, SPAN, Snippet, blocks, commands, environment, is_among, words
 
 import dpwa
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.cli.main import app
+from dpwa.cli.main import COMMAND
 from dpwa.config import load_config
 from dpwa.dataset import SharedSampler
 from dpwa.errors import ConfigError, UserError
@@ -92,9 +91,8 @@ def is_missing(node, found):
 
 
 def test_commands_and_options_exist():
-    whole = typer.main.get_command(app)
     told = [command for command in commands(SPAN, *SHELL) if command.code not in NO_COMMANDS]
-    missing = [f"{command}: {word}" for command in told for word in unknown_words(whole, command)]
+    missing = [f"{command}: {word}" for command in told for word in unknown_words(COMMAND, command)]
     assert missing == []
 
 
@@ -181,4 +179,4 @@ def test_what_is_not_there_is_found():
     tree = "import dpwa\ndpwa.conect(net)\ngossip.stop()\ngossip.step()"
     assert [*missing_names(Snippet("", 1, "python", tree))] == ["dpwa.conect", "gossip.stop"]
     command = Snippet("", 1, "console", "dpwa config chek --josn")
-    assert [*unknown_words(typer.main.get_command(app), command)] == ["chek", "--josn"]
+    assert [*unknown_words(COMMAND, command)] == ["chek", "--josn"]
