@@ -105,10 +105,10 @@ def test_nodes_keep_to_their_upload_whatever_their_links_can():
     links = {"upload_mbps": 10_000, "download_mbps": 10_000}
     for megabytes in (2.0, 12.0):  # of the larger one, each byte that is sent stands for three
         run = nodes_run(
-            2, limit, seconds=40, model_mb=megabytes, network=links, compute={"step_ms": 1.0}
+            2, limit, seconds=20, model_mb=megabytes, network=links, compute={"step_ms": 1.0}
         )
         for node in run.run().nodes:
-            assert node.bytes_sent / 40 == pytest.approx(10e6 * 1.046, rel=0.15)
+            assert node.bytes_sent / 20 == pytest.approx(10e6 * 1.046, rel=0.15)
 
 
 def test_what_nodes_do_themselves_takes_time_if_it_is_said_to():
