@@ -55,7 +55,7 @@ def test_it_takes_as_many_rounds_if_nobody_waits(found, detail):
 
 
 def test_a_target_is_seen_when_it_is_reached_however_long_the_run_may_be(found):
-    short, long = (found(16, "asynchronous", f"seconds={s}", "rounds=null") for s in (3, 600))
+    short, long = (found(8, "asynchronous", f"seconds={s}", "rounds=null") for s in (3, 600))
     assert short["detail"] == long["detail"] == "nodes"
     assert long["rounds_to_target"] == pytest.approx(short["rounds_to_target"], abs=0.5)
 
@@ -95,7 +95,7 @@ def test_push_sum_brings_all_to_one_value(found, schedule, topology):
     ],
 )
 def test_symmetric_exchanges_come_to_consensus(found, schedule, detail):
-    run = found(16, schedule, "algorithm=symmetric", f"detail={detail}")
+    run = found(8, schedule, "algorithm=symmetric", f"detail={detail}")
     assert run["reached"]
     assert 10 <= run["rounds_to_target"] <= 40
 
