@@ -95,7 +95,7 @@ def test_push_sum_brings_all_to_one_value(found, schedule, topology):
     ],
 )
 def test_symmetric_exchanges_come_to_consensus(found, schedule, detail):
-    run = found(8, schedule, "algorithm=symmetric", f"detail={detail}")
+    run = found(16, schedule, "algorithm=symmetric", f"detail={detail}")
     assert run["reached"]
     assert 10 <= run["rounds_to_target"] <= 40
 
