@@ -8,13 +8,12 @@ import importlib
 import importlib.util
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from support.snippets import SHELL, SPAN, Snippet, blocks, commands, environment, is_among, words
+from support.launched import dpwa as run_dpwa
+from support.snippets import SHELL, SPAN, Snippet, blocks, commands, is_among, words
 
 import dpwa
 from dpwa import DpwaConnection
@@ -152,8 +151,7 @@ def test_configurations_with_plugins_load(block, tmp_path):
     (code,) = [other for other in python_blocks() if is_plugin_for(other, block)]
     (tmp_path / f"{module}.py").write_text(code.code)
     (tmp_path / "run.yaml").write_text(with_nodes(block.code))
-    command = [sys.executable, "-m", "dpwa", "config", "check", tmp_path / "run.yaml"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    found = run_dpwa("config", "check", str(tmp_path / "run.yaml"))
     assert (found.returncode, found.stderr) == (0, "")
 
 

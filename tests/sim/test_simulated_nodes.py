@@ -173,7 +173,7 @@ def test_a_process_can_be_killed_at_any_moment_and_its_name_is_free_at_once(afte
         run.network.run_for(after_s)
         run.kill(run.nodes[1])
     run.start(run.nodes[1])
-    run.network.run_until(12.0)
+    run.network.run_until(8.0)
     assert all_know_each_other(run)
     assert run.nodes[1].has_joined
     run.end()
