@@ -163,7 +163,9 @@ def test_a_node_that_is_killed_returns_with_what_the_others_have_come_to():
     assert f"{lost.name} is killed" in [text for _, text in outcome.events]
 
 
-@pytest.mark.parametrize("after_s", [0.0, 0.0011, 0.0025, 0.2, 0.5])
+@pytest.mark.parametrize(
+    "after_s", [0.0, 0.0011, pytest.param(0.0025, marks=pytest.mark.slow), 0.2, 0.5]
+)
 def test_a_process_can_be_killed_at_any_moment_and_its_name_is_free_at_once(after_s):
     run = open_run(3, seconds=20.0, compute={"step_ms": 300.0})
     run.begin()
