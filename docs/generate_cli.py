@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
-from dpwa.cli.help import summary, with_help
-from dpwa.cli.main import app
+from dpwa.cli.help import summary
+from dpwa.cli.main import COMMAND
 
 HEAD = """\
 # Command line
@@ -20,7 +18,7 @@ Every command of `dpwa`, with its arguments and options: the same as `dpwa COMMA
 
 def page() -> str:
     """Return the whole page."""
-    commands = list(_commands("dpwa", with_help(typer.main.get_command(app))))
+    commands = list(_commands("dpwa", COMMAND))
     lines = [HEAD, "| command | what it does |", "|---|---|"]
     for name, command in commands[1:]:
         anchor = name.replace(" ", "-")

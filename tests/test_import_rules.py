@@ -83,11 +83,13 @@ def imported_modules(path):
 
 def _imported_modules(path):
     """Every module a file imports, at any depth of its code, but not those only for type checks."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+    below = [ast.parse(path.read_text())]
+    while below:
+        node = below.pop()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
-    for node in ast.walk(tree):
+            below += node.orelse
+        elif not isinstance(node, ast.expr):
+            below += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

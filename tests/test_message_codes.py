@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.commands import run_dpwa
 
 from dpwa import load_config
 from dpwa.errors import (
@@ -36,9 +35,8 @@ def code_at_end(text: str) -> str:
 def test_each_line_about_a_broken_configuration_ends_with_its_code(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("nodes: [{name: w1, port: 99999}]\nseeed: 3\n")
-    command = [sys.executable, "-m", "dpwa", "config", "check", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
+    done = run_dpwa("config", "check", file)
+    assert done.exit_code == 2
     assert done.stderr.count("\n") == 2
     codes = [code_at_end(line) for line in done.stderr.splitlines()]
     assert len(set(codes)) == 2

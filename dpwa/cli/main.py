@@ -75,6 +75,9 @@ def describe(is_version_asked: VersionOption = False) -> None:
     """
 
 
+COMMAND = with_help(typer.main.get_command(app))
+
+
 def main() -> None:
     """Run the command line and exit; the entry point of the console script `dpwa`."""
     if sys.stdout is None:  # closed by the shell: `>&-`
@@ -94,7 +97,7 @@ def main() -> None:
 
 def _run_command() -> None:
     try:
-        with_help(typer.main.get_command(app))(prog_name="dpwa")
+        COMMAND(prog_name="dpwa")
     except DpwaError as error:
         typer.echo(_message(error), err=True)
         sys.exit(exit_codes.UNREACHABLE if isinstance(error, PeerError) else exit_codes.USAGE)

@@ -3,8 +3,6 @@
 import json
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 
@@ -12,6 +10,7 @@ import pytest
 from support.commands import run_dpwa
 from support.nodes import config_of
 from support.ports import free_ports, needs_ipv6
+from support.processes import ended, start
 
 from dpwa import DpwaConnection
 from dpwa.cli.plan import read_link
@@ -154,10 +153,8 @@ def test_the_address_that_is_named_is_one_that_others_can_use(
 
 
 def test_ctrl_c_ends_serving(port):
-    command = [sys.executable, "-m", "dpwa", "bench", "link", "--serve", "--port", str(port)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as server:
+    server = start("dpwa_command.py", "bench", "link", "--serve", "--port", port)
+    with ended(server):
         assert server.stdout.readline().startswith(f"serving on port {port}, for 600 s")
         assert server.stdout.readline().startswith("dpwa bench link ")
         server.send_signal(signal.SIGINT)

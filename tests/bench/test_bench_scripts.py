@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.launched import assert_gone, interruptible
 from support.nodes import eventually
-from support.processes import ended, start
+from support.processes import Program, ended
 from support.times import at_most
 
 SCRIPTS = Path(__file__).parent.parent.parent / "benchmarks"
@@ -23,12 +23,11 @@ COUNTED = 0.99  # the kernel adds up what threads use, and what was the most, at
 BETWEEN_NAMESPACES = ("collectives_between_namespaces.py", "thin_link.py")
 
 
-def run(name, *arguments, **environment):
+def run(name, *arguments):
     return subprocess.run(
         [sys.executable, SCRIPTS / name, *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, **environment},
         timeout=100,
     )
 
@@ -37,12 +36,17 @@ def test_all_scripts_are_here():
     assert len(NAMES) == 18
 
 
+def run_here(name, *arguments, **environment):
+    """Run a script that ends soon; it is forked from a process that has imported dpwa."""
+    script = Program([str(SCRIPTS / name), *arguments], **environment)
+    with ended(script):
+        return script.communicate(timeout=100), script.returncode
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_explains_itself(name):
-    script = start(SCRIPTS / name, "--help")
-    with ended(script):
-        told, errors = script.communicate(timeout=100)
-    assert (script.returncode, errors) == (0, "")
+    (told, errors), code = run_here(name, "--help")
+    assert (code, errors) == (0, "")
     assert f"usage: {name}" in told
 
 
@@ -114,10 +118,10 @@ def test_more_processes_measure_what_is_wanted(name, options, figures):
     ],
 )
 def test_a_wrong_value_is_a_usage_error(name, option, value):
-    done = run(name, option, value)
-    assert done.returncode == 2
-    assert option in done.stderr
-    assert "Traceback" not in done.stderr
+    (_, errors), code = run_here(name, option, value)
+    assert code == 2
+    assert option in errors
+    assert "Traceback" not in errors
 
 
 @contextmanager
@@ -143,7 +147,7 @@ def long_run():
 
 def test_an_interrupt_leaves_no_process_behind():
     with long_run() as (script, processes):
-        time.sleep(1)  # at any moment of the start
+        time.sleep(0.3)  # at any moment of the start
         script.send_signal(signal.SIGINT)
         script.communicate(timeout=60)
         assert script.returncode == 130
@@ -258,9 +262,9 @@ def test_collectives_run_between_namespaces_that_are_removed():
 
 @pytest.mark.parametrize("name", BETWEEN_NAMESPACES)
 def test_namespaces_without_their_tools_are_a_clear_message(name):
-    done = run(name, PATH="/nowhere")
-    assert done.returncode == 2
-    assert done.stderr == f"{name}: this needs ip and tc (package iproute2) [DPWA-E234]\n"
+    (_, errors), code = run_here(name, PATH="/nowhere")
+    assert code == 2
+    assert errors == f"{name}: this needs ip and tc (package iproute2) [DPWA-E234]\n"
 
 
 def assert_no_namespace_is_left():

@@ -27,14 +27,14 @@ def outcome_of(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> object:
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr(command_line, "app", app)
+    monkeypatch.setattr(command_line, "COMMAND", typer.main.get_command(app))
     monkeypatch.setattr(sys, "argv", ["dpwa"])
     with pytest.raises(SystemExit) as end:
         command_line.main()
     return end.value.code
 
 
-COMMANDS = sorted(typer.main.get_command(command_line.app).commands)  # type: ignore[attr-defined]
+COMMANDS = sorted(command_line.COMMAND.commands)
 
 
 def test_the_help_lists_every_command() -> None:
@@ -135,6 +135,7 @@ def test_a_bug_keeps_its_traceback_and_shows_no_local_variables() -> None:
         "def fail():\n"
         "    password = 'open' + 'sesame'\n"
         "    raise ZeroDivisionError('a bug')\n"
+        "main.COMMAND = typer.main.get_command(main.app)\n"
         "import sys\n"
         "sys.argv = ['dpwa', 'fail']\n"
         "main.main()"

@@ -55,21 +55,19 @@ def run(command, environment, cwd=None):
     return done.stdout
 
 
-def completed_in_bash(words, environment):
-    listed = " ".join(words)
-    script = (
-        'eval "$(dpwa --show-completion)"; '
-        f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _dpwa_completion dpwa; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
+def completed_in_bash(lines, environment):
+    script = 'eval "$(dpwa --show-completion)"\n' + "".join(
+        f"COMP_WORDS=({line}); COMP_CWORD={line.count(' ')}; _dpwa_completion dpwa\n"
+        'echo "${COMPREPLY[@]}"\n'
+        for line in lines
     )
-    return run(["bash", "--norc", "-c", script], environment).split()
+    return run(["bash", "--norc", "-c", script], environment).splitlines()
 
 
 @needs_bash
 def test_bash_completes_commands_and_options(environment):
-    assert completed_in_bash(["dpwa", "sta"], environment) == ["status"]
-    assert completed_in_bash(["dpwa", "keys", "re"], environment) == ["remove"]
-    assert completed_in_bash(["dpwa", "status", "--ti"], environment) == ["--timeout-ms"]
+    typed = ["dpwa sta", "dpwa keys re", "dpwa status --ti"]
+    assert completed_in_bash(typed, environment) == ["status", "remove", "--timeout-ms"]
 
 
 @needs_bash

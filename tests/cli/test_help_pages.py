@@ -5,12 +5,11 @@ import shlex
 from functools import cache
 
 import pytest
-import typer
 from support.commands import run_dpwa
 
 import dpwa
-from dpwa.cli.help import EXAMPLES, summary, with_help
-from dpwa.cli.main import app
+from dpwa.cli.help import EXAMPLES, summary
+from dpwa.cli.main import COMMAND
 
 
 def commands_below(command, path=()):
@@ -19,7 +18,7 @@ def commands_below(command, path=()):
         yield from commands_below(below, (*path, name))
 
 
-COMMANDS = dict(commands_below(typer.main.get_command(app)))
+COMMANDS = dict(commands_below(COMMAND))
 GROUPS = [path for path, command in COMMANDS.items() if getattr(command, "commands", None)]
 PATHS = sorted(COMMANDS)
 
@@ -66,16 +65,11 @@ def examples_of(command):
     return [line.strip() for line in told.partition("\n\n")[0].splitlines()]
 
 
-@cache
-def whole():
-    return with_help(typer.main.get_command(app))
-
-
 def parsed(words):
     """Parse a command line as far as it goes, and run nothing; return the path of the command."""
     name, *arguments = words
     assert name == "dpwa"
-    command, parent, path = whole(), None, ()
+    command, parent, path = COMMAND, None, ()
     while True:
         context = command.make_context(command.name, arguments, parent=parent)
         rest = [*context._protected_args, *context.args]

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.commands import run_dpwa
 from support.keys import key_folder, key_folders
-from support.launched import DPWA
+from support.launched import launch
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
@@ -220,8 +219,7 @@ def test_launched_nodes_talk_with_keys_and_no_secret_is_seen(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(json.dumps(config))
     assert dpwa_keys(tmp_path / "keys", "new", "w1", "w2").exit_code == 0
-    command = [*DPWA, "launch", "-c", str(path), "--", sys.executable, "-c", TRAIN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = launch("-c", str(path), "--", sys.executable, "-c", TRAIN)
     assert done.returncode == 0, done.stderr
     shown = done.stdout + done.stderr
     assert shown.count("sum 2.0 of 2") == 2
@@ -232,8 +230,7 @@ def test_a_launched_node_whose_key_others_can_read_fails_with_one_clear_line(tmp
     path = tmp_path / "run.yaml"
     path.write_text(json.dumps({**config_of(1), "security": "curve"}))
     key_folder(tmp_path / "keys", "w1").secret_file("w1").chmod(0o644)
-    command = [*DPWA, "launch", "-c", str(path), "--", sys.executable, "-c", TRAIN]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = launch("-c", str(path), "--", sys.executable, "-c", TRAIN)
     assert done.returncode == 1
     told = [line for line in (done.stdout + done.stderr).splitlines() if "mode 0644" in line]
     assert len(told) == 1

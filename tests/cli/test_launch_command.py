@@ -13,11 +13,13 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from support.launched import IMPORTS, LAUNCH, assert_gone, interruptible, launch, python
 from support.ports import free_ports
+from support.processes import Program, ended, start
 from support.terminals import IN_A_TERMINAL, on_terminal
 from support.times import at_most
 
@@ -26,6 +28,7 @@ from dpwa.errors import without_codes
 from dpwa.launch.configs import run_folder
 from dpwa.launch.stopping import PASSED_ON, STOP_SIGNALS
 
+Launcher = Program | subprocess.Popen
 ENVIRONMENT = IMPORTS + (
     "for name in 'NAME RANK WORLD_SIZE CONFIG'.split(): print(name, os.environ['DPWA_' + name])\n"
 )
@@ -75,23 +78,23 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def launcher() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def launcher() -> Iterator[Callable[..., Launcher]]:
     """Return a function that starts a launcher in the background, killed when the test ends."""
-    started: list[subprocess.Popen[str]] = []
+    with ExitStack() as stack:
 
-    def start(*arguments: str, **options: object) -> subprocess.Popen[str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        started.append(subprocess.Popen([*LAUNCH, *arguments], text=True, **pipes))
-        return started[-1]
+        def run(*arguments: str, **options: int) -> Launcher:
+            if options:
+                pipes = {"stdout": subprocess.PIPE} | options
+                process = subprocess.Popen([*LAUNCH, *arguments], text=True, **pipes)
+            else:
+                process = start("dpwa_command.py", "launch", *arguments)
+            stack.enter_context(ended(process))
+            return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield run
 
 
-def pids_of_ready_nodes(process: subprocess.Popen[str], count: int) -> list[int]:
-    assert process.stdout is not None
+def pids_of_ready_nodes(process: Launcher, count: int) -> list[int]:
     return [int(process.stdout.readline().split("| ")[1]) for _ in range(count)]
 
 
@@ -114,8 +117,9 @@ def test_a_generated_configuration_is_there_while_the_nodes_run(tmp_path: Path) 
     assert [node.name for node in load_config(copy).nodes] == ["w1"]
 
 
-def test_all_nodes_of_a_configuration_start(config: Path) -> None:
-    done = launch("-c", config.name, *python(ENVIRONMENT), cwd=config.parent)
+def test_all_nodes_of_a_configuration_start(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(config.parent)
+    done = launch("-c", config.name, *python(ENVIRONMENT))
     assert done.returncode == 0, done.stderr
     for rank, node in enumerate(["alice", "bob  ", "carol"]):
         assert lines_of(done.stdout, node) == [
@@ -169,7 +173,7 @@ def test_a_failing_node_is_named_and_the_others_finish() -> None:
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_stop_signal_reaches_the_nodes_as_it_came_and_stops_them_cleanly(
-    launcher: Callable[..., subprocess.Popen[str]], temporary_folder: Path, number: signal.Signals
+    launcher: Callable[..., Launcher], temporary_folder: Path, number: signal.Signals
 ) -> None:
     only = f"(signal.Signals({int(number)}),)"
     code = READY_THEN_SLEEP.replace(
@@ -192,7 +196,7 @@ def test_a_stop_signal_reaches_the_nodes_as_it_came_and_stops_them_cleanly(
 
 
 def test_what_schedulers_send_runs_the_handlers_of_the_nodes_which_go_on(
-    launcher: Callable[..., subprocess.Popen[str]], temporary_folder: Path
+    launcher: Callable[..., Launcher], temporary_folder: Path
 ) -> None:
     numbers = ", ".join(f"signal.{number.name}" for number in PASSED_ON)
     code = IMPORTS + (
@@ -216,7 +220,7 @@ def test_what_schedulers_send_runs_the_handlers_of_the_nodes_which_go_on(
 
 
 def test_nodes_that_end_of_what_was_passed_on_are_not_started_again_and_leave_nothing(
-    launcher: Callable[..., subprocess.Popen[str]], temporary_folder: Path
+    launcher: Callable[..., Launcher], temporary_folder: Path
 ) -> None:
     code = IMPORTS + (
         "child = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
@@ -244,11 +248,10 @@ def test_a_signal_before_the_nodes_run_leaves_no_folder() -> None:
 
 
 def test_a_second_ctrl_c_kills_stubborn_nodes(
-    launcher: Callable[..., subprocess.Popen[str]],
+    launcher: Callable[..., Launcher],
 ) -> None:
     process = launcher("-n", "2", *python(STUBBORN))
     pids = pids_of_ready_nodes(process, 2)
-    assert process.stderr is not None
     process.send_signal(signal.SIGINT)
     assert "with SIGINT" in process.stderr.readline()
     started = time.monotonic()
@@ -261,7 +264,7 @@ def test_a_second_ctrl_c_kills_stubborn_nodes(
 
 
 def test_nodes_end_when_the_launcher_is_killed(
-    launcher: Callable[..., subprocess.Popen[str]],
+    launcher: Callable[..., Launcher],
 ) -> None:
     process = launcher("-n", "2", *python(STUBBORN))
     pids = pids_of_ready_nodes(process, 2)
@@ -305,14 +308,13 @@ def read_until(descriptor: int, enough: Callable[[str], bool]) -> str:
 
 
 def test_ctrl_c_reaches_the_nodes_when_it_also_ends_the_reader_of_the_messages(
-    launcher: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    launcher: Callable[..., Launcher], tmp_path: Path
 ) -> None:
     marker = tmp_path / "ended well"
     end_well = f"lambda *_: (open({str(marker)!r}, 'w').close(), sys.exit(0))"
     code = READY_THEN_SLEEP.replace("lambda *_: sys.exit(0)", end_well)
     process = launcher("-n", "1", *python(code), stderr=subprocess.STDOUT)
     pids = pids_of_ready_nodes(process, 1)
-    assert process.stdout is not None
     process.stdout.close()
     process.stdout = None  # so that cleaning up does not read it
     started = time.monotonic()
@@ -351,7 +353,7 @@ def test_a_terminal_that_is_closed_stops_the_nodes(tmp_path: Path) -> None:
     ],
 )
 def test_a_flood_that_nobody_reads_can_be_stopped(
-    launcher: Callable[..., subprocess.Popen[str]], numbers: list[signal.Signals], errors: str
+    launcher: Callable[..., Launcher], numbers: list[signal.Signals], errors: str
 ) -> None:
     options = {"stderr": subprocess.STDOUT} if errors == "together" else {}
     process = launcher("-n", "1", "--", "sh", "-c", "echo $$; exec yes", **options)
@@ -363,9 +365,8 @@ def test_a_flood_that_nobody_reads_can_be_stopped(
     assert_gone(*pids)
 
 
-def wait_until_blocked(process: subprocess.Popen[str]) -> None:
+def wait_until_blocked(process: Launcher) -> None:
     """Wait until the standard output of a process stays full."""
-    assert process.stdout is not None
     seen = [-1, -2]
     while seen[-1] != seen[-2] or seen[-1] < 4096:
         time.sleep(0.1)
@@ -436,10 +437,13 @@ def test_a_configuration_without_nodes_says_how_they_are_started(tmp_path: Path)
     )
 
 
-def test_folders_for_a_generated_configuration_are_those_of_the_caller(tmp_path: Path) -> None:
+def test_folders_for_a_generated_configuration_are_those_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPWA_CHECKPOINT__DIR", "kept")
     shown = "import os; print(os.environ['DPWA_CHECKPOINT__DIR'], 'DPWA_KEYS' in os.environ)"
-    environment = {**os.environ, "DPWA_CHECKPOINT__DIR": "kept"}
-    done = launch("-n", "1", *python(shown), cwd=tmp_path, env=environment)
+    done = launch("-n", "1", *python(shown))
     assert done.stdout == f"w1 | {tmp_path}/kept False\n"
 
 
@@ -462,19 +466,16 @@ def test_the_cores_are_shared_unless_the_user_says_otherwise() -> None:
 
 
 def test_a_reader_that_leaves_ends_the_nodes_quietly(
-    launcher: Callable[..., subprocess.Popen[str]],
+    launcher: Callable[..., Launcher],
 ) -> None:
     chatter = IMPORTS + "print(os.getpid())\nwhile True: print('tick'); time.sleep(0.01)"
     process = launcher("-n", "1", *python(chatter))
     pids = pids_of_ready_nodes(process, 1)
-    assert process.stdout is not None
     process.stdout.close()
     process.wait(60)
     assert process.returncode == 1
-    assert process.stderr is not None
     assert process.stderr.read() == ""
     assert_gone(*pids)
-    process.stdout = None  # so that cleaning up does not read it
 
 
 ENDS_ALONE = (

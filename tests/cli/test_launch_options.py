@@ -48,17 +48,20 @@ def test_a_log_on_a_full_disk_is_said_once_and_stops_no_node(tmp_path: Path) -> 
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_settings_of_a_file_without_nodes_in_the_folder_are_used(tmp_path: Path) -> None:
+def test_settings_of_a_file_without_nodes_in_the_folder_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     shown = python("import os; print(open(os.environ['DPWA_CONFIG']).read())")
     file = tmp_path / "dpwa.yaml"
     for text, is_used in (("", True), ("join: [tcp://10.0.0.1:7000]\n", False)):
         file.write_text(f"run_log: logs\nalgorithm: elastic\n{text}")
-        done = launch("-n", "1", *shown, cwd=tmp_path)
+        done = launch("-n", "1", *shown)
         assert done.returncode == 0, done.stderr
         assert ("algorithm: elastic" in done.stdout) is is_used
         assert (f"{tmp_path}/logs" in done.stdout) is is_used
     file.write_text("timeout_m: 3\n")
-    done = launch("-n", "1", *shown, cwd=tmp_path)
+    done = launch("-n", "1", *shown)
     assert done.returncode == 2
     assert f"{file}:1:1: timeout_m: unknown key" in done.stderr
 

@@ -220,15 +220,15 @@ def test_the_shipped_scenarios_are_those_of_the_help():
 SHORT = {
     "datacenter": (["seconds=2"], []),
     "home-broadband": (["seconds=300", "churn.return_after_s=60"], ["is killed", "is back"]),
-    "one-straggler": (["seconds=6", "nodes=8"], []),
+    "one-straggler": (["seconds=4", "nodes=4"], []),
     "spot-instances": (
-        ["seconds=6", "nodes=6", "churn.kill_every_s=2", "churn.return_after_s=1",
-         "churn.lost.0.at_s=3"],
+        ["seconds=4", "nodes=4", "churn.kill_every_s=2", "churn.return_after_s=1",
+         "churn.lost.0.at_s=2"],
         ["is killed", "is back"],
     ),
     "two-datacenters": (
-        ["seconds=6", "nodes=8", "network.partitions.0.at_s=1", "network.partitions.0.for_s=1"],
-        ["4 nodes are cut off", "a partition ends"],
+        ["seconds=4", "nodes=4", "network.partitions.0.at_s=1", "network.partitions.0.for_s=1"],
+        ["2 nodes are cut off", "a partition ends"],
     ),
 }  # fmt: skip
 

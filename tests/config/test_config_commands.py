@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from support.commands import run_dpwa
+from support.launched import dpwa
 
 from dpwa.algorithms import algorithm_names
 from dpwa.config import Config, load_config
@@ -172,16 +170,13 @@ def test_schema_describes_every_key_and_both_forms() -> None:
     assert schema["anyOf"][1]["items"] == {"$ref": "#/$defs/Setting"}
 
 
-def test_a_real_process_prints_every_mistake_and_no_traceback(tmp_path: Path) -> None:
+def test_a_real_process_prints_every_mistake_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "run.yaml").write_text(BROKEN)
-    done = subprocess.run(
-        [sys.executable, "-m", "dpwa", "config", "check", "run.yaml"],
-        cwd=tmp_path,
-        env={**os.environ, "DPWA_TIMEOT_MS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPWA_TIMEOT_MS", "1")
+    done = dpwa("config", "check", "run.yaml")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "run.yaml:1:26: nodes[0].port: expected a whole number from 1 to 65535 (got 0) [DPWA-E178]",

@@ -151,9 +151,9 @@ def test_an_out_dir_that_is_a_file_is_one_clear_line(tmp_path):
     assert "expected a folder" in ran.stderr
 
 
-def test_a_wrong_variable_is_one_clear_line_and_starts_nothing(tmp_path):
-    environment = os.environ | {"DPWA_TIMEOUT": "1"}
-    ran = run_dpwa("demo", "--out-dir", str(tmp_path), env=environment)
+def test_a_wrong_variable_is_one_clear_line_and_starts_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv("DPWA_TIMEOUT", "1")
+    ran = run_dpwa("demo", "--out-dir", str(tmp_path))
     assert ran.returncode == 2
     assert len(ran.stderr.splitlines()) == 1
     assert "DPWA_TIMEOUT: unknown variable" in ran.stderr

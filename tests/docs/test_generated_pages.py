@@ -2,9 +2,9 @@
 
 import importlib
 import inspect
-import subprocess
-import sys
 from pathlib import Path
+
+from support.processes import ended, start
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -17,16 +17,10 @@ def test_the_page_of_public_names_is_up_to_date(monkeypatch):
 
 def test_the_pages_of_commands_and_settings_are_up_to_date():
     # In a process of its own: other tests register algorithms and topologies in this one.
-    command = [
-        sys.executable,
-        DOCS / "generate.py",
-        "--check",
-        "cli.md",
-        "scenario-keys.md",
-        "settings.md",
-    ]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (found.returncode, found.stderr) == (0, "")
+    found = start(DOCS / "generate.py", "--check", "cli.md", "scenario-keys.md", "settings.md")
+    with ended(found):
+        _, errors = found.communicate(timeout=60)
+    assert (found.returncode, errors) == (0, "")
 
 
 def is_error(found):

@@ -8,19 +8,17 @@ import importlib
 import importlib.util
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
-from support.snippets import SHELL, SPAN, Snippet, blocks, commands, environment, is_among, words
+from support.launched import dpwa as run_dpwa
+from support.snippets import SHELL, SPAN, Snippet, blocks, commands, is_among, words
 
 import dpwa
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.cli.main import app
+from dpwa.cli.main import COMMAND
 from dpwa.config import load_config
 from dpwa.dataset import SharedSampler
 from dpwa.errors import ConfigError, UserError
@@ -92,9 +90,8 @@ def is_missing(node, found):
 
 
 def test_commands_and_options_exist():
-    whole = typer.main.get_command(app)
     told = [command for command in commands(SPAN, *SHELL) if command.code not in NO_COMMANDS]
-    missing = [f"{command}: {word}" for command in told for word in unknown_words(whole, command)]
+    missing = [f"{command}: {word}" for command in told for word in unknown_words(COMMAND, command)]
     assert missing == []
 
 
@@ -154,8 +151,7 @@ def test_configurations_with_plugins_load(block, tmp_path):
     (code,) = [other for other in python_blocks() if is_plugin_for(other, block)]
     (tmp_path / f"{module}.py").write_text(code.code)
     (tmp_path / "run.yaml").write_text(with_nodes(block.code))
-    command = [sys.executable, "-m", "dpwa", "config", "check", tmp_path / "run.yaml"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
+    found = run_dpwa("config", "check", str(tmp_path / "run.yaml"))
     assert (found.returncode, found.stderr) == (0, "")
 
 
@@ -181,4 +177,4 @@ def test_what_is_not_there_is_found():
     tree = "import dpwa\ndpwa.conect(net)\ngossip.stop()\ngossip.step()"
     assert [*missing_names(Snippet("", 1, "python", tree))] == ["dpwa.conect", "gossip.stop"]
     command = Snippet("", 1, "console", "dpwa config chek --josn")
-    assert [*unknown_words(typer.main.get_command(app), command)] == ["chek", "--josn"]
+    assert [*unknown_words(COMMAND, command)] == ["chek", "--josn"]

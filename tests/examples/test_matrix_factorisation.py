@@ -37,7 +37,7 @@ def test_a_rotated_or_reflected_solution_is_one_too_but_their_mean_is_not(
     assert problem.f((x + reflected) / 2) > 0.05
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 def test_lsgd_solves_it_with_all_workers_and_elastic_averaging_with_none(
     example: ModuleType, seed: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

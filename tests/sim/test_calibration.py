@@ -36,7 +36,7 @@ def logs(tmp_path_factory):
     return write_simulated_logs(tmp_path_factory.mktemp("run"), KNOWN)
 
 
-@pytest.fixture(scope="module", params=[600, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[400, pytest.param(3000, marks=pytest.mark.slow)])
 def calibration(logs, request):
     """What is found by simulations of so many steps."""
     with pytest.MonkeyPatch.context() as patch:
@@ -284,7 +284,7 @@ def test_a_started_again_node_and_missing_ones_are_remarks(copy):
 @pytest.fixture
 def _one_try(monkeypatch):
     monkeypatch.setattr("dpwa.sim.calibration.calibrate.MOST_TRIES", 1)
-    monkeypatch.setattr("dpwa.sim.calibration.calibrate.STEPS", 300)
+    monkeypatch.setattr("dpwa.sim.calibration.calibrate.STEPS", 150)
 
 
 @pytest.mark.usefixtures("_one_try")

@@ -55,7 +55,7 @@ def test_a_sender_far_away_waits_for_credit():
 )
 def test_a_run_takes_what_it_takes_with_whole_snapshots(network, settings, monkeypatch):
     def outcome():
-        run = run_of(20, network, settings, 3, compute={"step_ms": 50.0, "jitter": 0.2})
+        run = run_of(10, network, settings, 3, compute={"step_ms": 50.0, "jitter": 0.2})
         return run.run()
 
     small = outcome()
@@ -86,14 +86,14 @@ def test_a_snapshot_is_small_and_stands_for_all_its_bytes(megabytes, settings):
         ({"codec": "fp16"}, 0.5),
         pytest.param({"codec": "int8"}, (1 + 4 / 256) / 4, marks=pytest.mark.slow),
         # One value in a hundred, of 4 bytes and 2 for its index; the first fetch has all of them.
-        ({"codec": "topk"}, 0.015 + 0.985 / 40),
+        ({"codec": "topk"}, 0.015 + 0.985 / 20),
     ],
 )
 def test_codecs_make_of_a_model_what_they_make_of_float32(settings, share):
     network = links(1000, 1)
-    plain = bytes_of_a_fetch(run_of(10, network, rounds=40))
+    plain = bytes_of_a_fetch(run_of(10, network, rounds=20))
     coded = bytes_of_a_fetch(
-        run_of(10, network, {**settings, "topk": {"resync_every": 1000}}, rounds=40)
+        run_of(10, network, {**settings, "topk": {"resync_every": 1000}}, rounds=20)
     )
     assert coded / plain == pytest.approx(share, rel=0.03)
 

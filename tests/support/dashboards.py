@@ -3,8 +3,6 @@
 import math
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_view import Followed, HistoryAnswer, RunView
+from support.processes import start
 
 TIMEOUT_S = 20
 LOOPBACK = "127.0.0.1"
@@ -24,9 +23,7 @@ LOOPBACK = "127.0.0.1"
 @contextmanager
 def dashboard(*options, port=0):
     """Run `dpwa dashboard`; yields its address, and a list for how it has ended."""
-    command = [sys.executable, "-m", "dpwa", "dashboard", *options, "--port", str(port)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process, ended = subprocess.Popen(command, text=True, **pipes), []
+    process, ended = start("dpwa_command.py", "dashboard", *options, "--port", port), []
     try:
         yield re.search(r"http://\S+", process.stdout.readline())[0], ended
     finally:

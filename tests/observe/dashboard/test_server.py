@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -11,6 +9,7 @@ from contextlib import ExitStack
 from http.cookiejar import CookieJar
 
 from support.dashboards import TIMEOUT_S, ToldRun, dashboard, served
+from support.launched import dpwa
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
@@ -115,12 +114,7 @@ def test_two_dashboards_of_one_machine_do_not_take_each_others_cookie():
 def test_a_port_in_use_is_one_clear_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "dpwa", "dashboard", "--at", "127.0.0.1:1", "--port", port],
-            capture_output=True,
-            text=True,
-            timeout=30,
-        )
+        done = dpwa("dashboard", "--at", "127.0.0.1:1", "--port", port)
     assert done.returncode == 2
     assert f"--port: expected a free port of this machine (got 127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
