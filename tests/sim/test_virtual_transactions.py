@@ -106,3 +106,10 @@ def test_who_ends_takes_only_its_own_mass_along():
     assert ended[0]["units"] != UNIT
     assert sum(transactions["units"] for transactions in ended) == NODES * UNIT
     assert not any(transactions["units_in_flight"] for transactions in ended)
+
+
+@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum"])
+def test_no_round_waits_for_a_deadline_while_all_are_well(algorithm):
+    run = Exchanges(algorithm, 7)
+    run.play()
+    assert max(run.waits_s.values()) < TIMEOUT_S / 2
