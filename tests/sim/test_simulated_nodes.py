@@ -205,21 +205,6 @@ def test_nodes_find_each_other_by_one_address_and_again_after_a_partition():
     run.end()
 
 
-def test_a_leader_that_dies_is_followed_by_another():
-    run = nodes_run(
-        3, {"algorithm": "lsgd"}, seconds=30.0, task="quadratic", compute={"step_ms": 300.0}
-    )
-    run.begin()
-    run.network.run_until(5.0)
-    leader = run.nodes[0].connection.node.report()["news"]["leader"]
-    run.kill(next(node for node in run.nodes if node.name == leader))
-    run.network.run_until(30.0)
-    leaders = {n.connection.node.report()["news"]["leader"] for n in run.nodes if n.lives_now}
-    assert len(leaders) == 1
-    assert leaders < {n.name for n in run.nodes} - {leader}
-    run.end()
-
-
 def test_nothing_reaches_out_of_the_simulation(tmp_path, monkeypatch):
     settings = {
         "run_log": str(tmp_path / "log"),
