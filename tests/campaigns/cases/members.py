@@ -54,7 +54,7 @@ class AnyMembers(WatchedRun):
         self._is_cut = self._was_cut = False
         self._stalled_s = {}  # by name and incarnation
         self.views = []
-        self._said = {("ghost", HIGHEST): 0}  # the version that each life has given itself
+        self._said = {("ghost", 1): 0}  # the version that each life has given itself
         places = [self._at(index) for index in range(NODES)]
         settings = {"join": places if self._forgets else places[:1], "join_timeout_s": 300.0}
         network = drawn_network(rng)
@@ -166,7 +166,7 @@ class AnyMembers(WatchedRun):
 
     def _lie(self):
         """Tell one of them of a node that is not there, and of lives that members do not have."""
-        lies = [MemberEntry("ghost", NOWHERE, HIGHEST)]
+        lies = [MemberEntry("ghost", NOWHERE, 1)]
         if self._agree():  # of who is dead a later life is believed, until it does not answer
             for status in MemberStatus:
                 name, incarnation = (
