@@ -43,6 +43,10 @@ def test_what_was_found_once_does_not_come_back(name, seed, messages):
         assert case.play() == []
 
 
+def test_whatever_happens_to_members_all_views_are_equal_and_true():
+    assert virtual.campaign("members", range(10, 25), processes=1) == []
+
+
 @pytest.mark.slow
 @every_campaign
 def test_no_promise_is_broken_with_more_seeds(name):

@@ -1,6 +1,6 @@
 """Campaigns of whole nodes in virtual time: a thousand different situations in minutes.
 
-Usage: virtual.py {churn,tables,partition,leader,collectives,all} [--seeds 0:1000] [-j 2] [-v]
+Usage: virtual.py [-v] [-j 2] [--seeds 0:1000] NAME    (NAME as below, or `all`)
 
 Each seed is one situation: how many nodes, which links, how long steps take, who is killed when.
 churn: every four seconds one member or two are killed; their processes are started again, and
@@ -9,6 +9,8 @@ tables: workers that start up to 10 s apart make the same tables and add to them
     seeds one of them is killed, in another third one is cut off for up to 8 s; in most seeds one
     or two of the others stall for up to 4 s.
 partition: a cluster is cut in two parts for a while.
+members: members are killed, leave, stall, are cut off and start again, maybe elsewhere or with a
+    clock that was set back, in any order.
 leader: the leader of lsgd, or of `interpolation: leader`, dies.
 collectives: nodes add up values all the time; they are killed and come back, or are cut off.
 
@@ -32,6 +34,7 @@ from functools import partial
 from cases.churn import Churn
 from cases.collectives import CollectiveCallers
 from cases.leader import Leader
+from cases.members import AnyMembers
 from cases.partition import Partition
 from cases.tables import TableWorkers
 
@@ -40,6 +43,7 @@ CASES = {
     "tables": TableWorkers,
     "partition": Partition,
     "leader": Leader,
+    "members": AnyMembers,
     "collectives": CollectiveCallers,
 }
 MOST_SEEDS_AT_ONCE = 10  # by one process: then it tells

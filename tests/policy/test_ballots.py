@@ -277,9 +277,8 @@ def fault_of(rng, name, timeout_s, stops_s):
 
 def run(seed, **drawn):
     """Run one schedule to its end; check what holds whatever happens."""
-    rng = random.Random(seed)
-    network = Network(schedule_of(rng, **drawn), rng)
-    network.run(IN_TIME_S)
+    network = Network(schedule_of(random.Random(seed), **drawn), seed)
+    network.run_until(IN_TIME_S)
     context = f"seed {seed}: {network.schedule}"
     check_that_nobody_hangs(network, context)
     check_that_results_are_of_all(network, context)
@@ -399,24 +398,22 @@ def test_whatever_messages_take_two_who_go_on_together_have_decided_the_same(del
 
 def test_all_expire_at_the_same_moment():
     for seed in range(50):
-        rng = random.Random(seed)
         names = tuple("abcdef")
         works = dict.fromkeys(names, 0.0) | {"c": 9.0}
-        network = Network(Schedule(names, 0.2, dict.fromkeys(names, 0.0), works), rng)
-        network.run(IN_TIME_S)
+        network = Network(Schedule(names, 0.2, dict.fromkeys(names, 0.0), works), seed)
+        network.run_until(IN_TIME_S)
         found = {node.decision for node in network.nodes.values()}
         assert found == {Decision(holds=False)}, f"seed {seed}"
 
 
 def test_when_all_sleep_at_the_same_moment_nobody_is_lost():
     for seed in range(100):
-        rng = random.Random(seed)
         names = tuple("abcd")
         works = dict.fromkeys(names, 0.0) | {"c": 9.0}
-        at_s = 0.2 + rng.uniform(0.0, 0.1)
+        at_s = 0.2 + random.Random(seed).uniform(0.0, 0.1)
         faults = tuple(Fault(name, "time", at_s, 1, 5.0) for name in names)
         schedule = Schedule(names, 0.2, dict.fromkeys(names, 0.0), works, faults)
-        network = Network(schedule, rng)
-        network.run(IN_TIME_S)
+        network = Network(schedule, seed)
+        network.run_until(IN_TIME_S)
         found = {node.decision for node in network.nodes.values()}
         assert found == {Decision(holds=False)}, f"seed {seed}: {found}"

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.lossy_networks import LossyNetwork
+from support.transacting_nodes import MOST_DELAY_S, Node, World
 
 from dpwa.policy import push_sum
 from dpwa.policy.push_sum import UNIT, Mass
-from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
+from dpwa.policy.transactions import Acceptance
 
 ONE, TWO = b"pair-001", b"pair-002"
 SEED = 23
@@ -154,76 +154,51 @@ class Sent:
     x: Fraction
 
 
-class Node:
+class Sharer(Node):
     """A node that asks peers for shares. The snapshot travels with `agreed`, for short."""
 
-    BUDGET_S = 2.0
-
-    def __init__(self, name, network, rng):
-        self.name, self.network = name, network
-        self.transactions = Transactions(name, is_exclusive=False, remember_s=60.0)
+    def __init__(self, name, network):
+        super().__init__(name, network, is_exclusive=False)
         self.mass = Mass()
-        self.x = self.published = Fraction(rng.randrange(-1000, 1000))
-        self.asked, self.merged = {}, set()
-        self.given = {}
+        self.x = self.published = Fraction(self.rng.randrange(-1000, 1000))
+        self.given, self.merged = {}, set()
 
-    def send(self, now, peer, *message):
-        self.network.send(now, peer, (self.name, *message))
+    def take_turn(self, is_proposing):
+        self.tick()
+        if self.rng.random() < 0.7:
+            self.published = self.x
+            self.mass.published()
 
-    def publish(self):
-        self.published = self.x
-        self.mass.published()
-
-    def propose(self, transaction, peer, now):
-        if self.transactions.propose(transaction, peer, now, now + self.BUDGET_S):
-            self.asked[transaction] = peer
-            self.send(now, peer, "propose", transaction)
-
-    def tick(self, now):
-        for transaction in self.transactions.expire(now):
-            self._take_back(transaction)
-        for transaction, peer, commit in self.transactions.undelivered(now):
-            self.send(now, peer, "decision", transaction, commit)
-
-    def receive(self, now, message):
-        peer, kind, transaction, *rest = message
-        getattr(self, "on_" + kind)(now, peer, transaction, *rest)
-
-    def on_propose(self, now, peer, transaction):
-        if self.transactions.accept(transaction, peer, now, now + self.BUDGET_S) is Acceptance.BUSY:
-            return self.send(now, peer, "refused", transaction)
+    def on_propose(self, peer, transaction):
+        if self.accept(transaction, peer) is Acceptance.BUSY:
+            return self.send(peer, "refused", transaction)
         units = self.mass.share(transaction)
         if units is None:
             self.transactions.decided(transaction, commit=False)
-            return self.send(now, peer, "refused", transaction)
+            return self.send(peer, "refused", transaction)
         sent = self.given.setdefault(transaction, Sent(units, self.published))
         assert sent.units == units
-        return self.send(now, peer, "agreed", transaction, sent)
+        return self.send(peer, "agreed", transaction, sent)
 
-    def on_refused(self, now, peer, transaction):
-        self.transactions.refused(transaction)
-
-    def on_agreed(self, now, peer, transaction, sent):
+    def on_agreed(self, peer, transaction, sent):
         if not self.transactions.agreed(transaction):
-            committed = self.transactions.decide(transaction, commit=False, now=now)
-            self.send(now, peer, "decision", transaction, committed)
-        elif self.transactions.decide(transaction, commit=True, now=now):
+            self.send(peer, "decision", transaction, self.decide(transaction, commit=False))
+        elif self.decide(transaction, commit=True):
             assert transaction not in self.merged
             self.merged.add(transaction)
             self.mass.received(self._pull(sent, self.mass.held + sent.units))
-        self.tick(now)
+        self.tick()
 
-    def on_decision(self, now, peer, transaction, commit):
-        outcome = self.transactions.decided(transaction, commit)
-        if outcome is DecisionOutcome.COMMIT:
-            self.mass.delivered(transaction)
-            del self.given[transaction]
-        elif outcome is DecisionOutcome.ABORT:
-            self._take_back(transaction)
-        self.send(now, peer, "decision_ack", transaction)
+    def commit(self, transaction):
+        self.mass.delivered(transaction)
+        del self.given[transaction]
 
-    def on_decision_ack(self, now, peer, transaction):
-        self.transactions.noted(transaction)
+    def drop(self, transaction):
+        factor = self.mass.returned(transaction)
+        sent = self.given.pop(transaction)
+        if factor:
+            assert factor == float(Fraction(sent.units, self.mass.held))
+            self._pull(sent, self.mass.held)
 
     def _pull(self, sent, all_units):
         """Merge, with the exact factor; there are no steps, so that x itself is the reference."""
@@ -231,13 +206,6 @@ class Node:
         assert self.mass.held == all_units or float(factor) == self.mass.factor(sent.units)
         self.x += factor * (sent.x - self.x)
         return sent.units
-
-    def _take_back(self, transaction):
-        factor = self.mass.returned(transaction)
-        sent = self.given.pop(transaction)
-        if factor:
-            assert factor == float(Fraction(sent.units, self.mass.held))
-            self._pull(sent, self.mass.held)
 
 
 def totals(nodes):
@@ -250,55 +218,40 @@ def totals(nodes):
     return sum(s.units for s in shares), sum(s.units * s.x for s in shares)
 
 
-def run(nodes, network, rng, seconds, is_asking):
-    """Live from one second to another; the sums are checked all the time."""
-    start = totals(nodes.values())
-    for quarter in range(4 * seconds[0], 4 * seconds[1]):
-        now = quarter / 4
-        for node in nodes.values():
-            node.tick(now)
-            if rng.random() < 0.7:
-                node.publish()
-            if is_asking and rng.random() < 0.7:
-                peer = rng.choice([name for name in nodes if name != node.name])
-                node.propose(rng.randbytes(8), peer, now)
-        for at, name, message in network.due(now):
-            nodes[name].receive(at, message)
-        assert totals(nodes.values()) == start
+def run(world, until_s, *, is_asking):
+    """Live until a moment; the sums are checked all the time."""
+    start = totals(world.nodes.values())
 
+    def look():
+        assert totals(world.nodes.values()) == start
 
-def total_of(nodes, what):
-    return sum(node.transactions.report()[what] for node in nodes.values())
+    world.run(until_s, is_proposing=is_asking, look=look)
 
 
 @given(
     seed=st.integers(0, 2**32),
     loss=st.floats(0.0, 0.6),
     duplication=st.floats(0.0, 0.5),
-    delay_s=st.floats(0.0, 3.0),
+    delay_s=st.floats(0.0, MOST_DELAY_S),
 )
 @settings(max_examples=15)
 def test_both_sums_are_exact_at_all_times_on_a_bad_network(seed, loss, duplication, delay_s):
-    rng = random.Random(seed)
-    network = LossyNetwork(rng, loss=loss, duplication=duplication, delay_s=delay_s)
-    nodes = {name: Node(name, network, rng) for name in ("a", "b", "c", "d")}
-    run(nodes, network, rng, (0, 12), is_asking=True)
-    network.mend()
-    run(nodes, network, rng, (12, 40), is_asking=False)
-    assert sum(node.mass.held for node in nodes.values()) == 4 * UNIT
-    assert not any(node.mass.in_flight for node in nodes.values())
-    assert total_of(nodes, "unresolved") == total_of(nodes, "given_up") == 0
+    world = World(Sharer, seed, 4, loss=loss, duplication=duplication, delay_s=delay_s)
+    run(world, 12.0, is_asking=True)
+    world.mend()
+    run(world, 40.0, is_asking=False)
+    assert sum(node.mass.held for node in world.nodes.values()) == 4 * UNIT
+    assert not any(node.mass.in_flight for node in world.nodes.values())
+    assert world.counted("unresolved") == world.counted("given_up") == 0
 
 
 def test_the_bad_network_has_commits_and_shares_that_come_back():
     print(f"seed {SEED}")
-    rng = random.Random(SEED)
-    network = LossyNetwork(rng, loss=0.3, duplication=0.3, delay_s=0.5)
-    nodes = {name: Node(name, network, rng) for name in ("a", "b", "c", "d")}
-    run(nodes, network, rng, (0, 15), is_asking=True)
-    print({what: total_of(nodes, what) for what in ("committed", "aborted", "busy")})
-    assert total_of(nodes, "committed") > 50
-    assert total_of(nodes, "aborted") > 20
+    world = World(Sharer, SEED, 4, loss=0.3, duplication=0.3, delay_s=1.5)
+    run(world, 15.0, is_asking=True)
+    print({what: world.counted(what) for what in ("committed", "aborted", "busy")})
+    assert world.counted("committed") > 50
+    assert world.counted("aborted") > 20
 
 
 # The law: x tends to the mean on every strongly connected directed graph

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import doctest
 import random
+from fractions import Fraction
+from functools import partial
 
 import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.exchanging_nodes import BUDGET_S, REMEMBER_S, Node, World, counted, one_sided
-from support.lossy_networks import HostileNetwork, LossyNetwork
+from support.transacting_nodes import BUDGET_S, MOST_DELAY_S, REMEMBER_S, Node, World
 
 from dpwa.policy import transactions as transactions_module
 from dpwa.policy.transactions import (
@@ -20,6 +21,7 @@ from dpwa.policy.transactions import (
     DecisionOutcome,
     Transactions,
 )
+from dpwa.virtual_network import VirtualNetwork
 
 ACCEPTED, REPEATED, BUSY = Acceptance.ACCEPTED, Acceptance.REPEATED, Acceptance.BUSY
 ONE, TWO, THREE = b"pair-001", b"pair-002", b"pair-003"
@@ -406,93 +408,222 @@ def test_what_is_open_is_bounded():
 # Whole nodes on bad networks
 
 
+class Exchanger(Node):
+    """A node of symmetric exchange as the runtime has it: x is one number, exact."""
+
+    def __init__(self, name, network, remember_s=REMEMBER_S):
+        super().__init__(name, network, is_exclusive=True, remember_s=remember_s)
+        self.x = self.trained = Fraction(
+            self.rng.randrange(-1000, 1000)
+        )  # with gossip, and without
+        self.peers, self.own, self.theirs = {}, {}, {}  # by transaction, as long as it is open
+        self.answered = set()
+        self.applied = {}  # by transaction: the delta
+
+    def take_turn(self, is_proposing):
+        self.tick()
+        if is_proposing:
+            step = self.rng.randrange(-10, 11)
+            self.x += step
+            self.trained += step
+
+    def propose(self, transaction, peer):
+        if super().propose(transaction, peer):
+            self._publish(transaction, peer)
+
+    def forget(self, peer):
+        for transaction in self.transactions.forget_peer(peer, self.now):
+            self.drop(transaction)
+
+    def tick(self):
+        super().tick()
+        for transaction in [each for each in self.asked if each in self.own]:
+            self._go_on_asking(transaction)
+        for transaction in self.answered & self.own.keys():
+            self._go_on_answering(transaction)
+
+    def on_propose(self, peer, transaction):
+        acceptance = self.accept(transaction, peer)
+        if acceptance is ACCEPTED:
+            self.answered.add(transaction)
+            self._publish(transaction, peer)
+        self.send(peer, "refused" if acceptance is BUSY else "agreed", transaction)
+        self.tick()
+
+    def on_agreed(self, peer, transaction):
+        if not self.transactions.agreed(transaction):
+            self.send(peer, "decision", transaction, self._abort(transaction))
+        self.tick()
+
+    def on_prepared(self, peer, transaction):
+        if not self.transactions.prepared(transaction):
+            self.send(peer, "decision", transaction, self._abort(transaction))
+        self.tick()
+
+    def on_fetch(self, peer, transaction):
+        if transaction in self.own:
+            self.send(peer, "snapshot", transaction, self.own[transaction])
+
+    def on_snapshot(self, peer, transaction, x):
+        if transaction in self.own:
+            self.theirs[transaction] = x
+        self.tick()
+
+    def commit(self, transaction):
+        assert transaction not in self.applied
+        self.applied[transaction] = (self.theirs[transaction] - self.own[transaction]) / 2
+        self.x += self.applied[transaction]
+        self.drop(transaction)
+
+    def drop(self, transaction):
+        for of_transactions in (self.peers, self.own, self.theirs):
+            of_transactions.pop(transaction, None)
+
+    def _abort(self, transaction):
+        committed = self.decide(transaction, commit=False)
+        self.drop(transaction)
+        return committed
+
+    def _publish(self, transaction, peer):
+        self.peers[transaction], self.own[transaction] = peer, self.x
+
+    def _go_on_asking(self, transaction):
+        if transaction not in self.theirs:
+            self.send(self.peers[transaction], "propose", transaction)
+            self.send(self.peers[transaction], "fetch", transaction)
+        elif self.transactions.may_commit(transaction, self.now):
+            assert self.decide(transaction, commit=True)
+            self.commit(transaction)
+            return
+        if not self.transactions.is_engaged(self.now):
+            self._abort(transaction)
+
+    def _go_on_answering(self, transaction):
+        if transaction not in self.theirs:
+            self.send(self.peers[transaction], "fetch", transaction)
+        elif self.transactions.ready(transaction):
+            self.send(self.peers[transaction], "prepared", transaction)
+
+
+def one_sided(nodes):
+    """Transactions between two of these nodes that only one of them has applied."""
+    sides = {}
+    for node in nodes:
+        for transaction in node.asked.keys() | node.answered:
+            sides.setdefault(transaction, []).append(node.applied.get(transaction))
+    both = {transaction: deltas for transaction, deltas in sides.items() if len(deltas) == 2}
+    assert all(one == -other for one, other in both.values() if None not in (one, other))
+    return {transaction for transaction, deltas in both.items() if deltas.count(None) == 1}
+
+
+def assert_all_waits_end(world):
+    """After the last proposal: nobody is engaged beyond the deadline; then nothing is left."""
+    nodes, now = world.nodes.values(), world.network.clock.now()
+    assert not any(node.transactions.is_engaged(now) for node in nodes)
+    world.run(now + 2 * REMEMBER_S + 10, is_proposing=False)
+    for node in nodes:
+        assert node.transactions.undelivered(node.now) == ()
+        assert node.transactions.expire(float("inf")) == ()
+
+
 @given(
     seed=st.integers(0, 2**32),
     loss=st.floats(0.0, 0.6),
     duplication=st.floats(0.0, 0.5),
-    delay_s=st.floats(0.0, 3.0),
+    delay_s=st.floats(0.0, MOST_DELAY_S),
     deaths=st.sampled_from([0.0, 0.02]),
 )
 @examples(25)
 def test_both_ends_apply_or_neither_on_a_bad_network(seed, loss, duplication, delay_s, deaths):
-    world = World(seed, loss=loss, duplication=duplication, delay_s=delay_s)
+    world = World(Exchanger, seed, 5, loss=loss, duplication=duplication, delay_s=delay_s)
     world.run(20.0, is_proposing=True, deaths=deaths)
-    world.network.mend()
-    world.run(25.0 + LossyNetwork.MOST_DELAY_S, is_proposing=False)
+    world.mend()
+    world.run(25.0 + MOST_DELAY_S, is_proposing=False)
     nodes = world.nodes.values()
     assert one_sided(nodes) == set()
     if not deaths:
         assert sum(node.x for node in nodes) == sum(node.trained for node in nodes)
-        assert counted(nodes, "unresolved") == counted(nodes, "given_up") == 0
-    world.assert_all_waits_end()
+        assert world.counted("unresolved") == world.counted("given_up") == 0
+    assert_all_waits_end(world)
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.3])
 def test_transactions_get_through_and_bring_the_nodes_together(loss):
-    print("seed 5")
-    world = World(5, loss=loss, duplication=0.2, delay_s=0.05)
+    world = World(Exchanger, 5, 5, loss=loss, duplication=0.2, delay_s=0.1)
     world.run(60.0, is_proposing=True)
-    nodes = world.nodes.values()
-    print({what: counted(nodes, what) for what in ("committed", "aborted", "busy")})
-    assert counted(nodes, "committed") > 100
-    assert max(node.x for node in nodes) - min(node.x for node in nodes) < 200  # of 2000
+    values = [node.x for node in world.nodes.values()]
+    print({what: world.counted(what) for what in ("committed", "aborted", "busy")})
+    assert world.counted("committed") > 100
+    assert max(values) - min(values) < 200  # of 2000
 
 
 def test_a_partition_longer_than_the_memory_breaks_only_what_is_counted():
     broken = 0
     for seed in range(30):
         print(f"seed {seed}")
-        world = World(seed, remember_s=3.0, delay_s=0.3)
+        world = World(partial(Exchanger, remember_s=3.0), seed, 5, delay_s=0.6)
         world.run(6.0, is_proposing=True)
-        world.network.is_cut = True
+        world.network.partition(*({name} for name in world.nodes))
         world.run(14.0, is_proposing=False)
-        world.network.mend()
+        world.mend()
         world.run(60.0, is_proposing=False)
-        nodes = world.nodes.values()
-        found = len(one_sided(nodes))
-        assert found <= min(counted(nodes, "unresolved"), counted(nodes, "given_up"))
+        found = len(one_sided(world.nodes.values()))
+        assert found <= min(world.counted("unresolved"), world.counted("given_up"))
         broken += found
-        world.assert_all_waits_end()
+        assert_all_waits_end(world)
     assert broken > 0  # or this test shows nothing
 
 
-def take_hostile_step(nodes, network, now, rng):
+class HostileNetwork(VirtualNetwork):
+    """Keeps every message: whoever uses it says which one arrives, when, and how often."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.sent = []
+        self.fresh = []  # those that have not arrived yet
+
+    def send(self, sender, to, message):
+        self.sent.append((sender, to, message))
+        self.fresh.append((sender, to, message))
+
+
+def take_hostile_step(nodes, network):
     """Anything may happen next: a message, in any order; an old one once more; or a turn."""
-    chance = rng.random()
+    rng, chance = network.rng, network.rng.random()
     node = rng.choice(list(nodes.values()))
     if chance < 0.7 and network.fresh:
-        receiver, message = network.fresh.pop(rng.randrange(len(network.fresh)))
-        nodes[receiver].receive(now, message)
+        sender, to, message = network.fresh.pop(rng.randrange(len(network.fresh)))
+        nodes[to].receive(sender, message)
     elif chance < 0.8 and network.sent:
-        receiver, message = rng.choice(network.sent)
-        nodes[receiver].receive(now, message)
+        sender, to, message = rng.choice(network.sent)
+        nodes[to].receive(sender, message)
     elif chance < 0.9:
-        node.train()
-        node.tick(now)
+        node.take_turn(is_proposing=True)
     else:
-        peer = rng.choice([name for name in nodes if name != node.name])
-        node.propose(rng.randbytes(8), peer, now)
+        node.propose(rng.randbytes(8), rng.choice([name for name in nodes if name != node.name]))
 
 
 @given(st.integers(0, 2**32), st.sampled_from([0.01, 0.1, 0.5]))
 @examples(40)
 def test_both_ends_apply_or_neither_whatever_arrives_when_and_how_often(seed, pause_s):
-    rng, network, now = random.Random(seed), HostileNetwork(), 0.0
-    nodes = {name: Node(name, network, rng, remember_s=1e4) for name in ("a", "b", "c")}
+    network = HostileNetwork(seed)
+    nodes = {name: Exchanger(name, network, remember_s=1e4) for name in ("a", "b", "c")}
     for _ in range(300):
-        now += rng.random() * pause_s
-        take_hostile_step(nodes, network, now, rng)
+        network.run_for(network.rng.random() * pause_s)
+        take_hostile_step(nodes, network)
     for _ in range(3):  # and then all of it once more
-        now += BUDGET_S
+        network.run_for(BUDGET_S)
         for node in nodes.values():
-            node.tick(now)
-        for receiver, message in list(network.sent):
-            nodes[receiver].receive(now, message)
-    event(f"committed on both sides: {counted(nodes.values(), 'committed') // 2}")
+            node.tick()
+        for sender, to, message in list(network.sent):
+            nodes[to].receive(sender, message)
+    committed = sum(node.transactions.report()["committed"] for node in nodes.values())
+    event(f"committed on both sides: {committed // 2}")
     assert one_sided(nodes.values()) == set()
     assert sum(node.x for node in nodes.values()) == sum(n.trained for n in nodes.values())
-    assert counted(nodes.values(), "unresolved") == 0
-    assert not any(node.transactions.undelivered(now) for node in nodes.values())
+    for node in nodes.values():
+        assert node.transactions.report()["unresolved"] == 0
+        assert not node.transactions.undelivered(node.now)
 
 
 def test_the_example_of_the_module_is_true():

@@ -18,6 +18,7 @@ from dpwa.membership.members import Members
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.node import Node
 from dpwa.node.serving.rx_thread import RxThread
+from dpwa.policy.members.states import MemberEntry
 
 PACKAGE = Path(dpwa.__file__).parent
 HARSH = {
@@ -207,18 +208,32 @@ def test_nodes_find_each_other_by_one_address_and_again_after_a_partition():
     run.end()
 
 
-def test_a_leader_that_dies_is_followed_by_another():
-    run = nodes_run(
-        3, {"algorithm": "lsgd"}, seconds=30.0, task="quadratic", compute={"step_ms": 300.0}
-    )
+def test_who_stands_still_is_dropped_in_time_and_is_back_when_it_goes_on():
+    run = open_run(8, seconds=60.0, compute={"step_ms": 1000.0})
     run.begin()
-    run.network.run_until(5.0)
-    leader = run.nodes[0].connection.node.report()["news"]["leader"]
-    run.kill(next(node for node in run.nodes if node.name == leader))
-    run.network.run_until(30.0)
-    leaders = {n.connection.node.report()["news"]["leader"] for n in run.nodes if n.lives_now}
-    assert len(leaders) == 1
-    assert leaders < {n.name for n in run.nodes} - {leader}
+    run.network.run_until(10.0)
+    run.nodes[3].runtime.stalled_until = 10.0 + 20.0
+    run.network.run_until(10.0 + 10.0)
+    known = peers_of(run)
+    assert not any("n3" in peers for peers in known.values())
+    assert {len(peers) for name, peers in known.items() if name != "n3"} == {6}
+    run.network.run_until(30.0 + 5.0)
+    assert all_know_each_other(run)
+    run.end()
+
+
+def test_a_node_that_was_invented_is_gone_within_seconds_and_does_not_come_back():
+    run = open_run(4, seconds=60.0, compute={"step_ms": 1000.0})
+    run.begin()
+    run.network.run_until(10.0)
+    views = [node.connection._members._member_list for node in run.nodes]
+    for view in views:
+        view.hear([MemberEntry("ghost", "tcp://10.9.9.9:7000", 1)])
+        assert "ghost" in [entry.name for entry in view.peers]
+    run.network.run_until(10.0 + 8.0)
+    for _ in range(40):
+        assert all(len(view.peers) == 3 for view in views)
+        run.network.run_for(1.0)
     run.end()
 
 

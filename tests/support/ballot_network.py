@@ -7,15 +7,13 @@ has sent last may be lost.
 
 from __future__ import annotations
 
-import heapq
 import math
-import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 
 from dpwa.policy.ballots import Ballot, Decision, Stand
 from dpwa.policy.group_views import Member
+from dpwa.virtual_network import VirtualNetwork
 
 TICK_S = (0.01, 0.05)  # between two looks at the clock
 VOTE_AGAIN_S = 0.1
@@ -50,7 +48,7 @@ class Schedule:
 
 
 class Node:
-    def __init__(self, name: str, network: Network) -> None:
+    def __init__(self, name, network):
         self.name = name
         self.network = network
         self.schedule = network.schedule
@@ -69,10 +67,10 @@ class Node:
         self._told = 0.0
 
     @property
-    def is_over(self) -> bool:
+    def is_over(self):
         return self.ended_at is not None
 
-    def enter(self) -> None:
+    def enter(self):
         self.called_at = self.network.now
         if self.is_over or self.ballot:
             return
@@ -81,14 +79,14 @@ class Node:
         self._post("entered")
         self.take(self.name, "entered")
 
-    def be_ready(self) -> None:
+    def be_ready(self):
         if self.is_over or self.ballot:
             return
         self.network.happened(self.name, "ready")
         self._post("ready")
         self.take(self.name, "ready")
 
-    def leave(self) -> None:
+    def leave(self):
         """Take no part any more, and say so by a vote against oneself."""
         self.has_left = True
         if self.is_over:
@@ -100,7 +98,7 @@ class Node:
         self._vote()
         self._end(None)
 
-    def take(self, sender: str, message: object) -> None:
+    def take(self, sender, message):
         """Hear an announcement, a vote (a tuple) or an outcome."""
         self.network.happened(self.name, "hear")
         if message == "entered":
@@ -113,10 +111,10 @@ class Node:
         else:
             self._hear_vote(sender, *message)
 
-    def hear_join_request(self) -> None:
+    def hear_join_request(self):
         self.join_requests = (Member("newcomer", b"1"),)
 
-    def tick(self) -> None:
+    def tick(self):
         if self.is_over:
             return
         if self.ballot is None:
@@ -131,22 +129,22 @@ class Node:
             self._vote()
         self._settle()
 
-    def _is_expired(self) -> bool:
+    def _is_expired(self):
         return self.network.now >= self.deadline
 
-    def _awaited(self) -> set[str]:
+    def _awaited(self):
         return set(self.schedule.names) - (set() if self.schedule.awaits_the_ready else self.ready)
 
-    def _hear_entered(self, sender: str) -> None:
+    def _hear_entered(self, sender):
         self.entered.add(sender)
         if len(self.entered) == len(self.schedule.names):
             self.network.after(self.schedule.works_s[self.name], self.name, self.be_ready)
 
-    def _end_if_all_are_ready(self) -> None:
+    def _end_if_all_are_ready(self):
         if self.ballot is None and len(self.ready) == len(self.schedule.names):
             self._end(Decision(True))
 
-    def _open(self) -> None:
+    def _open(self):
         stand = Stand(
             self.name in self.entered,
             self.name in self.ready,
@@ -157,13 +155,13 @@ class Node:
         self.voted_at = self.network.now
         self.ballot = Ballot(self.name, self.schedule.names, stand, self.network.now)
 
-    def _vote(self) -> None:
+    def _vote(self):
         assert self.ballot is not None
         self._told = self.network.now
         self._post((frozenset(self.ballot.suspects), self.ballot.stand))
         self.network.happened(self.name, "vote")
 
-    def _hear_vote(self, sender: str, suspects: frozenset[str], stand: Stand) -> None:
+    def _hear_vote(self, sender, suspects, stand):
         if self.is_over:
             if self.decision:
                 self.network.send(self.name, sender, self.decision)
@@ -177,133 +175,120 @@ class Node:
             self._vote()
         self._settle()
 
-    def _hear_outcome(self, sender: str, outcome: Decision) -> None:
+    def _hear_outcome(self, sender, outcome):
         if self.is_over:
             self._learn_of_own_loss(sender, outcome.lost)
         elif self.ballot is None or sender not in self.ballot.suspects:
             self._end(outcome)
 
-    def _learn_of_own_loss(self, sender: str, lost: object) -> None:
+    def _learn_of_own_loss(self, sender, lost):
         own_lost = self.decision.lost if self.decision else ()
         if self.name in lost and sender not in own_lost:
             self.is_left_behind = True
 
-    def _settle(self) -> None:
+    def _settle(self):
         assert self.ballot is not None
         if self.ballot.is_left_behind:
             self._end(None)
         elif decision := self.ballot.decision():
             self._end(decision)
 
-    def _end(self, decision: Decision | None) -> None:
+    def _end(self, decision):
         self.decision = decision
         self.is_left_behind = decision is None or self.name in decision.lost
         self.ended_at = self.network.now
         self.network.happened(self.name, "end")
 
-    def _post(self, message: object) -> None:
+    def _post(self, message):
         for name in self.schedule.names:
             if name != self.name:
                 self.network.send(self.name, name, message)
 
 
-class Network:
-    def __init__(self, schedule: Schedule, rng: random.Random) -> None:
+class Network(VirtualNetwork):
+    def __init__(self, schedule, seed):
+        super().__init__(seed)
         self.schedule = schedule
-        self.rng = rng
-        self.now = 0.0
         self.nodes = {name: Node(name, self) for name in schedule.names}
-        self.killed: dict[str, float] = {}
-        self.silent: set[str] = set()  # machines that are gone: no connection was closed
-        self.stopped_s: dict[str, float] = {}  # for how long a node was stopped in all
-        self._backlogs: dict[str, list[Callable[[], None]]] = {}
-        self._faults = list(schedule.faults)
-        self._happened: dict[tuple[str, str], int] = {}
-        self._arrivals: dict[tuple[str, str, bool], float] = {}
-        self._cuts: dict[str, float] = {}
-        self._order = count()
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.killed = {}
+        self.silent = set()  # machines that are gone: no connection was closed
+        self.stopped_s = {}  # for how long a node was stopped in all
+        self._backlogs = {}
+        self._happened = {}
+        self._arrivals = {}
+        self._cuts = {}
         self._plan()
 
-    def run(self, until_s: float) -> None:
-        """Let everything happen until a time, or until nothing is left to happen."""
-        while self._queue and self._queue[0][0] <= until_s:
-            self.now, _, act = heapq.heappop(self._queue)
-            act()
+    @property
+    def now(self):
+        return self.clock.now()
 
-    def after(self, delay_s: float, name: str, act: Callable[[], None]) -> None:
+    def after(self, delay_s, name, act):
         """Let a node do something later: when it runs again if it is stopped, never if killed."""
-        self._at(self.now + delay_s, lambda: self._do(name, act))
+        self.call_later(delay_s, partial(self._do, name, act))
 
-    def send(self, sender: str, receiver: str, message: object) -> None:
-        self._do(sender, lambda: self._dispatch(sender, receiver, message))
+    def send(self, sender, to, message):
+        self._do(sender, partial(self._dispatch, sender, to, message))
 
-    def happened(self, name: str, moment: str) -> None:
+    def happened(self, name, moment):
         """Count an event of a node, after which a fault may be due."""
         key = (name, moment)
         self._happened[key] = self._happened.get(key, 0) + 1
-        for fault in self._faults:
+        for fault in self.schedule.faults:
             if (fault.name, fault.moment, fault.nth) == (*key, self._happened[key]):
                 self._strike(fault)
 
-    def _plan(self) -> None:
+    def _plan(self):
+        schedule = self.schedule
         for name, node in self.nodes.items():
-            self._at(self.rng.uniform(*TICK_S), lambda name=name: self._tick(name))
-            self._plan_for(name, node)
-        for fault in self._faults:
+            self.call_later(self.rng.uniform(*TICK_S), partial(self._tick, name))
+            for times, act in (
+                (schedule.enters_s, node.enter),
+                (schedule.leaves_s, node.leave),
+                (schedule.join_requests_s, node.hear_join_request),
+            ):
+                if name in times:
+                    self.after(times[name], name, act)
+        for fault in schedule.faults:
             if fault.moment == "time":
-                self._at(fault.at_s, lambda fault=fault: self._strike(fault))
+                self.call_later(fault.at_s, partial(self._strike, fault))
 
-    def _plan_for(self, name: str, node: Node) -> None:
-        planned = (
-            (self.schedule.enters_s, node.enter),
-            (self.schedule.leaves_s, node.leave),
-            (self.schedule.join_requests_s, node.hear_join_request),
-        )
-        for times, act in planned:
-            if name in times:
-                self.after(times[name], name, act)
-
-    def _at(self, time_s: float, act: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (time_s, next(self._order), act))
-
-    def _do(self, name: str, act: Callable[[], None]) -> None:
+    def _do(self, name, act):
         if name in self._backlogs:
             self._backlogs[name].append(act)
         elif name not in self.killed:
             act()
 
-    def _tick(self, name: str) -> None:
+    def _tick(self, name):
         if name in self.killed or self.nodes[name].is_over:
             return
         if name not in self._backlogs:
             self.nodes[name].tick()
-        self._at(self.now + self.rng.uniform(*TICK_S), lambda: self._tick(name))
+        self.call_later(self.rng.uniform(*TICK_S), partial(self._tick, name))
 
-    def _dispatch(self, sender: str, receiver: str, message: object) -> None:
+    def _dispatch(self, sender, to, message):
         is_apart = self.schedule.has_boards and isinstance(message, str)
-        link = (sender, receiver, is_apart)
+        link = (sender, to, is_apart)
         arrival = self.now + self.rng.uniform(0.0, self.schedule.delay_s)
-        self._arrivals[link] = arrival = max(arrival, self._arrivals.get(link, 0.0))
-        self._at(arrival, lambda: self._deliver(sender, receiver, message))
+        self._arrivals[link] = arrival = max(arrival, self._arrivals.get(link, 0.0) + 1e-9)
+        self.call_later(arrival - self.now, partial(self._deliver, sender, to, message))
         self.happened(sender, "send")
 
-    def _deliver(self, sender: str, receiver: str, message: object) -> None:
+    def _deliver(self, sender, to, message):
         if self.now <= self._cuts.get(sender, math.inf):
-            self._do(receiver, lambda: self.nodes[receiver].take(sender, message))
+            self._do(to, partial(self.nodes[to].take, sender, message))
 
-    def _strike(self, fault: Fault) -> None:
+    def _strike(self, fault):
         if fault.name in self.killed or fault.name in self._backlogs:
             return
         if fault.stop_s is None:
             self._kill(fault.name)
             return
-        total_s = self.stopped_s.get(fault.name, 0.0) + fault.stop_s
-        self.stopped_s[fault.name] = total_s
+        self.stopped_s[fault.name] = self.stopped_s.get(fault.name, 0.0) + fault.stop_s
         self._backlogs[fault.name] = []
-        self._at(self.now + fault.stop_s, lambda: self._resume(fault.name))
+        self.call_later(fault.stop_s, partial(self._resume, fault.name))
 
-    def _kill(self, name: str) -> None:
+    def _kill(self, name):
         self.killed[name] = self.now
         self._cuts[name] = self.now + self.rng.choice([math.inf, self.rng.random() * 0.05])
         is_silent = self.rng.random() < 0.2
@@ -313,12 +298,9 @@ class Network:
                 self._arrivals.get((name, other, apart), self.now) for apart in (False, True)
             )
             noticed = max(self.now, last) + (60.0 if is_silent else self.rng.uniform(0.0, 0.2))
-            self._at(noticed, lambda other=other, down=node.down: self._lose(other, name, down))
+            self.after(noticed - self.now, other, partial(node.down.add, name))
 
-    def _lose(self, name: str, peer: str, down: set[str]) -> None:
-        self._do(name, lambda: down.add(peer))
-
-    def _resume(self, name: str) -> None:
+    def _resume(self, name):
         backlog = self._backlogs.pop(name)
         looks_at_clock_first = self.rng.random() < 0.5
         if looks_at_clock_first:

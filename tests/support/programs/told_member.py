@@ -18,8 +18,6 @@ net = torch.nn.Linear(size, 1, bias=False, dtype=torch.float64)
 with torch.no_grad():
     net.weight.fill_(value)
 adapter = DpwaPyTorchAdapter(net, name, config)
-node = adapter.connection.node
-transactions = node._context.transactions
 
 
 def run(seconds, loss=None):
@@ -34,14 +32,4 @@ def run(seconds, loss=None):
     return [longest_s, merges]
 
 
-def settle():
-    """Merge what is agreed on; return whether no transaction is under way."""
-    adapter.update_wait()
-    return not (transactions._records or transactions._settled or transactions.has_undelivered)
-
-
-def state():
-    return [net.weight.min().item(), net.weight.max().item(), node.report()]
-
-
-obey(run=run, settle=settle, state=state, close=adapter.close, exit=sys.exit)
+obey(run=run, exit=sys.exit)
