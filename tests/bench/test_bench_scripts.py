@@ -33,7 +33,7 @@ def run(name, *arguments):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 18
+    assert len(NAMES) == 19
 
 
 def run_here(name, *arguments, **environment):

@@ -144,15 +144,15 @@ def with_nodes(code):
     return f"nodes: {nodes}\n{code}"
 
 
-@pytest.mark.parametrize("block", plugin_blocks(), ids=str)
-def test_configurations_with_plugins_load(block, tmp_path):
+def test_configurations_with_plugins_load(tmp_path):
     # Names are registered for the whole process, so it is one of its own.
-    (module,) = yaml.safe_load(block.code)["plugins"]
-    (code,) = [other for other in python_blocks() if is_plugin_for(other, block)]
-    (tmp_path / f"{module}.py").write_text(code.code)
-    (tmp_path / "run.yaml").write_text(with_nodes(block.code))
-    found = run_dpwa("config", "check", str(tmp_path / "run.yaml"))
-    assert (found.returncode, found.stderr) == (0, "")
+    for block in plugin_blocks():
+        (module,) = yaml.safe_load(block.code)["plugins"]
+        (code,) = [other for other in python_blocks() if is_plugin_for(other, block)]
+        (tmp_path / f"{module}.py").write_text(code.code)
+        (tmp_path / "run.yaml").write_text(with_nodes(block.code))
+        found = run_dpwa("config", "check", str(tmp_path / "run.yaml"))
+        assert (found.returncode, found.stderr) == (0, ""), block
 
 
 def is_plugin_for(code, block):

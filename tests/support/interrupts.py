@@ -15,20 +15,30 @@ TESTS = Path(__file__).parent.parent
 
 
 def interrupted(work, seconds):
-    """Do work, and interrupt the main thread so many seconds from now: it must go on till then."""
-    main = threading.main_thread().ident
-    timer = threading.Timer(seconds, signal.pthread_kill, (main, signal.SIGINT))
+    """Do work, and interrupt the main thread so many seconds from now: it must go on till then.
+
+    It is done again each second, as a user does: Python drops what is raised in a destructor.
+    """
+    main, ended = threading.main_thread().ident, threading.Event()
+
+    def interrupt():
+        wait_s = seconds
+        while not ended.wait(wait_s):
+            signal.pthread_kill(main, signal.SIGINT)
+            wait_s = 1.0
+
+    thread = threading.Thread(target=interrupt)
 
     def begin():
-        timer.start()
+        thread.start()
         work()
 
     try:
         with pytest.raises(KeyboardInterrupt):
             begin()
     finally:
-        timer.cancel()
-        timer.join()
+        ended.set()
+        thread.join()
 
 
 @contextmanager
