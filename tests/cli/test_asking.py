@@ -3,9 +3,11 @@
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from support.commands import run_dpwa
+from support.nodes import eventually
 
 from dpwa.cli.asking import watch
 from dpwa.errors import UserError
@@ -57,6 +59,8 @@ def test_the_run_of_this_folder_comes_first_and_is_named_and_so_are_the_others(
         folder.mkdir()
         argv = ["/bin/sh", "-c", "read line", "dpwa launch", "-n", "1", "--", "python", "x y.py"]
         launchers.append(subprocess.Popen(argv, cwd=folder, stdin=subprocess.PIPE))
+        command_line = Path("/proc", str(launchers[-1].pid), "cmdline")
+        eventually(command_line.read_bytes)  # a little later than the program begins
         text = NODES.replace("w1", folder.name)
         made(temporary, f"dpwa-launch-{launchers[-1].pid}-a", text, age_s)
     try:
