@@ -1,5 +1,7 @@
 """Counters of seconds are read whole, whatever the training thread turns to meanwhile."""
 
+import pytest
+
 from dpwa.node.training_figures import Activity, TrainingFigures
 
 
@@ -32,3 +34,15 @@ def test_what_begins_while_counters_are_read_is_not_counted_as_what_was_done_bef
     figures.turn_to(Activity.TRAIN)
     second = figures.report()
     assert (second["train_s"], second["wait_s"]) == (1.0, 4.0)  # no counter has fallen
+
+
+def test_how_alike_steps_are_is_told_without_what_they_waited_for():
+    clock = Clock()
+    figures = TrainingFigures(clock)
+    for seconds in (0.1, 0.3, 0.2, 0.2):
+        figures.begin()
+        clock.time += seconds
+        with figures.doing(Activity.WAIT):
+            clock.time += 5.0
+    figures.begin()  # which ends the step before
+    assert figures.report()["step_changes_s2"] == pytest.approx(0.2**2 + 0.1**2)

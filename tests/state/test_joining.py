@@ -133,7 +133,7 @@ def test_a_fetch_that_was_cut_off_goes_on_with_what_has_come(most_donors):
 def test_what_has_come_of_another_copy_or_part_is_not_gone_on_with(another_part):
     cut_off = CutOff(3, pieces=3)
     joiner = joiner_of({"w1": cut_off.donor}, 1)
-    assert joiner.fetch(REQUEST, 0.3).came == 3 << 20
+    assert joiner.fetch(REQUEST, 1.5).came == 3 << 20
     cut_off.left, cut_off.asked = PIECES, []
     cut_off.donor.image[len(LAYOUT.header) :] = 4
     if not another_part:
@@ -148,7 +148,7 @@ def test_what_came_long_ago_is_not_put_together_with_what_others_have_now(monkey
     cut_off = CutOff(3, pieces=3)
     donors = {"w1": cut_off.donor}
     joiner = joiner_of(donors, 2)
-    assert joiner.fetch(REQUEST, 0.3).came == 3 << 20
+    assert joiner.fetch(REQUEST, 1.5).came == 3 << 20
     donors["w1"] = Donor(4)
     donors["w1"].token = b"87654321"
     monkeypatch.setattr(joining, "FRESH_S", 0.2)

@@ -43,7 +43,7 @@ LISTEN_AGAIN_S = 0.1
 LOOK_S = 1.0
 SHORT_AGAIN_S = 60.0
 # After which ZeroMQ has freed what the socket before had received: on a busy machine, late.
-GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0)
+GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0, 180.0)
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
