@@ -112,7 +112,9 @@ class FaultPlan:
             with lock:
                 times[point] += 1
                 name = signals.get((point, times[point]))
-            if name is not None:
+            if name == "SIGSTOP":  # by this thread: by another one this one would stop later
+                signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+            elif name is not None:
                 os.kill(os.getpid(), signal.Signals[name])
 
         fault_points.install(hook)

@@ -82,7 +82,7 @@ class Server(threading.Thread):
 
 
 def test_more_gossip_in_one_update_takes_no_more_time_than_one_fetch_may():
-    timeout_ms, delay_s = 500, 0.2
+    timeout_ms, delay_s = 1500, 0.6
     config = config_of(
         2, consensus_control=1e-9, transport="tcp", timeout_ms=timeout_ms, merge="delta"
     )
