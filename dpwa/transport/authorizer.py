@@ -45,7 +45,8 @@ class Authorizer:
 
     def __init__(self) -> None:
         self._refused: Counter[str] = Counter(dict.fromkeys(FAILURES.values(), 0))
-        self._accepted = self._ended = self._unheard = 0
+        self._accepted = self._unheard = 0
+        self.ended = 0  # connections
         self._heard: set[int] = set()
         self._renewed = 0  # how often the socket was made anew
 
@@ -61,7 +62,7 @@ class Authorizer:
     def renew(self) -> None:
         """Take note that another socket is made, of which all connections are new."""
         self._renewed += 1
-        self._ended = self._accepted
+        self.ended = self._accepted
         self._heard.clear()
 
     def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
@@ -89,7 +90,7 @@ class Authorizer:
         if event == ACCEPTED:
             self._accepted += 1
         elif event == DISCONNECTED:
-            self._ended += 1
+            self.ended += 1
             self._unheard += value not in self._heard
             self._heard.discard(value)  # the next one may have the same
         elif event in FAILURES:
@@ -102,7 +103,7 @@ class Authorizer:
 
     def connections(self) -> JsonObject:
         """Count the connections: those that came, have ended, and ended without a message."""
-        return {"accepted": self._accepted, "ended": self._ended, "unheard": self._unheard}
+        return {"accepted": self._accepted, "ended": self.ended, "unheard": self._unheard}
 
 
 class CurveAuthorizer(Authorizer):

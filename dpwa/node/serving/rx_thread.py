@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
@@ -42,7 +42,7 @@ BUSY_POLL_MS = 10
 LISTEN_AGAIN_S = 0.1
 LOOK_S = 1.0
 SHORT_AGAIN_S = 60.0
-# After which ZeroMQ has freed what the socket before had received: on a busy machine, late.
+# After which ZeroMQ has freed what a connection that has ended had sent: on a busy machine, late.
 GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0, 180.0)
 _TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
@@ -73,6 +73,7 @@ class RxThread(NodeThread):
         self._clients = Clients(most_clients)
         self._is_stopping = False
         self._look_at = 0.0 if runtime is SYSTEM else math.inf
+        self._ended, self._give_back_at = 0, list[float]()
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
         self.bad_messages = 0  # messages that were no requests
@@ -148,21 +149,18 @@ class RxThread(NodeThread):
             authenticator.renew()
             with self._router(listener) as router:
                 self.admission.is_clogged = False
-                began = self._runtime.now()
-                self._serve(router, authenticator, [began + s for s in GIVE_BACK_AFTER_S])
+                self._serve(router, authenticator)
         except (AddressError, OSError, zmq.ZMQError) as error:
             log.info("%s: cannot listen again by now: %s", self.endpoint, error)
             self._runtime.sleep(LISTEN_AGAIN_S)
 
-    def _serve(
-        self, router: Socket, authenticator: Authenticator, give_back_at: Sequence[float] = ()
-    ) -> None:
+    def _serve(self, router: Socket, authenticator: Authenticator) -> None:
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         for each in (self._waker.receiver, *authenticator.sockets):
             wakes.register(each, zmq.POLLIN)
             poller.register(each, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
-        is_busy, give_back_at = False, list(give_back_at)
+        is_busy = False
         while not self.admission.is_clogged:
             limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
             patience_ms = self.admission.patience_ms(limit_ms)
@@ -182,12 +180,21 @@ class RxThread(NodeThread):
                 is_busy = self._tick(now)
                 if now >= self._look_at:
                     self._look_for_descriptors(now)
-                if give_back_at and now >= give_back_at[0]:
-                    del give_back_at[0]
-                    give_back_memory()
+                if self._runtime is SYSTEM:
+                    self._give_back_memory(now)
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on [DPWA-W017]")
+
+    def _give_back_memory(self, now: float) -> None:
+        """Give back what is freed: a connection that has ended may have sent millions of frames."""
+        if self._ended != self.admission.authorizer.ended:
+            self._ended = self.admission.authorizer.ended
+            soon, *later = (now + seconds for seconds in GIVE_BACK_AFTER_S)
+            self._give_back_at = [min([soon, *self._give_back_at]), *later]
+        if self._give_back_at and now >= self._give_back_at[0]:
+            del self._give_back_at[0]
+            give_back_memory()
 
     def _look_for_descriptors(self, now: float) -> None:
         """Warn now and then if nobody can connect: without descriptors, they get no answer."""
