@@ -73,7 +73,8 @@ def busy_in_a_process_for(seconds):
 def test_who_is_kept_from_the_processor_is_excused_for_so_long(busy):
     with rivals_on_one_processor():
         took_s = busy(0.25)
-        assert 1.0 < took_s < at_most(1.0)
+        # beside more work of others, what a rival has run meanwhile is taken for the test's own
+        assert 1.0 < took_s < 1.1 * at_most(1.0)
 
 
 def test_what_is_promised_to_come_in_time_and_does_not_is_told():

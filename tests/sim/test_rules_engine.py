@@ -87,10 +87,11 @@ def test_a_run_ends_at_its_target_or_when_somebody_ends_it(schedule):
     assert reached.samples[-1].variance_ratio <= 1e-3 < reached.samples[-2].variance_ratio
     assert reached.samples[-1].round < 30
     assert not reached.was_stopped
-    spec, seen = run_spec(16, schedule=schedule, rounds=900), []
-    stopped = engine.run(spec, lambda sample: seen.append(sample) or len(seen) < 3)
+    spec, seen = run_spec(16, schedule=schedule, rounds=900), {}
+    # on a busy machine the last one is shown again
+    stopped = engine.run(spec, lambda sample: seen.update({sample.round: sample}) or len(seen) < 3)
     assert stopped.was_stopped
-    assert stopped.samples == tuple(seen)
+    assert stopped.samples == tuple(seen.values())
     trained = simulated(4, schedule=schedule, task="quadratic", rounds=900, target={"loss": 0.5})
     assert trained.samples[-1].loss <= 0.5
     assert trained.samples[-1].round < 100
