@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from support import times
 from support.nodes import eventually
-from support.times import Bound, at_most
+from support.times import Bound
 
 RIVALS = 6
 BUSY = "import time; end = time.thread_time() + {}\nwhile time.thread_time() < end: pass"
@@ -71,10 +71,14 @@ def busy_in_a_process_for(seconds):
 
 @pytest.mark.parametrize("busy", [busy_for, busy_in_a_process_for])
 def test_who_is_kept_from_the_processor_is_excused_for_so_long(busy):
+    def is_excused():
+        bound = Bound(1.0)
+        return busy(0.25) > 1.0 and not bound.is_over
+
     with rivals_on_one_processor():
-        took_s = busy(0.25)
-        # beside more work of others, what a rival has run meanwhile is taken for the test's own
-        assert 1.0 < took_s < 1.1 * at_most(1.0)
+        eventually(
+            is_excused
+        )  # not where more than rivals kept it waiting, such as another machine
 
 
 def test_what_is_promised_to_come_in_time_and_does_not_is_told():
