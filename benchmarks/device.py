@@ -48,6 +48,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
     slot = np.zeros(state.nbytes, np.uint8)
     state.start_copy(slot, check_finite=True).wait()
     theirs = slot.copy()  # as what comes from peers, it is not pinned
+    pageable = torch.from_numpy(theirs).view(torch.float32)
     seconds: dict[str, list[float]] = defaultdict(list)
 
     def timed(name: str, work: Callable[[], object]) -> None:
@@ -66,6 +67,10 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
         peer.copy_(flat, non_blocking=True)
         torch.cuda.synchronize()
 
+    def from_pageable() -> None:
+        received.copy_(pageable)
+        torch.cuda.synchronize()
+
     def merge() -> None:
         merging = state.merging(MergeTerms(FACTOR))
         merging.take(0, theirs)
@@ -81,6 +86,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
         timed("publish, guard: finite", lambda: publish("finite"))
         timed("publish, guard: off", lambda: publish("off"))
         timed("copy from pinned memory, lerp_", lerp)
+        timed("copy from memory that is not pinned", from_pageable)
         timed("merge", merge)
     return {name: 1000 * median(values[1:]) for name, values in seconds.items()}
 

@@ -26,9 +26,8 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 
 TILE_BYTES = 1024 * 1024  # the chunks of the wire; own, peer's and room fit the caches together
-CUDA_TILE_BYTES = (
-    8 * 1024 * 1024
-)  # to start the work on one takes the host a tenth of a millisecond
+# On a device: to start the work on a tile takes the host a tenth of a millisecond.
+CUDA_TILE_BYTES = 8 * 1024 * 1024
 
 
 class Tile:
@@ -256,9 +255,9 @@ class Merging:
     def take(self, start: int, data: ByteArray) -> None:
         """Merge the bytes of the peer's snapshot from `start` on.
 
-        They are one or more neighbours among the pieces of the layout, of any size; those of
-        the tiles are fastest. Pieces that are never passed are left as they are. `data` is
-        writable memory, though never written to.
+        They are one or more neighbours among the pieces of the layout, of any size; those as large
+        as a tile are fastest. Pieces that are never passed are left as they are. `data` is writable
+        memory, though never written to.
         """
         flat = torch.from_numpy(data)
         for tile in overlapping(self._tiles, start, start + data.nbytes):

@@ -73,7 +73,7 @@ class RxThread(NodeThread):
         self._clients = Clients(most_clients)
         self._is_stopping = False
         self._look_at = 0.0 if runtime is SYSTEM else math.inf
-        self._ended, self._give_back_at = 0, list[float]()
+        self._ended, self._give_back_at = 0, list[float]()  # connections by then; and when
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
         self.bad_messages = 0  # messages that were no requests
@@ -149,6 +149,7 @@ class RxThread(NodeThread):
             authenticator.renew()
             with self._router(listener) as router:
                 self.admission.is_clogged = False
+                self._ended = -1  # also those of whose beginning nothing was heard yet
                 self._serve(router, authenticator)
         except (AddressError, OSError, zmq.ZMQError) as error:
             log.info("%s: cannot listen again by now: %s", self.endpoint, error)
