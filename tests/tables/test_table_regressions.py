@@ -223,7 +223,8 @@ def test_a_copy_that_has_missed_an_addition_applies_none_after_it(monkeypatch):
         monkeypatch.setattr(replica, "replicate", once(lambda *_: None, replica.replicate))
         table.add([1, 0, 0])
         table.add([2, 0, 0])
-        eventually(lambda: engine_of(made[1])._store.copies[0, 0].incoming is not None)
+        copies = engine_of(made[1])._store.copies  # for a moment there may be none
+        eventually(lambda: (copy := copies.get((0, 0))) is not None and copy.incoming is not None)
         monkeypatch.undo()
         made[0].kill()
         eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
