@@ -147,6 +147,10 @@ def open_descriptors() -> int:
 def require_descriptors(needed: int) -> None:
     """Raise a `DescriptorsError` unless so many more files and sockets can be opened."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with suppress(OSError):
+        # How many are open, since Linux 6.2 (0 before): to list thousands takes milliseconds.
+        if 0 < os.stat("/proc/self/fd").st_size <= limit - needed:  # noqa: PTH116
+            return
     left = limit - open_descriptors()
     if limit != resource.RLIM_INFINITY and left < needed:
         raise DescriptorsError(

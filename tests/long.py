@@ -26,7 +26,7 @@ CAMPAIGNS = "tests/campaigns/"
 
 PARTS = {  # arguments of Python, and the most minutes
     "slow": ((*PYTEST, "-m", "slow and not timed", "--ignore=tests/security", "-n", "2"), 60),
-    "security": ((*PYTEST, "-m", "slow", "tests/security", "-s"), 20),
+    "security": ((*PYTEST, "-m", "slow", "tests/security", "-s"), 30),
     "quiet": ((*PYTEST, "--quiet-machine", "-m", "timed"), 40),
     "mutants": (("tests/mutants.py",), 30),
     "virtual": ((f"{CAMPAIGNS}virtual.py", "all", "--seeds", "0:300", "-j", "2"), 20),

@@ -79,14 +79,23 @@ def init(
 def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
     """Print every mistake with its line and column, or that there is none.
 
+    Without a FILE that is the dpwa.yaml of this folder. It may have settings only, as `dpwa launch
+    -n` and `dpwa.connect` take them.
+
     Examples:
         dpwa config check nodes.yaml
+        dpwa config check
     """
-    from dpwa.config import load_config
+    from dpwa.config.load import load_config, settings_in
+    from dpwa.discovery.connect import FILE
 
-    file = _one_of(file, config_file)
-    if file is None:
-        raise typer.BadParameter("expected a FILE")
+    file = _one_of(file, config_file) or Path(FILE)
+    if not file.exists() and str(file) == FILE:
+        raise typer.BadParameter(f"expected a FILE, as there is no {FILE} here")
+    if settings_in(file).isdisjoint(("nodes", "join")):
+        load_config(file, overrides={"join": []})
+        typer.echo(f"{file}: OK, settings without nodes (`dpwa launch -n 4` adds them)")
+        return
     config = load_config(file)
     count = len(config.nodes)
     told = [f"{count} node{'s' * (count != 1)}"] if count else []

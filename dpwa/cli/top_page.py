@@ -90,7 +90,8 @@ def _head(shown: Shown, command: str, screen: Screen) -> Text:
         parts = [", ".join([nodes, *counts]), clock, f"read through {view.through}"]
     else:
         has_answered = any(node.answer is not None for node in view.nodes)
-        parts = ["nobody answers any more" if has_answered else "nobody answers yet", clock, nodes]
+        told = "nobody answers any more" if has_answered else "nobody answers yet"
+        parts = ["all have left" if set(words) == {"left"} else told, clock, nodes]
     return Text(_joined(["dpwa top", *parts, printable(command)], screen.width), style="bold")
 
 

@@ -94,6 +94,16 @@ _OF_HEALTH = {
     "misbehaving": "refused",
     "not_mapped": "refused",
 }
+_REFUSED = {  # by the keys of a report's `refusals`
+    "unknown_key": "connections for their keys",
+    "protocol": "connections with another `security`",
+    "broken_off": "connections that broke off, or took too long",
+    "malformed": "messages that cannot be read",
+    "over_budget": "times `serving_share` was used up",
+    "forged": "messages in another node's name",
+    "revoked": "connections of keys that were removed",
+    "clogged": "floods of frames: it listens anew",
+}
 _Make = Callable[..., RunEvent]
 _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "left"}
 
@@ -119,7 +129,7 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
     known = before.refusals
     for reason, count in after.refusals.items():
         if (more := count - known.get(reason, 0)) > 0:
-            yield event("refused", text=f"{reason}: {more}")
+            yield event("refused", text=f"{more} {_REFUSED.get(reason, reason)}")
     if after.checkpoints.get("written", 0) > before.checkpoints.get("written", 0):
         yield event("checkpoint", text=str(after.checkpoints["newest"]))
     members = _statuses(after)

@@ -85,7 +85,8 @@ def rendered(template: str, **shown: object) -> str:
 
 
 def title_of(run: Run) -> str:
-    return printable(run.folder.resolve().name) or "the run"
+    name = printable(run.folder.resolve().name)
+    return f"run {name}" if name.isdigit() else name or "the run"
 
 
 def sentences(facts: Facts) -> Iterator[str]:

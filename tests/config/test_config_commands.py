@@ -217,3 +217,13 @@ def test_the_schema_knows_the_codecs() -> None:
     assert definitions["LinkConfig"]["properties"]["codec"]["enum"] == names
     node_codec = definitions["NodeConfig"]["properties"]["codec"]
     assert node_codec["anyOf"] == [{"enum": names}, {"type": "null"}]
+
+def test_check_takes_the_settings_of_this_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = run("check")
+    assert missing.exit_code == 2
+    assert "expected a FILE, as there is no dpwa.yaml here" in missing.stderr
+    Path("dpwa.yaml").write_text("timeout_ms: 400\n")
+    assert run("check").stdout.startswith("dpwa.yaml: OK, settings without nodes")
+    Path("dpwa.yaml").write_text("timout_ms: 400\n")
+    assert "did you mean timeout_ms?" in run("check").stderr

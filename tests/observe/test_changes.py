@@ -68,7 +68,7 @@ def test_quarantine_begins_and_ends():
 
 def test_what_is_refused_is_counted_by_reason():
     refused = after(refused={**BEFORE.refused, "malformed": 3})
-    assert [e.text for e in changes(BEFORE, refused, TIME)] == ["malformed: 3"]
+    assert [e.text for e in changes(BEFORE, refused, TIME)] == ["3 messages that cannot be read"]
 
 
 def test_divergence_and_skipped_snapshots_are_about_the_node_itself():

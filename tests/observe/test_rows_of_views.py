@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from dpwa.cli.top_page import Screen, Shown, ViewChoices, lines_of
 from dpwa.observe.figures import NAMES, OTHER_NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.rows import rows_of
@@ -99,6 +100,17 @@ def test_nodes_that_were_in_finish_have_left_unless_others_have_lost_them():
     assert {n: row.state for n, row in rows(last, live).items()} == {"w2": "left", "w3": "silent"}
     other = node("w1", peers=[peer("w2", "unreachable")])
     assert rows(other, last)["w2"].state == "silent"
+
+
+def test_the_first_line_tells_a_run_that_has_ended_from_one_that_is_lost():
+    def first_line(*nodes):
+        view = RunView(1e9, "", nodes, ())
+        return lines_of(Shown(view, rows_of(view)), ViewChoices(), Screen(80, None))[0].plain
+
+    last = node("w2", silent_s=6.0, ending=[False, []])
+    assert "all have left" in first_line(last)
+    assert "nobody answers any more" in first_line(last, node("w3", silent_s=6.0))
+    assert "nobody answers yet" in first_line()
 
 
 def test_of_a_node_that_never_answered_another_one_tells():

@@ -24,9 +24,12 @@ LEAST_MERGES = 0.5  # of those beside a process that burns as much
 MOST_GROWTH_MB = 300
 MOST_DESCRIPTORS = 500 + 100  # what the attackers hold, and those of a node
 
+UNBOUNDED = pytest.mark.xfail(
+    strict=True, reason="libzmq hands over whole messages, and no option bounds their frames"
+)
 ATTACKS = [
-    "garbage", "half_open", "interrupted", "absurd_lengths", "endless_frames", "slow_writers",
-    "slow_readers",
+    "garbage", "half_open", "interrupted", "absurd_lengths", "slow_writers", "slow_readers",
+    pytest.param("endless_frames", marks=UNBOUNDED),
 ]  # fmt: skip
 # Without keys nothing bounds what is sent: docs/security.md, "What stays open". ZeroMQ's thread
 # takes it all in, in memory and with a core of its own.
