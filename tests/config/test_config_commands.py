@@ -218,6 +218,7 @@ def test_the_schema_knows_the_codecs() -> None:
     node_codec = definitions["NodeConfig"]["properties"]["codec"]
     assert node_codec["anyOf"] == [{"enum": names}, {"type": "null"}]
 
+
 def test_check_takes_the_settings_of_this_folder(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     missing = run("check")
