@@ -60,11 +60,11 @@ class Deadline:
 
     def __init__(self, clock: Clock, timeout_s: float) -> None:
         self._clock = clock
-        self._end = clock.now() + timeout_s
+        self.end = clock.now() + timeout_s  # by that clock
 
     def remaining_s(self) -> float:
         """Never negative."""
-        return max(0.0, self._end - self._clock.now())
+        return max(0.0, self.end - self._clock.now())
 
     def expired(self) -> bool:
         return self.remaining_s() == 0.0

@@ -454,7 +454,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         `None` when none is known, or the nodes follow no leader.
         """
         self._node.check_process()
-        return self._rounds.view.leader() if self._rounds.follows_leaders else None
+        return self._rounds.view.leader()
 
     def center(self) -> dict[str, torch.Tensor]:
         """Return this node's copy of the center, to test or keep in place of the module.

@@ -15,7 +15,6 @@ from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from dpwa.config import Config
     from dpwa.node.query import StatusAnswer
     from dpwa.node.report import NodeReport, PeerReport
     from dpwa.types import JsonObject
@@ -56,6 +55,7 @@ def status(
         dpwa status -c nodes.yaml --node w2 --timeout-ms 500
     """
     from dpwa.config import load_config
+    from dpwa.node.assembly import follows_leaders
     from dpwa.node.query import asking_keyring, query_cluster, query_status
 
     loaded = load_config(run_of(config))
@@ -69,19 +69,10 @@ def status(
         typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
     else:
         console = screen.console()
-        tells_leader = _follows_leaders(loaded)
+        tells_leader = follows_leaders(loaded)
         console.print(_view(answers, console.width, tells_leader=tells_leader))
     if any(answer.report is None for answer in answers.values()):
         raise typer.Exit(exit_codes.UNREACHABLE)
-
-
-def _follows_leaders(config: Config) -> bool:
-    """Tell whether leaders matter; elsewhere each node knows of a few losses at most."""
-    from dpwa.algorithms import algorithm
-    from dpwa.policy.interpolation import interpolation
-
-    asks_leader = interpolation(config.interpolation).asks_leader
-    return algorithm(config.algorithm).follows_leaders or asks_leader
 
 
 def _row(name: str, answer: StatusAnswer) -> JsonObject:

@@ -9,7 +9,7 @@ from dpwa.algorithms import algorithm
 from dpwa.clock import Clock
 from dpwa.config import Config
 from dpwa.data.snapshot import SnapshotPool
-from dpwa.node.assembly import shared_memory_of
+from dpwa.node.assembly import follows_leaders, shared_memory_of
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.upload import Upload
@@ -17,6 +17,7 @@ from dpwa.node.transactions.manager import TransactionManager
 from dpwa.runtime import Runtime
 from dpwa.wire import limits
 from dpwa.wire.fetching import Greeting
+from dpwa.wire.fields import News
 
 FEWEST_KNOWN = 64  # nodes that may join later
 KNOWN_PER_NODE = 4  # so that strangers cannot make the news grow for ever
@@ -32,6 +33,7 @@ class NodeContext:
     runtime: Runtime
     peer_table: PeerTable
     leader_table: LeaderTable
+    follows_leaders: bool  # whether news of who leads travel
     pool: SnapshotPool
     transactions: TransactionManager
     upload: Upload  # how fast it sends payloads
@@ -61,6 +63,7 @@ class NodeContext:
             runtime,
             peer_table,
             leader_table,
+            follows_leaders(config),
             pool,
             transactions,
             Upload(config.max_upload_mbps, runtime),
@@ -75,7 +78,16 @@ class NodeContext:
         return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def greeting(self) -> Greeting:
-        return Greeting(self.name, self.config.algorithm, self.leader_table.news())
+        return Greeting(self.name, self.config.algorithm, self.news())
+
+    def news(self) -> News:
+        """Return what to pass on of who leads; nothing where no node follows."""
+        return self.leader_table.news() if self.follows_leaders else ()
+
+    def hear(self, news: News, sender: str = "") -> None:
+        """Take in what a peer knows of who leads; `sender`: which, if it was asked by this node."""
+        if self.follows_leaders:
+            self.leader_table.hear(news, sender)
 
     def forget(self, peer: str) -> None:
         """End the transactions with a peer, and forget its loss."""

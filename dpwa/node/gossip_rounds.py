@@ -127,11 +127,7 @@ class GossipRounds:
         self._check_open = check_open
         self._targets = FetchTargets(context, type(self.algorithm))
         self._sources = Sources(context, tx.submit)
-        # trade news of leaders at every update
-        self.follows_leaders = self.algorithm.follows_leaders or self.view.asks_leader
-        self._losses = LossWatch(
-            context, lambda: tx.submit(PassOnNews()), spreads_news=self.follows_leaders
-        )
+        self._losses = LossWatch(context, lambda: tx.submit(PassOnNews()))
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
         self.figures = self.merger.figures

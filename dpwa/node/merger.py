@@ -33,12 +33,9 @@ PATIENCE_UPDATES = 100
 class LossWatch:
     """Tells the leader table and the quarantine of each loss, once; on the training thread."""
 
-    def __init__(
-        self, context: NodeContext, pass_on: Callable[[], None], *, spreads_news: bool
-    ) -> None:
+    def __init__(self, context: NodeContext, pass_on: Callable[[], None]) -> None:
         self._context = context
         self._pass_on = pass_on
-        self._spreads_news = spreads_news
         self._rng: random.Random = context.rng("board")
         self._told_at = -math.inf
         self._updates_without_leader = 0
@@ -60,14 +57,14 @@ class LossWatch:
             self.measured(loss)
         self._has_measured = False
         self._blame_later()
-        self._context.leader_table.tell(updates, clock)
-        if self._spreads_news:
+        if self._context.follows_leaders:
+            self._context.leader_table.tell(updates, clock)
             self._spread_news()
 
     def measured(self, loss: float | None) -> None:
         """Take the loss of an update; it was computed before the merges of this update."""
         self._has_measured = loss is not None
-        if not self._has_leader_loss:
+        if self._context.follows_leaders and not self._has_leader_loss:
             self._context.leader_table.measured(loss)
         warning = None if self._far_apart is None else self._far_apart.measured(loss)
         if warning:

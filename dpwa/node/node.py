@@ -148,12 +148,12 @@ class Node(Closeable):
         )
 
     def _introduction(self) -> Introduction:
-        leader_table, peer_table = self._context.leader_table, self._context.peer_table
+        context, peer_table = self._context, self._context.peer_table
         return Introduction(
             self.name,
             self.config.algorithm,
-            leader_table.hear,
-            leader_table.news,
+            context.hear,
+            context.news,
             peer_table.spoke,
             peer_table.sent,
         )

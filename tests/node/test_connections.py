@@ -222,7 +222,7 @@ def descriptors_left(count):
 
 
 def test_without_descriptors_a_node_says_so_and_does_not_accuse_its_peers(caplog, monkeypatch):
-    monkeypatch.setattr("dpwa.node.serving.rx_thread.LOOK_S", 0.05)
+    monkeypatch.setattr("dpwa.node.serving.rx_thread.IDLE_S", 0.05)
     with Node("w1", load_config(config_of(2))) as node:
 
         def problem(name):

@@ -36,8 +36,8 @@ ELEMENTS = 1_000
 def _quick(monkeypatch):
     monkeypatch.setattr(authenticator, "RELOAD_EVERY_S", 0.05)
     monkeypatch.setattr("dpwa.node.fetching.tx_thread.RENEWAL_S", 0.1)
-    monkeypatch.setattr("dpwa.node.fetching.tx_thread.IDLE_POLL_MS", 50)
-    monkeypatch.setattr("dpwa.node.serving.rx_thread.IDLE_POLL_MS", 50)
+    monkeypatch.setattr("dpwa.node.fetching.tx_thread.IDLE_S", 0.05)
+    monkeypatch.setattr("dpwa.node.serving.rx_thread.IDLE_S", 0.05)
 
 
 class Cluster:

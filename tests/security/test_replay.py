@@ -304,7 +304,7 @@ def test_without_keys_what_an_earlier_life_of_a_peer_said_does_not_take_the_late
 ):
     monkeypatch.setattr(tx_thread, "GONE_AFTER_S", 0.3)
     monkeypatch.setattr(tx_thread, "RENEWAL_S", 0.1)
-    monkeypatch.setattr(tx_thread, "IDLE_POLL_MS", 50)
+    monkeypatch.setattr(tx_thread, "IDLE_S", 0.05)
     one = opened.add("w1")
     opened.watch(one.node)
     with contextlib.closing(opened.add("w2")) as two:

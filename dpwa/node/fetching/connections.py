@@ -122,18 +122,19 @@ class Connections:
         self._register(channel)
         return True
 
-    def ready(self, events: dict[object, int]) -> dict[PeerChannel, bool]:
-        """Return the channels with something to read, and whether it concerns the connection."""
-        ready: dict[PeerChannel, bool] = {}
-        for socket in events:
-            channel = self._sockets.get(socket)
-            if channel is not None and channel.link is not None:
-                ready[channel] = ready.get(channel, False) or socket is channel.link.monitor
-        return ready
+    def take_ready(self, events: dict[object, int]) -> dict[PeerChannel, bool]:
+        """Take what concerns channels out of events.
 
-    def are_others(self, events: dict[object, int], own: object) -> bool:
-        """Tell whether a socket is neither of a channel nor the thread's own."""
-        return any(socket != own and socket not in self._sockets for socket in events)
+        Returns the channels with something to read, and whether it concerns the connection.
+        """
+        ready: dict[PeerChannel, bool] = {}
+        for socket in list(events):
+            channel = self._sockets.get(socket)
+            if channel is not None:
+                del events[socket]
+                if channel.link is not None:
+                    ready[channel] = ready.get(channel, False) or socket is channel.link.monitor
+        return ready
 
     def with_link(self) -> list[PeerChannel]:
         return list(dict.fromkeys(self._sockets.values()))
@@ -187,6 +188,8 @@ class Connections:
 
     def leave(self) -> None:
         """Close the links that are not needed any more and have nothing under way."""
+        if not self._leaving:
+            return
         if self.keeps_all:
             self._leaving.clear()  # they are not many any more
         latest = self._context.clock.now() - ANSWERED_WITHIN_S

@@ -63,10 +63,6 @@ class Attempt:
         self.answered_at: float | None = None
         self.streamed_bytes = 0  # of payload, since then
 
-    @property
-    def has_expired(self) -> bool:
-        return self.deadline is not None and self.deadline.expired()
-
 
 class FetchTask:
     """One request under way."""
@@ -77,11 +73,11 @@ class FetchTask:
         self.attempt: Attempt | None = None
 
     @property
-    def remaining_s(self) -> float:
-        remaining_s = self.request.deadline.remaining_s()
-        if self.attempt is not None and self.attempt.deadline is not None:
-            remaining_s = min(remaining_s, self.attempt.deadline.remaining_s())
-        return remaining_s
+    def due(self) -> float:
+        """When it is over, or another peer is asked."""
+        end = self.request.deadline.end
+        another = None if self.attempt is None else self.attempt.deadline
+        return end if another is None else min(end, another.end)
 
 
 def is_of_transaction(request: FetchRequest, attempt: Attempt) -> bool:
@@ -255,7 +251,7 @@ class Fetcher:
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self._connections, self._channels = connections, connections.channels
         self._peer_table, self._clock = context.peer_table, context.clock
-        self._greet, self._hear = context.greeting, context.leader_table.hear
+        self._greet, self._hear = context.greeting, context.hear
         # what a fetch for one says to its manager and to the partner
         self.transactions = TransactionFetches(context, self)
         self._rng = rng
@@ -270,12 +266,13 @@ class Fetcher:
     def next_request(self) -> int:
         return next(self._requests)
 
-    def remaining_s(self) -> float | None:
-        """Return when to call `keep_deadlines` again; `None`: nothing is under way."""
-        return None if self.active is None else self.active.remaining_s
+    @property
+    def due(self) -> float:
+        """When to call `keep_deadlines`."""
+        return math.inf if self.active is None else self.active.due
 
     def pursue(self, request: FetchRequest) -> None:
-        self.keep_deadlines()  # of the one before
+        self.keep_deadlines(self._clock.now())  # of the one before
         self.give_up(Outcome.TIMED_OUT)
         self.active = FetchTask(request)
         self._ask_next_peer()
@@ -287,19 +284,18 @@ class Fetcher:
             self._charge(outcome)
         self.finish(outcome)
 
-    def keep_deadlines(self) -> None:
+    def keep_deadlines(self, now: float) -> None:
         active = self.active
-        if active is None:
+        if active is None or now < active.due:
             return
         attempt = active.attempt
-        is_over = active.request.deadline.expired()
-        if attempt is not None and (is_over or attempt.has_expired):
+        if attempt is not None:
             self._measure_stream(attempt)
-        if is_over:
+        if attempt is None or now >= active.request.deadline.end:
             self.give_up(Outcome.TIMED_OUT, charge=True)
-        elif attempt is not None and attempt.has_expired and attempt.asked_at is None:
+        elif attempt.asked_at is None:
             self.attempt_failed(attempt.channel, Outcome.UNREACHABLE, "no connection in time")
-        elif attempt is not None and attempt.has_expired:
+        else:
             self._cancel()
             self.attempt_failed(attempt.channel, Outcome.TIMED_OUT, "slower than it used to be")
 

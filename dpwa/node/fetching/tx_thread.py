@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import zmq
 
@@ -105,9 +106,11 @@ class Listeners:
         self._zmq_context = zmq_context
         self._poller = poller
         self._listeners: list[Listener] = []
+        self._by_message: dict[type[Any], Listener] = {}
 
     def attach(self, listener: Listener, connected: Iterable[str]) -> None:
         self._listeners.append(listener)
+        self._look_up()
         listener.attached(self._zmq_context, self._poller)
         self.tick_at = -math.inf
         for peer in connected:
@@ -117,10 +120,15 @@ class Listeners:
         if listener not in self._listeners:
             return
         self._listeners.remove(listener)
+        self._look_up()
         try:
             listener.ended()
         except Exception:
             log.exception("%s did not end as it should [DPWA-W015]", type(listener).__name__)
+
+    def _look_up(self) -> None:
+        listeners = reversed(self._listeners)  # of two that take the same, the first has it
+        self._by_message = {handled: each for each in listeners for handled in each.handles}
 
     def end(self) -> None:
         for listener in list(self._listeners):
@@ -147,11 +155,11 @@ class Listeners:
             listener.let_go(peer)
 
     def of(self, message: Message) -> Listener | None:
-        return next((each for each in self._listeners if isinstance(message, each.handles)), None)
+        return self._by_message.get(type(message))
 
 
-IDLE_POLL_MS = 1_000
-RESEND_POLL_MS = 250  # while a peer has not noted a decision
+IDLE_S = 1.0
+RESEND_S = 0.25  # while a peer has not noted a decision
 RENEWAL_S = 1.0  # from a link that was refused to the next attempt
 GONE_AFTER_S = 5.0  # after which the connection of a peer that has ended is gone, by its heartbeat
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
@@ -169,6 +177,7 @@ class TxThread(NodeThread):
         super().__init__(context.runtime, f"dpwa-tx-{context.name}", self._commands)
         self._looked_at_links = context.clock.now()
         self._context = context
+        self._has_transactions = context.transactions.terms is not Terms.PULL
         self._rng = context.rng("other")
         self._poller = self._runtime.poller()
         self._connections = Connections(
@@ -239,28 +248,27 @@ class TxThread(NodeThread):
         }
 
     def _patience_ms(self) -> int:
-        limit_ms = RESEND_POLL_MS if self._context.transactions.has_undelivered else IDLE_POLL_MS
-        remaining_s = self._fetcher.remaining_s()
-        if remaining_s is not None:
-            limit_ms = min(limit_ms, int(remaining_s * 1000) + 1)
-        tick_in_s = max(0.0, self._listeners.tick_at - self._context.clock.now())
-        return min(limit_ms, int(min(tick_in_s, limit_ms) * 1000) + 1)
+        owes = self._has_transactions and self._context.transactions.has_undelivered
+        limit_s = RESEND_S if owes else IDLE_S
+        due = min(self._fetcher.due, self._listeners.tick_at)
+        return int(min(max(0.0, due - self._context.clock.now()), limit_s) * 1000) + 1
 
     def _step(self, ready: dict[object, int]) -> None:
-        for channel, is_changed in self._connections.ready(ready).items():
+        for channel, is_changed in self._connections.take_ready(ready).items():
             self._read(channel)  # first: a peer may answer and be gone
             if is_changed:
                 self._follow(channel)
-        if self._commands.receiver in ready:
+        if ready.pop(self._commands.receiver, 0):
             for command in self._commands.take_all():
                 self._obey(command)
-        if self._connections.are_others(ready, self._commands.receiver):
+        if ready:  # what is left is of sockets of listeners
             self._listeners.ready()
         now = self._context.clock.now()
         if now >= self._listeners.tick_at:
             self._listeners.tick(now)
-        self._fetcher.keep_deadlines()
-        self._deliver_decisions()
+        self._fetcher.keep_deadlines(now)
+        if self._has_transactions:
+            self._deliver_decisions()
         self._connections.leave()
         if now - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
@@ -471,7 +479,7 @@ class TxThread(NodeThread):
     def _hear(self, peer: str, message: NewsMessage) -> None:
         own, peer_table = self._context.config.algorithm, self._context.peer_table
         if message.algorithm == own:
-            self._context.leader_table.hear(message.news, peer)
+            self._context.hear(message.news, peer)
         elif peer in peer_table.mergeable:  # as far as was known
             detail = other_algorithm(message.algorithm, self._context.name, own)
             peer_table.record(peer, Outcome.OTHER_ALGORITHM, detail)

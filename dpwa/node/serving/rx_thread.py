@@ -36,11 +36,10 @@ from dpwa.wire.watching import HistoryMessage
 log = logging.getLogger("dpwa.rx")
 
 
-IDLE_POLL_MS = 1_000
+IDLE_S = 1.0
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_POLL_MS = 10
 LISTEN_AGAIN_S = 0.1
-LOOK_S = 1.0
 SHORT_AGAIN_S = 60.0
 # After which ZeroMQ has freed what a connection that has ended had sent: on a busy machine, late.
 GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0, 180.0)
@@ -70,9 +69,11 @@ class RxThread(NodeThread):
         self.endpoint = endpoint
         self._services: dict[type[Any], Service] = {}
         self._ticking: tuple[Service, ...] = ()  # each of them once
+        self._due: dict[Service, None] = {}  # to be ticked next, in this order
+        self._tick_all_at = -math.inf
         self._clients = Clients(most_clients)
         self._is_stopping = False
-        self._look_at = 0.0 if runtime is SYSTEM else math.inf
+        self._look_at = 0.0
         self._ended, self._give_back_at = 0, list[float]()  # connections by then; and when
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
@@ -157,35 +158,42 @@ class RxThread(NodeThread):
 
     def _serve(self, router: Socket, authenticator: Authenticator) -> None:
         wakes, poller = self._runtime.poller(), self._runtime.poller()
+        asking = frozenset(authenticator.sockets)
         for each in (self._waker.receiver, *authenticator.sockets):
             wakes.register(each, zmq.POLLIN)
             poller.register(each, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
-        is_busy = False
+        now = self._runtime.now()
         while not self.admission.is_clogged:
-            limit_ms = BUSY_POLL_MS if is_busy else IDLE_POLL_MS
-            patience_ms = self.admission.patience_ms(limit_ms)
+            idle_ms = int(max(0.0, self._tick_all_at - now) * 1000) + 1
+            patience_ms = self.admission.patience_ms(BUSY_POLL_MS if self._due else idle_ms)
             ready = dict((wakes if self.admission.is_paused else poller).poll(patience_ms))
             if self._is_stopping:
                 return
-            if self._waker.receiver in ready:
+            is_woken = self._waker.receiver in ready
+            if is_woken:
                 self._waker.clear()
             try:
                 if router in ready:
                     self._answer(router)
                 # Afterwards: a connection may have brought a message, and have ended since.
-                if any(each in ready for each in authenticator.sockets):
+                if not asking.isdisjoint(ready):
                     authenticator.hear()
                 now = self._runtime.now()
-                authenticator.tick(now)
-                is_busy = self._tick(now)
-                if now >= self._look_at:
-                    self._look_for_descriptors(now)
-                if self._runtime is SYSTEM:
-                    self._give_back_memory(now)
+                if is_woken or now >= self._tick_all_at:
+                    self._look_at_all(now, authenticator)
+                self._tick(now)
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on [DPWA-W017]")
+
+    def _look_at_all(self, now: float, authenticator: Authenticator) -> None:
+        self._tick_all_at = now + IDLE_S
+        self._due = dict.fromkeys(self._ticking)
+        authenticator.tick(now)
+        if self._runtime is SYSTEM:
+            self._look_for_descriptors(now)
+            self._give_back_memory(now)
 
     def _give_back_memory(self, now: float) -> None:
         """Give back what is freed: a connection that has ended may have sent millions of frames."""
@@ -199,8 +207,7 @@ class RxThread(NodeThread):
 
     def _look_for_descriptors(self, now: float) -> None:
         """Warn now and then if nobody can connect: without descriptors, they get no answer."""
-        self._look_at = now + LOOK_S
-        if not can_open():
+        if now >= self._look_at and not can_open():
             self._look_at = now + SHORT_AGAIN_S
             log.warning(
                 "%s: no peer can connect: this process has no file descriptors left "
@@ -208,11 +215,11 @@ class RxThread(NodeThread):
                 self._name,
             )
 
-    def _tick(self, now: float) -> bool:
-        is_busy = False
-        for service in self._ticking:
-            is_busy |= service.tick(now)
-        return is_busy
+    def _tick(self, now: float) -> None:
+        due, self._due = self._due, {}
+        for service in due:
+            if service.tick(now):
+                self._due[service] = None
 
     def _answer(self, router: Socket) -> None:
         """Answer what has come, a few messages at a time, so that nothing waits for too long."""
@@ -249,6 +256,7 @@ class RxThread(NodeThread):
         service = self._services.get(type(message))
         if service is None:
             raise ProtocolError(f"{message.type!r} is no request")
+        self._due[service] = None
         service.receive(sender, message, payload, self._reply_to(router, sender))
 
     def _reply_to(self, router: Socket, to: bytes) -> Reply:

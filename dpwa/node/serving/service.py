@@ -44,7 +44,7 @@ class Service:
     def tick(self, now: float) -> bool:  # noqa: ARG002
         """Do what has become due; return whether to be called again within `BUSY_POLL_MS`.
 
-        Called after every message, and at least every `IDLE_POLL_MS`.
+        Called after each message for it, when the thread is woken, and at least every `IDLE_S`.
         """
         return False
 

@@ -271,8 +271,6 @@ class TransactionManager:
 
     def decisions_due(self) -> list[tuple[bytes, str, bool]]:
         """Return what to tell, now or again: the transaction, the peer, whether it is committed."""
-        if self.terms is Terms.PULL:
-            return []
         with self._lock:
             now = self._clock.now()
             return self._deliveries.due(self._transactions.undelivered(now), now)
@@ -287,8 +285,6 @@ class TransactionManager:
 
     @property
     def has_undelivered(self) -> bool:
-        if self.terms is Terms.PULL:
-            return False
         with self._lock:
             return bool(self._transactions.undelivered(self._clock.now()))
 
