@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass
 
 from dpwa.algorithms import algorithm
-from dpwa.clock import Clock
 from dpwa.config import Config
 from dpwa.data.snapshot import SnapshotPool
 from dpwa.node.assembly import follows_leaders, shared_memory_of
@@ -68,10 +67,6 @@ class NodeContext:
             transactions,
             Upload(config.max_upload_mbps, runtime),
         )
-
-    @property
-    def clock(self) -> Clock:
-        return self.runtime
 
     def rng(self, purpose: str) -> random.Random:
         """Return a generator of its own for each purpose."""

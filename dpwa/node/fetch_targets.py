@@ -153,7 +153,7 @@ class Sources:
     def __init__(self, context: NodeContext, submit: Callable[[FetchRequest], None]) -> None:
         self._peer_table = context.peer_table
         self._submit = submit
-        self._clock = context.clock
+        self._clock = context.runtime
         self._sleep = context.runtime.sleep
         self._rng = context.rng("peer")
         self._read: PeerMemory | None = None  # in which this thread has pinned something

@@ -202,13 +202,13 @@ class FinishRun:
     ) -> None:
         self._name = context.name
         self._peer_table = context.peer_table
-        self._clock = context.clock
+        self._clock = context.runtime
         self._tx = tx
         self._endings = endings
         self._averaged = averaged
         self._rng = context.rng("finish")
         self.awaited: Sequence[str] = ()  # who still trains, or may, as far as is known
-        self._began = self._told_at = context.clock.now()
+        self._began = self._told_at = context.runtime.now()
         self._says_at = self._began + SAID_AFTER_S
         self._end = math.inf
         self._agreement = Agreement()
@@ -638,7 +638,7 @@ class Finish:
 
     def _trained_s(self) -> float:
         began = self._rounds.began_at
-        return 0.0 if began is None else self._context.clock.now() - began
+        return 0.0 if began is None else self._context.runtime.now() - began
 
 
 def _check_bound(name: str, given: Any) -> None:

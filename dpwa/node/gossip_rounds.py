@@ -187,12 +187,12 @@ class GossipRounds:
         if self._begins == MOST_UNPAIRED:
             self._unpaired("update_send", "update_wait", "nothing is merged")
         if self.began_at is None:
-            self.began_at = self._context.clock.now()
+            self.began_at = self._context.runtime.now()
         self.figures.begin()
-        self.merger.set_progress(clock=self.progress.clock + 1.0, loss=loss)
+        self.merger.set_progress(clock=self.merger.progress.clock + 1.0, loss=loss)
         self.view.updates += 1
         self._deadline = None
-        self._losses.begin(loss, self.view.updates, self.progress.clock)
+        self._losses.begin(loss, self.view.updates, self.merger.progress.clock)
         return self.view
 
     def publish(
@@ -208,7 +208,7 @@ class GossipRounds:
         if self.shard_group.is_sharded:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
         with self.figures.doing(Activity.PUBLISH):
-            own = self._context.pool.publish(layout, nbytes, self.progress, write)
+            own = self._context.pool.publish(layout, nbytes, self.merger.progress, write)
         if own is not None:
             self._context.transactions.published(own.version)
         self._end_round()
@@ -231,7 +231,7 @@ class GossipRounds:
             return
         self._doubted = ""
         if is_first := self._deadline is None:
-            self._deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
+            self._deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
         target = self._targets.of(
             ask,
             layout,
@@ -348,13 +348,13 @@ class GossipRounds:
         target = FetchTarget(
             layout=layout, shard=shard, is_finite=is_finite, only=peer, clock=self.merger.own_clock
         )
-        deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
+        deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
         request = FetchRequest(target, deadline, context.runtime)
-        before = context.clock.now()
+        before = context.runtime.now()
         self._sources.pull(request)
         source, arrival = self._sources.wait(request), None
         if source is not None:
-            arrival = self.merger.arrival(source, None, factor, context.clock.now() - before)
+            arrival = self.merger.arrival(source, None, factor, context.runtime.now() - before)
             if self.merger.is_to_take_over(arrival):
                 arrival = replace(arrival, factor=1.0, takes_over=True)
         arrival = self.shard_group.same_for_all(arrival, lambda *_: None)
@@ -374,7 +374,7 @@ class GossipRounds:
         context, factor = self._context, 0.5
         able = sorted(context.peer_table.mergeable)
         names = [name for name in able if self._tx.state_of(name) is LinkState.UP]
-        deadline = Deadline(context.clock, context.config.timeout_ms / 1000)
+        deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
         for peer in self.view.rng.sample(names, min(len(names), MOST_READ)):
             target = FetchTarget(
                 layout=layout,
@@ -420,7 +420,7 @@ class GossipRounds:
         """Log that this node has diverged, or does so no more."""
         self._has_diverged, divergence = diverged, self.divergence()
         tell_launcher(divergence)
-        now, name = self._context.clock.now(), self._context.name
+        now, name = self._context.runtime.now(), self._context.name
         if not diverged:
             log.info("%s: its loss and parameters are finite again", name)
         elif now - self._said_so_at >= SAID_EVERY_S:
@@ -470,10 +470,10 @@ class GossipRounds:
         return merged
 
     def _arrived(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
-        before = self._context.clock.now()
+        before = self._context.runtime.now()
         self._context.pool.settle()
         source = self._sources.wait(request)
-        waited_s = self._context.clock.now() - before
+        waited_s = self._context.runtime.now() - before
         self.figures.waited(waited_s)
         return None if source is None else self._arrival_of(source, request, published, waited_s)
 

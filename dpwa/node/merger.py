@@ -70,7 +70,7 @@ class LossWatch:
         if warning:
             log.warning("%s: %s [DPWA-W047]", self._context.name, warning)
         if self._quarantine is not None:
-            now, peer_table = self._context.clock.now(), self._context.peer_table
+            now, peer_table = self._context.runtime.now(), self._context.peer_table
             text = self._quarantine.measured(loss, now, len(peer_table.names))
             if text:
                 log.warning("%s: %s", self._context.name, text)
@@ -89,7 +89,7 @@ class LossWatch:
 
     def _spread_news(self) -> None:
         """Trade news with one peer at random, at most every `NEWS_EVERY_S`."""
-        context, now = self._context, self._context.clock.now()
+        context, now = self._context, self._context.runtime.now()
         leader = context.leader_table.leader(of_all=True)
         if leader is not None:
             context.leader_table.note_leader(leader)
@@ -131,7 +131,7 @@ class Merger:
         config = context.config
         self.progress = TrainingProgress(clock=0.0)  # clock and loss of the node
         self.merges = 0  # those that changed something
-        self.figures = TrainingFigures(context.clock)
+        self.figures = TrainingFigures(context.runtime)
         self.knows_beginners = False  # tell nodes at the beginning apart; see `policy.beginners`
         self.fingerprint = b""  # of the layout of the model; empty before the first
         self._name = context.name

@@ -373,8 +373,8 @@ class Node(Closeable):
         require_own_process(self._owner, self.name)
 
     def _check_open(self) -> None:
-        self.check_process()
-        if self.closed:
+        require_own_process(self._owner, self.name)
+        if not self._close_all.alive:
             raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
 
 

@@ -89,7 +89,7 @@ class NodeHandle:
     def unthrottled(self) -> Iterator[None]:
         """Serve peers without a limit while the trainer waits for them."""
         admission = self._rx.admission
-        is_paused = admission.is_paused
+        is_paused = admission.paused_s()
         admission.begin_unthrottled()
         try:
             if is_paused:

@@ -72,11 +72,11 @@ def test_requests_that_cost_more_than_their_share_are_followed_by_a_pause():
     with flooded_router(messages=3) as router:
         cheap = admission.take(router)
         admission.served(cheap)
-        assert not admission.is_paused
+        assert not admission.paused_s()
         dear = admission.take(router)
         use_a_core(MOST_CHARGED_S)  # 1.5 ms are a burst, the rest lasts for half a second
         admission.served(dear)
-        assert admission.is_paused
+        assert admission.paused_s()
         assert admission.take(router) is None
         assert admission.report()["over_budget"] == 1
 
@@ -96,7 +96,7 @@ def test_what_too_many_frames_cost_is_charged_but_nobody_waits_long_for_it(monke
             assert admission.take(router) is None
             turns += 1
         assert turns > 50_000 / 4096
-        assert admission.is_paused
+        assert admission.paused_s()
         assert admission._resume_at - SystemClock().now() <= MOST_PAUSE_S
         received = eventually(lambda: admission.take(router), timeout_s=1.0)
         assert received.frames[1] == b"request"
@@ -108,14 +108,14 @@ def test_while_the_trainer_waits_for_its_peers_there_is_no_limit():
         dear = admission.take(router)
         use_a_core(MOST_CHARGED_S)
         admission.served(dear)
-        assert admission.is_paused
+        assert admission.paused_s()
         admission.begin_unthrottled()
-        assert not admission.is_paused
+        assert not admission.paused_s()
         another = admission.take(router)
         use_a_core(MOST_CHARGED_S)
         admission.served(another)
         admission.end_unthrottled()
-        assert admission.is_paused
+        assert admission.paused_s()
         assert admission.report()["over_budget"] == 1
 
 
@@ -125,5 +125,5 @@ def test_work_that_a_request_sets_going_stops_nobody_for_long():
         slow = admission.take(router)
         use_a_core(0.2)  # to import a module, or to encode a large snapshot
         admission.served(slow)
-        assert admission.is_paused
+        assert admission.paused_s()
         eventually(lambda: admission.take(router) is not None, timeout_s=1.0)

@@ -99,7 +99,7 @@ class Connections:
 
     def open(self, channel: PeerChannel) -> bool:
         """Connect to a peer if needed; return whether there is a link now, which may be down."""
-        channel.used_at = self._context.clock.now()
+        channel.used_at = self._context.runtime.now()
         self._leaving.pop(channel, None)
         if channel.link is not None:
             return True
@@ -182,7 +182,7 @@ class Connections:
         """Close links that were not used for a while, when peers are many."""
         if self.keeps_all or self._needs_all:
             return
-        latest = self._context.clock.now() - IDLE_AFTER_S
+        latest = self._context.runtime.now() - IDLE_AFTER_S
         idle = [c for c in self.with_link() if c.used_at < latest and not c.mapped_bytes]
         self._leaving.update(dict.fromkeys(idle))
 
@@ -192,7 +192,7 @@ class Connections:
             return
         if self.keeps_all:
             self._leaving.clear()  # they are not many any more
-        latest = self._context.clock.now() - ANSWERED_WITHIN_S
+        latest = self._context.runtime.now() - ANSWERED_WITHIN_S
         for channel in [c for c in self._leaving if c.link is None or self._may_go(c, latest)]:
             self._leaving.pop(channel, None)
             if channel.link is not None:

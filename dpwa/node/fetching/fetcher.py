@@ -99,7 +99,7 @@ class TransactionFetches:
         self._peer_table, self._transactions, self._clock = (
             context.peer_table,
             context.transactions,
-            context.clock,
+            context.runtime,
         )
         self._most_units = UNIT * most_nodes(context.config)
         self._greet = context.greeting
@@ -250,7 +250,7 @@ class Fetcher:
 
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self._connections, self._channels = connections, connections.channels
-        self._peer_table, self._clock = context.peer_table, context.clock
+        self._peer_table, self._clock = context.peer_table, context.runtime
         self._greet, self._hear = context.greeting, context.hear
         # what a fetch for one says to its manager and to the partner
         self.transactions = TransactionFetches(context, self)

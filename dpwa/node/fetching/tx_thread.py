@@ -175,7 +175,7 @@ class TxThread(NodeThread):
     ) -> None:
         self._commands: Mailbox[Command] = Mailbox(context.runtime.waker())
         super().__init__(context.runtime, f"dpwa-tx-{context.name}", self._commands)
-        self._looked_at_links = context.clock.now()
+        self._looked_at_links = context.runtime.now()
         self._context = context
         self._has_transactions = context.transactions.terms is not Terms.PULL
         self._rng = context.rng("other")
@@ -229,7 +229,7 @@ class TxThread(NodeThread):
                 self._fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self._fetcher.give_up(Outcome.TIMED_OUT)
         self._deliver_decisions()
-        deadline = Deadline(self._context.clock, FAREWELL_S)
+        deadline = Deadline(self._context.runtime, FAREWELL_S)
         links = [c.link for c in self._connections.up() if c.link is not None]
         self._listeners.end()
         try:
@@ -251,7 +251,7 @@ class TxThread(NodeThread):
         owes = self._has_transactions and self._context.transactions.has_undelivered
         limit_s = RESEND_S if owes else IDLE_S
         due = min(self._fetcher.due, self._listeners.tick_at)
-        return int(min(max(0.0, due - self._context.clock.now()), limit_s) * 1000) + 1
+        return int(min(max(0.0, due - self._context.runtime.now()), limit_s) * 1000) + 1
 
     def _step(self, ready: dict[object, int]) -> None:
         for channel, is_changed in self._connections.take_ready(ready).items():
@@ -263,7 +263,7 @@ class TxThread(NodeThread):
                 self._obey(command)
         if ready:  # what is left is of sockets of listeners
             self._listeners.ready()
-        now = self._context.clock.now()
+        now = self._context.runtime.now()
         if now >= self._listeners.tick_at:
             self._listeners.tick(now)
         self._fetcher.keep_deadlines(now)
@@ -350,7 +350,7 @@ class TxThread(NodeThread):
         if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
             self._forget(name)
         else:
-            self._farewells.setdefault(name, self._context.clock.now())
+            self._farewells.setdefault(name, self._context.runtime.now())
 
     def _forget(self, name: str) -> None:
         # Again: this thread may have seen its connection come up after the goodbye was read.
@@ -359,7 +359,7 @@ class TxThread(NodeThread):
 
     def _doubt_farewells(self) -> None:
         """Count on a peer again that is still there: its goodbye was forged or repeated."""
-        now = self._context.clock.now()
+        now = self._context.runtime.now()
         for name, said_at in list(self._farewells.items()):
             state = self.state_of(name)
             if state is not LinkState.IDLE and now - said_at < GONE_AFTER_S:
@@ -413,7 +413,7 @@ class TxThread(NodeThread):
         self._listeners.let_go(channel.peer)
 
     def _renew_links(self) -> None:
-        self._looked_at_links = self._context.clock.now()
+        self._looked_at_links = self._context.runtime.now()
         for channel in self._connections.renew():
             # All who rely on the connection are to know that it is not that one.
             self._entered(channel, LinkState.DOWN)

@@ -49,15 +49,14 @@ class AdmissionControl:
         """Mind the budget again; also after an interrupted call."""
         self._lulls.discard(self._current_thread())
 
-    @property
-    def is_paused(self) -> bool:
-        is_free = self._lulls or self._dropping_since is not None
-        return not is_free and self._now() < self._resume_at
-
-    def patience_ms(self, limit_ms: int) -> int:
-        if not self.is_paused:
-            return limit_ms
-        return min(limit_ms, max(0, int((self._resume_at - self._now()) * 1000) + 1))
+    def paused_s(self) -> float:
+        """Return for how long nothing may be taken; 0: it may."""
+        if not self._resume_at or self._lulls or self._dropping_since is not None:
+            return 0.0
+        remaining_s = max(0.0, self._resume_at - self._now())
+        if not remaining_s:
+            self._resume_at = 0.0
+        return remaining_s
 
     def take(self, router: Socket) -> ReceivedMessage | None:
         """Take one waiting message; `None` if there is none, or not so soon.
@@ -65,7 +64,7 @@ class AdmissionControl:
         The caller then says that it is `served`. Of one with too many frames, the rest is dropped,
         a part with each call; if that takes too long, the socket `is_clogged`.
         """
-        if self.is_paused or self.is_clogged:
+        if self.is_clogged or self.paused_s():
             return None
         if self._dropping_since is not None:
             self._drop(router, self._dropping_since)

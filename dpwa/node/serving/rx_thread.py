@@ -38,7 +38,7 @@ log = logging.getLogger("dpwa.rx")
 
 IDLE_S = 1.0
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
-BUSY_POLL_MS = 10
+BUSY_S = 0.01
 LISTEN_AGAIN_S = 0.1
 SHORT_AGAIN_S = 60.0
 # After which ZeroMQ has freed what a connection that has ended had sent: on a busy machine, late.
@@ -165,9 +165,13 @@ class RxThread(NodeThread):
         poller.register(router, zmq.POLLIN)
         now = self._runtime.now()
         while not self.admission.is_clogged:
-            idle_ms = int(max(0.0, self._tick_all_at - now) * 1000) + 1
-            patience_ms = self.admission.patience_ms(BUSY_POLL_MS if self._due else idle_ms)
-            ready = dict((wakes if self.admission.is_paused else poller).poll(patience_ms))
+            idle_s = BUSY_S if self._due else max(0.0, self._tick_all_at - now)
+            paused_s = self.admission.paused_s()
+            ready = dict(
+                wakes.poll(int(min(idle_s, paused_s) * 1000) + 1)
+                if paused_s
+                else poller.poll(int(idle_s * 1000) + 1)
+            )
             if self._is_stopping:
                 return
             is_woken = self._waker.receiver in ready

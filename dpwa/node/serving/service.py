@@ -42,7 +42,7 @@ class Service:
         self.handle(sender, message, reply)
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Do what has become due; return whether to be called again within `BUSY_POLL_MS`.
+        """Do what has become due; return whether to be called again within `BUSY_S`.
 
         Called after each message for it, when the thread is woken, and at least every `IDLE_S`.
         """

@@ -81,7 +81,10 @@ class _Serving:
 
     def end(self) -> None:
         """Give the snapshot back as soon as all that was lent of it is on its way."""
-        self.lease.release(once=lambda: all(receipt.done for receipt in self.receipts))
+        if self.receipts:
+            self.lease.release(once=lambda: all(receipt.done for receipt in self.receipts))
+        else:
+            self.lease.release()
 
 
 class SnapshotService(Service):
@@ -169,6 +172,8 @@ class SnapshotService(Service):
 
     def _keep_to_share(self, reader: str) -> None:
         """End the oldest of a peer's sessions before there are more than it may have."""
+        if not (self._waiting or self._serving):
+            return
         held = {**self._waiting, **{s: serving.request for s, serving in self._serving.items()}}
         own = [sender for sender, request in held.items() if request.fetch.name == reader]
         if len(own) >= self._sessions_per_peer:
@@ -290,7 +295,8 @@ class SnapshotService(Service):
     def _send_next(self, sender: bytes) -> bool:
         """Send one message of a session; return whether another may be sent."""
         serving, is_sent = self._serving[sender], False
-        serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]
+        if serving.receipts:
+            serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]
         for message, data in serving.session.due():
             if is_sent:
                 return True
@@ -299,7 +305,8 @@ class SnapshotService(Service):
             if receipt is None:
                 serving.is_blocked = True  # the socket is full, or it is not its turn
                 return False
-            serving.receipts.append(receipt)
+            if not receipt.done:
+                serving.receipts.append(receipt)
             is_sent = True
             if payload is not None:
                 self._own.sent(serving.request.fetch.name, len(payload))
