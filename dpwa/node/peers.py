@@ -205,6 +205,8 @@ class PeerTable:
 
     def _far(self, barred: Collection[str], now: float) -> set[str]:
         """Return which of the drawable peers are not near; none if all could be."""
+        if len(self._peers) <= self.most_connected:
+            return set()
         drawn = {name: peer for name, peer in self._peers.items() if name not in barred}
         connected = sum(peer.is_connected for peer in self._peers.values())
         if len(drawn) <= self.most_connected or connected < NEARLY_ALL * self.most_connected:

@@ -139,7 +139,9 @@ class FlowControl:
         draw by their `shares`.
         """
         allowed = _without(self.scores, exclude)
-        scores = _without(allowed, {peer for peer in self.back_offs if self.rests(peer, now)})
+        scores = allowed
+        if self.back_offs:
+            scores = _without(allowed, {peer for peer in self.back_offs if self.rests(peer, now)})
         if allowed and not scores:
             return self._try_one_that_rests(rng, now, allowed)
         starved = [peer for peer, score in scores.items() if score < STARVED_BELOW]

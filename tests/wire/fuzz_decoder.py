@@ -84,7 +84,7 @@ class Targets:
         self._rx = RxThread.__new__(RxThread)
         self._rx.admission = admission
         self._rx._services = dict.fromkeys(Everything.handles, Everything())
-        self._rx._clients = Clients(64)
+        self._rx._clients, self._rx._due = Clients(64), {}
         self._rx.bad_messages = self._rx.bytes_sent = 0
         self._router = FakeRouter()
 
