@@ -1,6 +1,5 @@
 """What is interrupted: rounds of two nodes of this process, of which the first one is."""
 
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
