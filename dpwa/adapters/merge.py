@@ -93,8 +93,8 @@ def center_of(algorithm: Algorithm, name: str) -> TensorValues:
         )
     if not isinstance(algorithm.center, TensorValues):
         raise UserError(
-            f"`algorithm: {name}` has no center before the first update_send, and after the "
-            "module has changed: it begins as the module is then [DPWA-E145]"
+            f"`algorithm: {name}` has no center before the first update_send, nor between "
+            "finish, or a change of the module, and the next one [DPWA-E145]"
         )
     return algorithm.center
 

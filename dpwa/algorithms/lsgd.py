@@ -24,20 +24,21 @@ class LSGDOptions(StrictModel):
     p1: Fraction = Field(
         default=0.1,
         description="pull toward it, spread over the updates of a node in a local period: it goes "
-        "N*p1/local_period of the way after every step, and p1 if that is more",
+        "N*p1/local_period of the way after every step, at most p1",
     )
     p2: Fraction = Field(
         default=0.1, description="the same for the leader of all, over a global period"
     )
     local_period: Period | None = Field(
         default=None,
-        description="updates of all nodes between jumps to the local leader; null = 4, and with "
-        "more than 4 nodes as many as there are nodes, rounded up to a multiple of 4",
+        description="updates of all nodes between jumps to the local leader; null = 4, or if "
+        "global_period is null, too, the number of nodes rounded up to a multiple of 4",
     )
     global_period: Period | None = Field(
         default=None,
         validate_default=True,
-        description="the same for the global one; a multiple of local_period; null = 4 times that",
+        description="the same for the global one; a multiple of local_period; null = 16, or if "
+        "local_period is null, too, 4 times what that is",
     )
 
     @field_validator("global_period")

@@ -254,7 +254,7 @@ def _rounds_formula(figures: Figures) -> str:
     if figures.rounds is None:
         return "|λ2| = 1: never"
     times = f"{figures.period} " if figures.period > 1 else ""
-    return f"{times}ln 1000 / -ln |λ2|, of the expected disagreement"
+    return f"{times}ln 1000 / -ln |λ2|, of the expected distance"
 
 
 def _weight_rows(description: Description) -> Iterator[tuple[str, str, str]]:

@@ -1,6 +1,5 @@
 """What is interrupted: rounds of two nodes of this process, of which the first one is."""
 
-import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -261,7 +260,9 @@ def interrupt_at_random(case, count, rng, most_s):
 
 
 def interrupt_at_each(case, rng, most, files=()):
-    """Interrupt a case at each of its moments, or at `most` drawn ones; return how often.
+    """Interrupt a case at each of its moments, or `most` times at drawn ones; return how often.
+
+    Some that were seen once are not come by again; others are drawn then, as many once more.
 
     `files`: names of those whose code counts; by default that of all.
     """
@@ -270,7 +271,9 @@ def interrupt_at_each(case, rng, most, files=()):
         case.around(lambda: moments.watch(case.work))
     found = [m for m in moments.seen if not files or Path(m[0].co_filename).name in files]
     hits = 0
-    for moment in rng.sample(found, k=min(most or sys.maxsize, len(found))):
+    for moment in rng.sample(found, k=min(2 * (most or len(found)), len(found))):
+        if most and hits == most:
+            break
         try:
             hits += case.around(lambda moment=moment: moments.interrupt(moment, case.work))
         except DpwaError as error:

@@ -44,8 +44,10 @@ def interrupt_while_closing():
             time.sleep(0.001)
         interrupt()
 
-    threading.Thread(target=interrupt_soon).start()
+    interrupting = threading.Thread(target=interrupt_soon)
+    interrupting.start()
     connection.close()
+    interrupting.join()  # on a busy machine it comes afterwards
 
 
 def share_lock():
