@@ -42,8 +42,13 @@ class _Session:
             self.connection = stack.enter_context(DpwaConnection(name, config))
             self.tables = Tables(self.connection, sync=sync)
             stack.pop_all()
-        self.names = tuple(node.name for node in self.connection.node.config.nodes)
         self.shared: list[SharedVariable] = []  # those made by `mv_shared`
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The workers of the configuration; with `join` alone, those that are there now."""
+        nodes = self.connection.node.config.nodes
+        return tuple(node.name for node in nodes) or self.tables.members
 
     def close(self) -> None:
         try:
@@ -104,7 +109,7 @@ def barrier() -> None:
 
 
 def workers_num() -> int:
-    """Return the number of workers of the configuration."""
+    """Return the number of workers of the configuration; with `join` alone, of those there now."""
     return len(_now().names)
 
 
@@ -112,7 +117,10 @@ num_workers = workers_num
 
 
 def worker_id() -> int:
-    """Return the place of this worker in the configuration, from 0."""
+    """Return the place of this worker in the configuration, from 0.
+
+    With `join` alone it is that among those who are there now, which changes as they come and go.
+    """
     session = _now()
     return session.names.index(session.connection.name)
 

@@ -52,6 +52,15 @@ def test_workers_know_who_they_are(run):
     assert run("who", 2) == [[2, 2, 0, 0, True], [2, 2, 1, 1, False]]
 
 
+def test_without_a_list_of_nodes_the_workers_are_those_who_are_there():
+    mv.init(name="w1", config={"join": [], "initial_state": "own"})
+    try:
+        assert (mv.workers_num(), mv.worker_id(), mv.server_id()) == (1, 0, 0)
+        assert mv.is_master_worker()
+    finally:
+        mv.shutdown()
+
+
 def test_only_the_first_values_of_worker_0_count(run):
     assert run("first_values", 2) == [[1.0] * 3] * 2
 

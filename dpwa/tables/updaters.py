@@ -209,7 +209,7 @@ class LeaseOptions(StrictModel):
 class LeaseUpdater(Updater):
     """Rows are leases, and an addition says what they are to become.
 
-    See `dpwa.policy.leases`; made for `dpwa.data.SharedSampler`.
+    See `dpwa.policy.leases`; made for `dpwa.dataset.SharedSampler`.
     """
 
     options_model = LeaseOptions
