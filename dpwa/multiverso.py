@@ -46,9 +46,14 @@ class _Session:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers of the configuration; with `join` alone, those that are there now."""
-        nodes = self.connection.node.config.nodes
-        return tuple(node.name for node in nodes) or self.tables.members
+        """The workers of the configuration; a `UserError` where they come and go."""
+        names = tuple(node.name for node in self.connection.node.config.nodes)
+        if not names:
+            raise UserError(
+                "workers are numbered by `nodes`, which this configuration does not have; with "
+                "`join` alone they come and go [DPWA-E305]"
+            )
+        return names
 
     def close(self) -> None:
         try:
@@ -109,7 +114,7 @@ def barrier() -> None:
 
 
 def workers_num() -> int:
-    """Return the number of workers of the configuration; with `join` alone, of those there now."""
+    """Return the number of workers of the configuration; a `UserError` if that has no `nodes`."""
     return len(_now().names)
 
 
@@ -119,7 +124,7 @@ num_workers = workers_num
 def worker_id() -> int:
     """Return the place of this worker in the configuration, from 0.
 
-    With `join` alone it is that among those who are there now, which changes as they come and go.
+    A `UserError` if that has no `nodes`.
     """
     session = _now()
     return session.names.index(session.connection.name)

@@ -52,10 +52,12 @@ def test_workers_know_who_they_are(run):
     assert run("who", 2) == [[2, 2, 0, 0, True], [2, 2, 1, 1, False]]
 
 
-def test_without_a_list_of_nodes_the_workers_are_those_who_are_there():
+def test_without_a_list_of_nodes_workers_have_no_numbers():
     mv.init(name="w1", config={"join": [], "initial_state": "own"})
     try:
-        assert (mv.workers_num(), mv.worker_id(), mv.server_id()) == (1, 0, 0)
+        for numbered in (mv.workers_num, mv.worker_id, mv.server_id):
+            with pytest.raises(UserError, match="numbered by `nodes`"):
+                numbered()
         assert mv.is_master_worker()
     finally:
         mv.shutdown()

@@ -28,6 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from dpwa.errors import UserError
+from dpwa.policy.interpolation import interpolation
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel, TrainingProgress
 
@@ -277,6 +278,11 @@ def algorithm(name: str) -> type[Algorithm]:
         UnknownNameError: no such algorithm is registered.
     """
     return _REGISTRY.get(name)
+
+
+def follows_leaders(name: str, rule: str) -> bool:
+    """Tell whether nodes of this algorithm and rule of interpolation pass on who leads."""
+    return algorithm(name).follows_leaders or interpolation(rule).asks_leader
 
 
 def algorithm_names() -> tuple[str, ...]:

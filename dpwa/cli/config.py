@@ -79,22 +79,24 @@ def init(
 def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
     """Print every mistake with its line and column, or that there is none.
 
-    Without a FILE that is the dpwa.yaml of this folder. It may have settings only, as `dpwa launch
-    -n` and `dpwa.connect` take them.
+    Without a FILE it is the dpwa.yaml of this folder. A dpwa.yaml may have no nodes, if those are
+    for `dpwa launch -n` to add.
 
     Examples:
         dpwa config check nodes.yaml
         dpwa config check
     """
     from dpwa.config.load import load_config, settings_in
+    from dpwa.config.schema import local_nodes
     from dpwa.discovery.connect import FILE
 
     file = _one_of(file, config_file) or Path(FILE)
     if not file.exists() and str(file) == FILE:
         raise typer.BadParameter(f"expected a FILE, as there is no {FILE} here")
-    if settings_in(file).isdisjoint(("nodes", "join")):
-        load_config(file, overrides={"join": []})
-        typer.echo(f"{file}: OK, settings without nodes (`dpwa launch -n 4` adds them)")
+    if file.name == FILE and settings_in(file).isdisjoint(("nodes", "join")):
+        listed = [node.to_mapping() for node in local_nodes(range(20470, 20474), "localhost")]
+        load_config(file, overrides={"nodes": listed})
+        typer.echo(f"{file}: OK, settings without nodes: `dpwa launch -n 4` adds them")
         return
     config = load_config(file)
     count = len(config.nodes)

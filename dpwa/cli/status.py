@@ -54,8 +54,8 @@ def status(
         dpwa status -c nodes.yaml
         dpwa status -c nodes.yaml --node w2 --timeout-ms 500
     """
+    from dpwa.algorithms.base import follows_leaders
     from dpwa.config import load_config
-    from dpwa.node.assembly import follows_leaders
     from dpwa.node.query import asking_keyring, query_cluster, query_status
 
     loaded = load_config(run_of(config))
@@ -69,7 +69,7 @@ def status(
         typer.echo(json.dumps({"nodes": [_row(name, a) for name, a in answers.items()]}))
     else:
         console = screen.console()
-        tells_leader = follows_leaders(loaded)
+        tells_leader = follows_leaders(loaded.algorithm, loaded.interpolation)
         console.print(_view(answers, console.width, tells_leader=tells_leader))
     if any(answer.report is None for answer in answers.values()):
         raise typer.Exit(exit_codes.UNREACHABLE)

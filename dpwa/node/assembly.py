@@ -16,7 +16,6 @@ from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import AddressError, UserError
 from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.policy.advice import Plan, advice
-from dpwa.policy.interpolation import interpolation
 from dpwa.policy.topology import Topology, neighbours_of, same_every_round
 from dpwa.transport.addresses import (
     has_address,
@@ -40,12 +39,6 @@ def codec_of(config: Config, name: str) -> Codec:
 
 def algorithm_of(config: Config) -> Algorithm:
     return algorithm(config.algorithm)(config.options_of(config.algorithm))
-
-
-def follows_leaders(config: Config) -> bool:
-    """Tell whether who leads matters to the nodes, so that they pass on what they know of it."""
-    asks_leader = interpolation(config.interpolation).asks_leader
-    return algorithm(config.algorithm).follows_leaders or asks_leader
 
 
 def neighbours_in(config: Config, own: str) -> Neighbours:

@@ -6,9 +6,10 @@ import random
 from dataclasses import dataclass
 
 from dpwa.algorithms import algorithm
+from dpwa.algorithms.base import follows_leaders
 from dpwa.config import Config
 from dpwa.data.snapshot import SnapshotPool
-from dpwa.node.assembly import follows_leaders, shared_memory_of
+from dpwa.node.assembly import shared_memory_of
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.upload import Upload
@@ -62,7 +63,7 @@ class NodeContext:
             runtime,
             peer_table,
             leader_table,
-            follows_leaders(config),
+            follows_leaders(config.algorithm, config.interpolation),
             pool,
             transactions,
             Upload(config.max_upload_mbps, runtime),

@@ -54,7 +54,6 @@ class _Copied:
 
 
 _COPIED = _Copied()
-LENT_FROM = 1 << 16  # bytes: to copy fewer costs less than to follow them (pyzmq copies them, too)
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
@@ -230,13 +229,13 @@ def _user_id(frame: zmq.Frame) -> str | None:
 def send(socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False) -> Receipt | None:
     """Send one message without waiting; return a receipt, or `None` when it was not taken.
 
-    `is_lent`: a large last frame is not copied; it must stay as it is until the receipt is `done`.
+    `is_lent`: the last frame is not copied; it must stay as it is until the receipt is `done`.
     """
     try:
         *first, last = frames
         for frame in first:
             socket.send(frame, NOBLOCK_MORE)
-        if is_lent and len(last) >= LENT_FROM:
+        if is_lent:
             return socket.send(last, NOBLOCK, copy=False, track=True)
         socket.send(last, NOBLOCK)
     except zmq.ZMQError as error:

@@ -73,7 +73,7 @@ ROWS = {
     ],
     "trainable complex parameters": [(parameter(torch.complex64), True)],
     "tied parameters": [(tied, True)],
-    "parameters that overlap, such as a transposed one": [(transposed, True)],
+    "parameters that share memory, such as a transposed one": [(transposed, True)],
     "frozen parameters": [(parameter(torch.float32, frozen=True), False)],
     "integer and bool parameters": [(parameter(torch.int64), False)],
     "floating buffers, with `buffers: average`": [
@@ -139,7 +139,7 @@ def test_a_row_of_the_table_is_true(row, make, is_merged):
     assert counts["parameters"] == sum(p.requires_grad for p in own)
     assert counts["buffers"] == int(is_merged and "buffers" in row)
     assert counts["frozen"] == int(row in ("frozen parameters", "integer and bool parameters"))
-    is_shared = row in ("tied parameters", "parameters that overlap, such as a transposed one")
+    is_shared = row in ("tied parameters", "parameters that share memory, such as a transposed one")
     left = 0 if (is_merged and not is_shared) or counts["frozen"] else 1
     assert sum(model["left_alone"].values()) == left
     assert model["elements"] == 2 + (3 if is_merged else 0)

@@ -8,12 +8,13 @@ import socket
 
 import numpy as np
 import pytest
+import torch
 from support.commands import run_dpwa
 from support.imposters import imposter
 from support.nodes import config_of, eventually, is_connected
 from support.ports import free_ports
 
-from dpwa import DpwaConnection
+from dpwa import DpwaConnection, DpwaPyTorchAdapter
 from dpwa.cli.screen import age
 from dpwa.cli.status import _number, _peer
 from dpwa.node.peers import PeerTable
@@ -258,9 +259,10 @@ def test_the_table_has_long_names_whole(tmp_path):
     [({}, False), ({"algorithm": "lsgd"}, True), ({"interpolation": "leader"}, True)],
 )
 def test_leaders_are_told_where_nodes_follow_them(config, file, settings, is_told):
-    file.write_text(json.dumps({**config, **settings}))
-    with DpwaConnection("w1", config) as one:
-        one.update_send(b"x", 0.5)
+    config = {**config, **settings}
+    file.write_text(json.dumps(config))
+    with DpwaPyTorchAdapter(torch.nn.Linear(1, 1), "w1", config) as one:
+        one.update_send(0.5)
         assert ("leader w1" in status(file).stdout) is is_told
 
 

@@ -205,7 +205,8 @@ def test_until_a_copy_is_made_anew_what_was_there_before_stands_in(monkeypatch):
         monkeypatch.setattr(primary, "_send_state", lambda key, target: None)
         monkeypatch.setattr(replica, "_apply", no_memory)
         table.add([1, 0, 0])
-        eventually(lambda: engine_of(made[1])._store.copies[0, 0].incoming is not None)
+        copies = engine_of(made[1])._store.copies  # the copy is absent for a moment
+        eventually(lambda: (0, 0) in copies and copies[0, 0].incoming is not None)
         assert not table._user.pending.is_flushed(table._user.pending.marks())
         monkeypatch.undo()
         made[0].kill()

@@ -53,10 +53,7 @@ class AdmissionControl:
         """Return for how long nothing may be taken; 0: it may."""
         if not self._resume_at or self._lulls or self._dropping_since is not None:
             return 0.0
-        remaining_s = max(0.0, self._resume_at - self._now())
-        if not remaining_s:
-            self._resume_at = 0.0
-        return remaining_s
+        return max(0.0, self._resume_at - self._now())
 
     def take(self, router: Socket) -> ReceivedMessage | None:
         """Take one waiting message; `None` if there is none, or not so soon.

@@ -70,10 +70,9 @@ class RxThread(NodeThread):
         self._services: dict[type[Any], Service] = {}
         self._ticking: tuple[Service, ...] = ()  # each of them once
         self._due: dict[Service, None] = {}  # to be ticked next, in this order
-        self._tick_all_at = -math.inf
         self._clients = Clients(most_clients)
         self._is_stopping = False
-        self._look_at = 0.0
+        self._look_at = self._warn_at = -math.inf
         self._ended, self._give_back_at = 0, list[float]()  # connections by then; and when
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
@@ -165,7 +164,7 @@ class RxThread(NodeThread):
         poller.register(router, zmq.POLLIN)
         now = self._runtime.now()
         while not self.admission.is_clogged:
-            idle_s = BUSY_S if self._due else max(0.0, self._tick_all_at - now)
+            idle_s = BUSY_S if self._due else max(0.0, self._look_at - now)
             paused_s = self.admission.paused_s()
             ready = dict(
                 wakes.poll(int(min(idle_s, paused_s) * 1000) + 1)
@@ -174,9 +173,9 @@ class RxThread(NodeThread):
             )
             if self._is_stopping:
                 return
-            is_woken = self._waker.receiver in ready
-            if is_woken:
+            if self._waker.receiver in ready:
                 self._waker.clear()
+                self._due = dict.fromkeys(self._ticking)
             try:
                 if router in ready:
                     self._answer(router)
@@ -184,15 +183,16 @@ class RxThread(NodeThread):
                 if not asking.isdisjoint(ready):
                     authenticator.hear()
                 now = self._runtime.now()
-                if is_woken or now >= self._tick_all_at:
-                    self._look_at_all(now, authenticator)
+                if now >= self._look_at:
+                    self._look(now, authenticator)
                 self._tick(now)
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on [DPWA-W017]")
 
-    def _look_at_all(self, now: float, authenticator: Authenticator) -> None:
-        self._tick_all_at = now + IDLE_S
+    def _look(self, now: float, authenticator: Authenticator) -> None:
+        """Look at all that nobody tells of."""
+        self._look_at = now + IDLE_S
         self._due = dict.fromkeys(self._ticking)
         authenticator.tick(now)
         if self._runtime is SYSTEM:
@@ -211,8 +211,8 @@ class RxThread(NodeThread):
 
     def _look_for_descriptors(self, now: float) -> None:
         """Warn now and then if nobody can connect: without descriptors, they get no answer."""
-        if now >= self._look_at and not can_open():
-            self._look_at = now + SHORT_AGAIN_S
+        if now >= self._warn_at and not can_open():
+            self._warn_at = now + SHORT_AGAIN_S
             log.warning(
                 "%s: no peer can connect: this process has no file descriptors left "
                 "(see `ulimit -n`) [DPWA-W075]",
@@ -222,8 +222,11 @@ class RxThread(NodeThread):
     def _tick(self, now: float) -> None:
         due, self._due = self._due, {}
         for service in due:
-            if service.tick(now):
-                self._due[service] = None
+            try:
+                if service.tick(now):
+                    self._due[service] = None
+            except Exception:
+                log.exception("what was due could not be done; the node goes on [DPWA-W017]")
 
     def _answer(self, router: Socket) -> None:
         """Answer what has come, a few messages at a time, so that nothing waits for too long."""

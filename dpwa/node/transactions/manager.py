@@ -299,6 +299,7 @@ class TransactionManager:
             known = self._records.get(transaction)
             if known is not None:  # it is repeated
                 return agreement(known, is_new=False)
+            self.expire()
             own = self._pool.newest()
             if own is None:
                 return Declined.NOT_READY
@@ -382,7 +383,7 @@ class TransactionManager:
             self._forget_decided()
 
     def expire(self) -> None:
-        """End what has run out of time; called after every message, so free when there is none."""
+        """End what has run out of time."""
         if self.terms is Terms.PULL:
             return
         with self._lock:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.algorithms import algorithm
+from dpwa.algorithms.base import follows_leaders
 from dpwa.config import Config
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.sim.conditions import Conditions
@@ -65,7 +66,8 @@ class WireSizes:
         shards = shards_of(layout, 1.0 if needs_whole else config.fraction)
         pieces = sum(len(pieces_of(layout, layout.nbytes or 0, s)) for s in shards) / len(shards)
         name = node_name(nodes - 1)
-        greeting = Greeting(name, config.algorithm, _news(nodes))
+        has_news = follows_leaders(config.algorithm, config.interpolation)
+        greeting = Greeting(name, config.algorithm, _news(nodes) if has_news else ())
         plan = FetchPlan(layout, codec=config.codec, version=_COUNTER, greeting=greeting)
         request = FetchSession(_COUNTER, plan).request_message(budget_ms=config.timeout_ms)
         header = SnapshotHeader(
