@@ -194,12 +194,16 @@ def _begin_process(done: Any, stop: Any) -> None:
     global _shared  # a pool hands over shared memory at the start of a process only
     _shared = done, stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells all; the first one decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 @contextmanager
-def _processes_without_ctrl_c() -> Iterator[None]:
-    """Have processes that begin meanwhile, and are told of Ctrl-C by the terminal, never see it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _undisturbed_start() -> Iterator[None]:
+    """Have the processes that begin meanwhile never see Ctrl-C, and SIGTERM once they have begun.
+
+    A pool in which one ends while others are made fails in a thread of its own.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -232,7 +236,7 @@ def _in_processes(
     futures: list[Future[SimulatedRun | None]] = []
     with ProcessPoolExecutor(processes, context, _begin_process, (done, ended)) as pool:
         try:
-            with _processes_without_ctrl_c():
+            with _undisturbed_start():
                 for index, run in enumerate(planned):
                     futures.append(pool.submit(_in_process, source, run, index))
             _wait_for(futures, lambda: progress(list(done)), stop, ended)
