@@ -80,6 +80,8 @@ class AnyMembers(WatchedRun):
         well = set() if self._was_cut else {view.own[0::2] for view in self._living_views()}
         for change in changes:
             entry, life = change.entry, (change.entry.name, change.entry.incarnation)
+            if entry.name == view.own.name:  # of two lies at once, it contradicts one by the other
+                self._said[life] = entry.version
             if entry.version > self._said.get(life, -1):
                 self.breaks(f"{view.own.name} knows what was never said: {change}")
             shown = (entry.stamp, change.after is None or not change.after.is_member)
