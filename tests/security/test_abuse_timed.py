@@ -24,12 +24,9 @@ LEAST_MERGES = 0.5  # of those beside a process that burns as much
 MOST_GROWTH_MB = 300
 MOST_DESCRIPTORS = 500 + 100  # what the attackers hold, and those of a node
 
-UNBOUNDED = pytest.mark.xfail(
-    strict=True, reason="libzmq hands over whole messages, and no option bounds their frames"
-)
 ATTACKS = [
-    "garbage", "half_open", "interrupted", "absurd_lengths", "slow_writers", "slow_readers",
-    pytest.param("endless_frames", marks=UNBOUNDED),
+    "garbage", "half_open", "interrupted", "absurd_lengths", "endless_frames", "slow_writers",
+    "slow_readers",
 ]  # fmt: skip
 # Without keys nothing bounds what is sent: docs/security.md, "What stays open". ZeroMQ's thread
 # takes it all in, in memory and with a core of its own.
@@ -58,7 +55,10 @@ def assert_training_goes_on(field_of, attack):
     found, quiet, attacked = compared(field_of, attack)
     assert found < MOST_RATIO
     most_mb = max(figures.rss_mb for figures in quiet) + MOST_GROWTH_MB
-    assert max(figures.rss_mb for figures in attacked) < most_mb
+    is_bounded = max(figures.rss_mb for figures in attacked) < most_mb
+    if attack == "endless_frames" and not is_bounded:  # all else must hold
+        pytest.xfail("libzmq hands over whole messages, and no option bounds their frames")
+    assert is_bounded
 
 
 def compared(field_of, attack):
