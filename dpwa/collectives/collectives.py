@@ -51,13 +51,11 @@ class Collectives(Closeable):
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
         self._called: set[str] = set()  # tags, by this node
-        self._contacts = Contacts(
-            own, names, node.node_handle.tell, self._contact_changed, may_map=may_map
-        )
+        self._contacts = Contacts(own, names, node.tx.tell, self._contact_changed, may_map=may_map)
         self._listener = PullListener(self._contacts)
-        self._pull_source = PullSource(node.node_handle.wake)
-        self._unthrottled = node.node_handle.unthrottled
-        self._connect = node.node_handle.connect
+        self._pull_source = PullSource(node.rx.wake)
+        self._unthrottled = node.rx.unthrottled
+        self._connect = node.tx.connect
         self._service = CollectiveService(
             self._contacts, self._group, self._groups, self._pull_source, node.upload
         )

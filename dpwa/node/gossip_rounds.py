@@ -20,7 +20,6 @@ from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_targets import FetchTargets, ShardGroup, Sources, Unsharded
-from dpwa.node.fetching.commands import PassOnNews
 from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget, IsFinite
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.leader_table import LeaderTable
@@ -126,8 +125,8 @@ class GossipRounds:
         self._tx = tx
         self._check_open = check_open
         self._targets = FetchTargets(context, type(self.algorithm))
-        self._sources = Sources(context, tx.submit)
-        self._losses = LossWatch(context, lambda: tx.submit(PassOnNews()))
+        self._sources = Sources(context, tx.fetch)
+        self._losses = LossWatch(context, tx.pass_on_news)
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
         self.figures = self.merger.figures
@@ -248,7 +247,7 @@ class GossipRounds:
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
             request.end()
         elif ask.terms is not Terms.PULL:
-            self._tx.submit(request)
+            self._tx.fetch(request)
         else:
             self._sources.pull(request)
 

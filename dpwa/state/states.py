@@ -46,8 +46,8 @@ class States(Closeable):
         inbox = Inbox(runtime)
         self._joiner = Joiner(
             lambda: node.links,
-            node.node_handle.tell,
-            node.node_handle.connect,
+            node.tx.tell,
+            node.tx.connect,
             inbox,
             runtime,
             config.state_donors,

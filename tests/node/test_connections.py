@@ -141,7 +141,7 @@ def test_many_members_agree_on_who_is_there_and_one_that_leaves_is_missed_by_nob
 def test_with_collectives_among_more_than_there_may_be_connections_it_says_so(caplog):
     config = config_of(MANY, transport="tcp", connections=FEWEST)
     with members(config, [1.0]) as [member]:
-        member.node.node_handle.connect(needs_all=True)
+        member.node.tx.connect(needs_all=True)
         eventually(lambda: "set `connections`" in caplog.text)
 
 
@@ -236,10 +236,10 @@ def test_without_descriptors_a_node_says_so_and_does_not_accuse_its_peers(caplog
             node.add_peer("w3", "127.0.0.1", free_ports(1)[0])
             eventually(lambda: "too few file descriptors" in problem("w3"))
             for _ in range(3):
-                node.node_handle.tell("w3", AskStatus(request=1))
+                node.tx.tell("w3", AskStatus(request=1))
             eventually(lambda: "nothing answers" in problem("w2"))
         assert caplog.text.count("cannot connect to w3") == 1
-        node.node_handle.tell("w3", AskStatus(request=1))
+        node.tx.tell("w3", AskStatus(request=1))
         eventually(lambda: "nothing answers" in problem("w3"))
 
 

@@ -469,8 +469,8 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
             {"contained": 1},
         ]:
             message = TableAddition(**{**fields, **changes})
-            node.node_handle.tell("w2", message, b"12345678")
-        node.node_handle.tell(
+            node.tx.tell("w2", message, b"12345678")
+        node.tx.tell(
             "w2",
             TableAdded(
                 **{k: fields[k] for k in ("request", "name", "incarnation", "view", "table")},
