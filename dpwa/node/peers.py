@@ -433,7 +433,7 @@ class PeerTable:
                 return
             if not peer.was_let_go:  # else it is the process of before
                 self._flow = self._flow.connected(name)
-                self.merged.forget(name)
+                self.merged.begins_anew(name)
                 peer.begins_anew()
             peer.was_let_go = peer.is_absent = peer.was_asked_to_go = False
             peer.is_connected, peer.heard = True, self._clock.now()

@@ -44,9 +44,12 @@ class MergedVersions:
         """Note that a peer says its training ended before this version."""
         self._last[peer] = version
 
-    def forget(self, peer: str) -> None:
-        """Begin anew with a peer: it may have been started again, and count from 1."""
+    def begins_anew(self, peer: str) -> None:
+        """Note that a peer may have been started again, and count from 1."""
         self._merged.pop(peer, None)
+
+    def forget(self, peer: str) -> None:
+        self.begins_anew(peer)
         self.trains(peer)
 
     def of(self, peer: str, shard: Shard) -> int:

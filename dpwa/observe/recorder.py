@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dpwa.config.methods import method
@@ -96,12 +97,14 @@ class NodeRecord(Service):
             self._log.end("" if ending is None else ending.problem)
 
     def _take(self, report: NodeReport) -> None:
-        at, before = self._wall(), self._latest
+        at = self._wall()
+        # Who is there at the first look has come, too: on a busy machine that look is late.
+        before = self._latest or replace(report, peers=())
         self._latest = report
         values = figures_of(report)
         self._own.add(at, values)
         self._hear_of(at, report.peers)
-        events = self._events.add(changes(before, report, at)) if before is not None else []
+        events = self._events.add(changes(before, report, at))
         if self._log is not None:
             self._log.write_sample(at, values, report, events)
             problem, name = self._log.take_problem(), report.name

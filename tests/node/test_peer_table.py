@@ -9,6 +9,7 @@ import pytest
 
 from dpwa.node.peers import MANY, SAME_AGAIN_S, PeerTable
 from dpwa.policy.health import Outcome
+from dpwa.wire.shards import WHOLE
 
 
 def test_a_peer_that_is_slow_now_and_then_is_warned_of_once_a_minute(caplog):
@@ -133,3 +134,12 @@ def test_near_peers_that_rest_or_shall_go_are_not_preferred(trouble):
     assert drawn[names[7]] > 2750
     assert sum(drawn[name] for name in names[:7]) < 300
     assert drawn.keys() > set(names[8:])
+
+
+def test_a_peer_may_say_that_it_has_ended_before_its_connection_is_seen():
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: 0.0), random.Random(0))
+    peers.add("w2", "tcp://w2:1")
+    peers.merged.ends("w2", 3)
+    peers.connected("w2")
+    peers.merged.add("w2", 3, WHOLE)
+    assert peers.merged.of("w2", WHOLE) == 0  # it is merged again and again

@@ -20,7 +20,9 @@ from dpwa import DpwaConnection
 from dpwa.config import load_config
 from dpwa.errors import UserError
 from dpwa.observe.figures import INDEX, NAMES
+from dpwa.observe.recorder import NodeRecord
 from dpwa.policy import interpolation as registry
+from dpwa.transport.link import LinkState
 from dpwa.types import StrictModel
 from dpwa.wire.messages import AskStatus, unpack
 from dpwa.wire.watching import AskHistory
@@ -64,6 +66,18 @@ def test_a_node_tells_its_figures_its_events_and_what_it_knows_of_others():
         assert version >= 1
         assert loss == 0.5
         assert asked(one, of="nobody")["samples"] == b""
+
+
+def test_who_is_there_at_the_first_look_has_joined():
+    config, told = config_of(2, transport="tcp"), []
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config):
+        eventually(lambda: one.node.links["w2"] is LinkState.UP)
+        eventually(lambda: one.node.condition().peers[0].health == "alive" or train(one, 1))
+        record = NodeRecord(one.node.condition, time.time)
+        question = AskHistory(request=1, since=0.0, events_after=0, of="")
+        record.handle(b"", question, lambda _, payload: told.append(unpack(payload)))
+        (event,) = told[0]["events"]
+        assert event[2:5] == ["w1", "joined", "w2"]
 
 
 def test_a_node_in_finish_tells_so_and_whom_it_waits_for_and_trains_on_if_it_does():

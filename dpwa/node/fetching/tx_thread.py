@@ -422,6 +422,8 @@ class TxThread(NodeThread):
         elif state is LinkState.DOWN:
             channel.unsent.clear()
             self._context.peer_table.share(channel.peer, None)
+            # Not when it is back: what the next process says may come before that is seen.
+            self._context.peer_table.merged.trains(channel.peer)
             has_left = self._farewells.pop(channel.peer, None) is not None
             if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
