@@ -170,7 +170,7 @@ class Sources:
             request.first = self.draw(among=request.target.among)
         memory = None if request.first is None else self._peer_table.memory_of(request.first)
         if request.first is not None and memory is not None:
-            request.offer(Found(request.first, memory))  # it lies there: nobody needs to be asked
+            request.found = Found(request.first, memory)  # it lies there: nobody needs to be asked
         else:
             self._fetch(request)
 
