@@ -278,7 +278,7 @@ class TxThread(NodeThread):
         if channel is None:
             return
         was_idle = channel.state is LinkState.IDLE
-        is_for_later = connects and self._connections.open(channel) and was_idle
+        is_for_later = connects and self._connections.open(channel, must=False) and was_idle
         if is_for_later or channel.unsent:
             channel.unsent.append((message, payload))
         elif channel.is_up:
