@@ -122,6 +122,8 @@ class GossipRounds:
         # the other ranks of a member whose model is sharded
         self.shard_group: ShardGroup = Unsharded()
         self._context = context
+        has_transactions = self.algorithm.terms is not Terms.PULL
+        self._transactions = context.transactions if has_transactions else None
         self._tx = tx
         self._check_open = check_open
         self._targets = FetchTargets(context, type(self.algorithm))
@@ -206,11 +208,14 @@ class GossipRounds:
         self._publications += 1
         if self.shard_group.is_sharded:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
-        with self.figures.doing(Activity.PUBLISH):
+        before = self.figures.turn_to(Activity.PUBLISH)
+        try:
             own = self._context.pool.publish(layout, nbytes, self.merger.progress, write)
-        if own is not None:
-            self._context.transactions.published(own.version)
-        self._end_round()
+        finally:
+            self.figures.turn_to(before)
+        if own is not None and self._transactions is not None:
+            self._transactions.published(own.version)
+        self._sources.let_go()
         self._round = OpenRound(None, own)
         return own is not None
 
@@ -293,7 +298,7 @@ class GossipRounds:
         before = self.figures.turn_to(Activity.WAIT)
         try:
             arrival = self._fetched(round_.request, round_.published, merge)
-            while (transaction := self._context.transactions.take()) is not None:
+            while self._transactions and (transaction := self._transactions.take()) is not None:
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
                 own = round_.published if arrival is None else None
@@ -308,8 +313,8 @@ class GossipRounds:
         self._check_open()
         self._end_round()
         self._begins = 0
-        while (transaction := self._context.transactions.take()) is not None:
-            self._context.transactions.factor(transaction)  # its mass counts all the same
+        while self._transactions and (transaction := self._transactions.take()) is not None:
+            self._transactions.factor(transaction)  # its mass counts all the same
             transaction.release()
 
     def end_training(self, loss: float | None) -> None:
