@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dpwa.node.report import NodeReport
 
@@ -106,6 +106,12 @@ _REFUSED = {  # by the keys of a report's `refusals`
 }
 _Make = Callable[..., RunEvent]
 _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "left"}
+
+
+def before_all_came(report: NodeReport) -> NodeReport:
+    """Return a first report without those who are there: they have come, however late it is."""
+    absent = tuple(peer for peer in report.peers if _OF_HEALTH.get(peer.health) != "joined")
+    return replace(report, peers=absent)
 
 
 def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunEvent]:

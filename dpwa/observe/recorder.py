@@ -8,7 +8,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dpwa.config.methods import method
@@ -18,7 +17,7 @@ from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
 from dpwa.node.report import EndingReport, NodeReport, PeerReport
 from dpwa.node.serving.service import Listener, Reply, Service
-from dpwa.observe.events import EventLog, RunEvent, changes
+from dpwa.observe.events import EventLog, RunEvent, before_all_came, changes
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, figures_of, figures_of_peer
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_log import RunLog
@@ -98,8 +97,7 @@ class NodeRecord(Service):
 
     def _take(self, report: NodeReport) -> None:
         at = self._wall()
-        # Who is there at the first look has come, too: on a busy machine that look is late.
-        before = self._latest or replace(report, peers=())
+        before = self._latest or before_all_came(report)
         self._latest = report
         values = figures_of(report)
         self._own.add(at, values)
