@@ -55,8 +55,11 @@ def is_finite(data: ByteArray, dtype: str, start: int = 0) -> bool:  # noqa: ARG
         return True
     values = data.view(np.dtype(dtype))
     with np.errstate(all="ignore"):
-        total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
-        # A sum may overflow where no value does.
+        if values.dtype.char in "fd":
+            total = np.dot(values, values)  # in a third of the time of a sum
+        else:
+            total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
+        # It may overflow where no value does.
         return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 

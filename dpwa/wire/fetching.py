@@ -236,6 +236,7 @@ class ServeSession:
         self._snapshot = snapshot
         self._codec = codec
         self._held = held
+        self._has_usual_pieces = fetch.chunk_bytes == limits.CHUNK_BYTES
         shard = Shard(fetch.chunk_bytes, fetch.first, fetch.count)
         self._pieces = pieces_of(snapshot.layout, snapshot.data.nbytes, shard)
         self._credit = fetch.credit
@@ -273,7 +274,11 @@ class ServeSession:
         payload = self._codec.encode(data, piece.dtype, held)
         if held is not None and not self._codec.is_delta:
             held[:] = data
-        return Chunk(request=self.request, index=index, checksum=checksum(payload)), payload
+        is_usual = self._has_usual_pieces and payload is data
+        totals = self._snapshot.checksums if is_usual else {}
+        if piece.start not in totals:
+            totals[piece.start] = checksum(payload)
+        return Chunk(request=self.request, index=index, checksum=totals[piece.start]), payload
 
     def _header(self) -> SnapshotHeader:
         snapshot = self._snapshot

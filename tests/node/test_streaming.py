@@ -129,7 +129,7 @@ class Half:
             version=1,
             clock=1.0,
             loss=None,
-            is_finite=True,
+            is_finite=None,
             nbytes=self._data.nbytes,
             codec=self._codec.name,
             token=0,

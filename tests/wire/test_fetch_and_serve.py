@@ -169,6 +169,21 @@ def test_a_reader_that_holds_nothing_gets_everything():
     assert b"".join(event.payload for event in arrived) == snapshot.data.tobytes()
 
 
+def test_a_snapshot_is_summed_once_for_all_who_read_it_as_it_is():
+    layout = Layout((TensorSpec("w", "float32", (600_000,), 4),))
+    values = np.random.default_rng(1).standard_normal(600_000, np.float32)
+    snapshot = Snapshot(1, TrainingProgress(clock=1.0), layout, values.view(np.uint8))
+    shard = Shard(limits.CHUNK_BYTES // 2)
+    for _ in range(2):
+        fetched(snapshot, plan_of(layout))
+        fetched(snapshot, plan_of(layout, shard=shard))
+        fetched(snapshot, plan_of(layout, codec="fp16"), encoder=codec("fp16"))
+    snapshot.data[-1] ^= 1  # as it must not, and who reads the sum of before finds it
+    fetched(snapshot, plan_of(layout, shard=shard))
+    with pytest.raises(ProtocolError):
+        fetched(snapshot, plan_of(layout))
+
+
 def test_credit_never_exceeds_its_limit():
     snapshot = snapshot_of(limits.CHUNK_BYTES * 40)
     request = session_of(snapshot.layout).request_message(0)
