@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dpwa.algorithms import Algorithm, Ask, Terms, Values
+from dpwa.algorithms import Ask, Terms, Values
 from dpwa.clock import Deadline
 from dpwa.config import Config
 from dpwa.data.layout import Layout
@@ -394,10 +394,9 @@ class GossipRounds:
                     source.release()
                 factor /= 1.0 + factor
 
-    def renew_algorithm(self) -> Algorithm:
+    def renew_algorithm(self) -> None:
         """Begin anew with the algorithm, as the parameters are others than before."""
         self.algorithm = algorithm_of(self._context.config)
-        return self.algorithm
 
     def divergence(self) -> str:
         """Say what of this node is not finite, for which no peer merges it; empty: nothing."""
