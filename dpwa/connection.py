@@ -136,7 +136,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
             np.copyto(slot.view(source.dtype).reshape(source.shape), source)
             return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype, 0))
 
-        self.node.rounds.send(layout, source.nbytes, loss_value(loss), write, self._terms)
+        rounds = self.node.rounds
+        view = rounds.begin(loss_value(loss))
+        rounds.publish(layout, source.nbytes, write)
+        rounds.ask(rounds.algorithm.asks(view), layout, self._terms)
         self._states.copy_if_due(partial(values_part, layout, source))
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:

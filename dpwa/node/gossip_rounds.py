@@ -257,19 +257,6 @@ class GossipRounds:
         self._deadline = None
         self.ask(ask, layout, terms)
 
-    def send(
-        self,
-        layout: Layout,
-        nbytes: int,
-        loss: float | None,
-        write: Callable[[ByteArray], SnapshotCopy],
-        terms: FetchTerms = WHOLE_SNAPSHOT,
-    ) -> None:
-        """Begin an update, publish, and ask whom the algorithm wants to ask; never waits."""
-        view = self.begin(loss)
-        self.publish(layout, nbytes, write)
-        self.ask(self.algorithm.asks(view), layout, terms)
-
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge what comes.
 
