@@ -218,12 +218,9 @@ class MergeTerms:
     # published); `None`: they are interpolated
     published: ByteArray | None = None
     buffers: float | None = None  # weight of the peer's buffers; `None`: as for the parameters
-    parameters: bool = True  # merge them, and not only measure
 
     def factor_of(self, tile: Tile) -> float:
-        if tile.is_buffer and self.buffers is not None:
-            return self.buffers
-        return self.factor if tile.is_buffer or self.parameters else 0.0
+        return self.buffers if tile.is_buffer and self.buffers is not None else self.factor
 
 
 class Merging:

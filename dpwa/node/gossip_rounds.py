@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dpwa.algorithms import Algorithm, Ask, Terms, Values
+from dpwa.algorithms import Ask, Terms, Values
 from dpwa.clock import Deadline
 from dpwa.config import Config
 from dpwa.data.layout import Layout
@@ -261,19 +261,6 @@ class GossipRounds:
         self._deadline = None
         self.ask(ask, layout, terms)
 
-    def send(
-        self,
-        layout: Layout,
-        nbytes: int,
-        loss: float | None,
-        write: Callable[[ByteArray], SnapshotCopy],
-        terms: FetchTerms = WHOLE_SNAPSHOT,
-    ) -> None:
-        """Begin an update, publish, and ask whom the algorithm wants to ask; never waits."""
-        view = self.begin(loss)
-        self.publish(layout, nbytes, write)
-        self.ask(self.algorithm.asks(view), layout, terms)
-
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge what comes.
 
@@ -398,10 +385,9 @@ class GossipRounds:
                     source.release()
                 factor /= 1.0 + factor
 
-    def renew_algorithm(self) -> Algorithm:
+    def renew_algorithm(self) -> None:
         """Begin anew with the algorithm, as the parameters are others than before."""
         self.algorithm = algorithm_of(self._context.config)
-        return self.algorithm
 
     def divergence(self) -> str:
         """Say what of this node is not finite, for which no peer merges it; empty: nothing."""

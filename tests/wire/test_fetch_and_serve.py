@@ -175,13 +175,13 @@ def test_a_snapshot_is_summed_once_for_all_who_read_it_as_it_is():
     snapshot = Snapshot(1, TrainingProgress(clock=1.0), layout, values.view(np.uint8))
     shard = Shard(limits.CHUNK_BYTES // 2)
     for _ in range(2):
-        fetched(snapshot, plan_of(layout))
-        fetched(snapshot, plan_of(layout, shard=shard))
-        fetched(snapshot, plan_of(layout, codec="fp16"), encoder=codec("fp16"))
+        fetched(snapshot, session_of(layout))
+        fetched(snapshot, session_of(layout, shard=shard))
+        fetched(snapshot, session_of(layout, codec="fp16"), encoder=codec("fp16"))
     snapshot.data[-1] ^= 1  # as it must not, and who reads the sum of before finds it
-    fetched(snapshot, plan_of(layout, shard=shard))
+    fetched(snapshot, session_of(layout, shard=shard))
     with pytest.raises(ProtocolError):
-        fetched(snapshot, plan_of(layout))
+        fetched(snapshot, session_of(layout))
 
 
 def test_credit_never_exceeds_its_limit():
