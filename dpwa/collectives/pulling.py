@@ -17,7 +17,7 @@ import numpy as np
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.collectives.records import Key
+from dpwa.collectives.views import Key
 from dpwa.data.segments import ByteArray
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.node.serving.upload import Upload
@@ -279,7 +279,7 @@ class CollectiveService(Service):
             is_peer = self._contacts.knows(message.name)
             group = self._find(message.tag) if is_peer else None
             if group is not None:
-                self._hear(group, message)
+                group.hear(message)
 
     def tick(self, now: float) -> bool:
         """Go on with ballots, and with pulls that had to wait."""
@@ -289,21 +289,6 @@ class CollectiveService(Service):
             self._serve(pull, reply)
         self._pull_source.awaited = bool(self._waiting)
         return any(busy) or bool(self._waiting)
-
-    def _hear(
-        self, group: Group, message: Post | Vote | CollectiveOutcome | Evicted | AskToJoinView
-    ) -> None:
-        match message:
-            case Post():
-                group.hearing.post(message)
-            case Vote():
-                group.hearing.vote(message)
-            case CollectiveOutcome():
-                group.hearing.outcome(message)
-            case Evicted():
-                group.hearing.evicted(message)
-            case AskToJoinView():
-                group.hearing.join_request(message)
 
     def _serve(self, pull: Pull, reply: Reply) -> None:
         shown = self._pull_source.find(pull)

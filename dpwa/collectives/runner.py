@@ -19,7 +19,7 @@ from dpwa.collectives.entries import (
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Operation
 from dpwa.collectives.pulling import PullListener, PullSource
-from dpwa.collectives.records import ENTERED, READY
+from dpwa.collectives.views import ENTERED, READY
 from dpwa.collectives.workspace import (
     Called,
     CollectiveWait,
