@@ -10,33 +10,40 @@ from typing import TypeVar
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Barrier, Gather, Join, Operation, Reduce
-from dpwa.collectives.pulling import CollectiveService, PullListener, PullSource
+from dpwa.collectives.pulling import PullListener, PullSource
 from dpwa.collectives.runner import Runner
-from dpwa.collectives.workspace import Called
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, UnknownNameError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.node import Node
+from dpwa.node.serving.service import Reply, Service
 from dpwa.policy.group_views import Member
 from dpwa.types import JsonObject
 from dpwa.wire import limits
+from dpwa.wire.collecting import (
+    AskToJoinView,
+    CollectiveOutcome,
+    Evicted,
+    Hello,
+    Post,
+    Pull,
+    Vote,
+)
 
 Value = TypeVar("Value")
 
 MAX_TAGS = 64
 
 
-class Collectives(Closeable):
+class Collectives(Closeable, Service):
     """The collectives of one node: it serves those of its peers as soon as this is made.
 
     `are_known` tells whether all are peers by now of whom this node was told when it was let in.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        are_known: Callable[[], bool] | None = None,
-    ) -> None:
+    handles = (Hello, Post, Vote, CollectiveOutcome, Evicted, AskToJoinView, Pull)
+
+    def __init__(self, node: Node, are_known: Callable[[], bool] | None = None) -> None:
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
         self._name = node.name
         self._patience_s = node.config.collective_timeout_s
@@ -58,12 +65,10 @@ class Collectives(Closeable):
         self._pull_source = PullSource(node.node_handle.wake)
         self._unthrottled = node.node_handle.unthrottled
         self._connect = node.node_handle.connect
-        self._service = CollectiveService(
-            self._contacts, self._group, self._groups, self._pull_source, node.upload
-        )
+        self._upload = node.upload
         self._is_closed = False
         self._owner = os.getpid()
-        node.attach(self._service, self._listener)
+        node.attach(self, self._listener)
         finalize(node, self.close)
 
     def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
@@ -99,8 +104,8 @@ class Collectives(Closeable):
         self, value: Value, op: str, timeout_s: float | None, tag: str
     ) -> tuple[Value, int]:
         payload = Payload(value)
-        called = self._run(Reduce(payload, op), timeout_s, tag)
-        return payload.result(), len(called.contributors)  # type: ignore[return-value]
+        contributors = self._run(Reduce(payload, op), timeout_s, tag)
+        return payload.result(), len(contributors)  # type: ignore[return-value]
 
     def all_gather(self, value: object, timeout_s: float | None, tag: str) -> dict[str, object]:
         gather = Gather(value)
@@ -108,7 +113,7 @@ class Collectives(Closeable):
         return gather.values
 
     def join(self, timeout_s: float | None, tag: str) -> None:
-        while self._run(Join(), timeout_s, tag).contributors:
+        while self._run(Join(), timeout_s, tag):
             pass
 
     def report(self) -> JsonObject:
@@ -118,7 +123,7 @@ class Collectives(Closeable):
             "members": {tag: list(runner.group.view.names) for tag, runner in runners.items()},
             "bytes": sum(runner.nbytes for runner in runners.values()),
             "pulled_bytes": self._listener.received_bytes,
-            "served_bytes": self._service.served_bytes,
+            "served_bytes": self._pull_source.served_bytes,
         }
 
     def close(self) -> None:
@@ -135,7 +140,29 @@ class Collectives(Closeable):
         self._pull_source.clear()
         self._contacts.close()
 
-    def _run(self, operation: Operation, timeout_s: float | None, tag: str) -> Called:
+    # What peers say, on the RxThread
+
+    def handle(
+        self,
+        sender: bytes,  # noqa: ARG002
+        message: Hello | Post | Vote | CollectiveOutcome | Evicted | AskToJoinView | Pull,
+        reply: Reply,
+    ) -> None:
+        if isinstance(message, Hello):
+            self._contacts.hear(message)
+        elif isinstance(message, Pull):
+            self._pull_source.serve(message, self._upload.shared(message.name, reply))
+        elif self._contacts.knows(message.name):
+            group = self._group(message.tag)
+            if group is not None:
+                group.hear(message)
+
+    def tick(self, now: float) -> bool:
+        """Go on with ballots, and with pulls that had to wait."""
+        are_busy = [group.tick(now) for group in self._groups()]
+        return self._pull_source.serve_waiting() or any(are_busy)
+
+    def _run(self, operation: Operation, timeout_s: float | None, tag: str) -> tuple[str, ...]:
         runner, patience_s = self._runner(tag), self._timeout_s(timeout_s)
         with self._unthrottled():
             return runner.run(operation, patience_s)
