@@ -45,8 +45,8 @@ class Collectives(Closeable, Service):
 
     def __init__(self, node: Node, are_known: Callable[[], bool] | None = None) -> None:
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
-        self._name = node.name
-        self._patience_s = node.config.collective_timeout_s
+        self.name = node.name
+        self._timeout_s = node.config.collective_timeout_s
         self._runtime = node.runtime
         self._are_known = are_known or (lambda: True)
         ranks = tuple(listed.name for listed in node.config.nodes)
@@ -58,10 +58,10 @@ class Collectives(Closeable, Service):
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
         self._called: set[str] = set()  # tags, by this node
-        self._contacts = Contacts(
+        self.contacts = Contacts(
             own, names, node.node_handle.tell, self._contact_changed, may_map=may_map
         )
-        self._listener = PullListener(self._contacts)
+        self._listener = PullListener(self.contacts)
         self._pull_source = PullSource(node.node_handle.wake)
         self._unthrottled = node.node_handle.unthrottled
         self._connect = node.node_handle.connect
@@ -78,50 +78,26 @@ class Collectives(Closeable, Service):
             runner.group.admit_at_once()
         return runner
 
-    @property
-    def contacts(self) -> Contacts:
-        return self._contacts
-
     def members(self, tag: str = "") -> tuple[str, ...]:
         return self._runner(tag).group.view.names
 
-    def rank(self) -> int:
-        members = self.members()
-        return members.index(self._name) if self._name in members else 0
-
-    def barrier(self, timeout_s: float | None, tag: str) -> None:
-        self._run(Barrier(), timeout_s, tag)
-
-    def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
-        if not self._contacts.knows(root):
-            known = ", ".join(self._contacts.names)
-            raise UnknownNameError(f"no node is named {root!r} (known: {known}) [DPWA-E014]")
-        payload = Payload(value)
-        self._run(Reduce(payload, "sum", root), timeout_s, tag)
-        return payload.result()  # type: ignore[return-value]  # of the structure of the value
-
-    def all_reduce(
-        self, value: Value, op: str, timeout_s: float | None, tag: str
-    ) -> tuple[Value, int]:
-        payload = Payload(value)
-        contributors = self._run(Reduce(payload, op), timeout_s, tag)
-        return payload.result(), len(contributors)  # type: ignore[return-value]
-
-    def all_gather(self, value: object, timeout_s: float | None, tag: str) -> dict[str, object]:
-        gather = Gather(value)
-        self._run(gather, timeout_s, tag)
-        return gather.values
-
-    def join(self, timeout_s: float | None, tag: str) -> None:
-        while self._run(Join(), timeout_s, tag):
-            pass
+    def run(
+        self, operation: Operation, timeout_s: float | None = None, tag: str = ""
+    ) -> tuple[str, ...]:
+        """Call a collective; return who has contributed to it."""
+        runner = self._runner(tag)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        if not 0 < timeout_s < float("inf"):
+            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
+        with self._unthrottled():
+            return runner.run(operation, timeout_s)
 
     def report(self) -> JsonObject:
         with self._lock:
             runners = dict(self._runners)
         return {
             "members": {tag: list(runner.group.view.names) for tag, runner in runners.items()},
-            "bytes": sum(runner.nbytes for runner in runners.values()),
+            "bytes": sum(runner.space.nbytes for runner in runners.values()),
             "pulled_bytes": self._listener.received_bytes,
             "served_bytes": self._pull_source.served_bytes,
         }
@@ -136,9 +112,9 @@ class Collectives(Closeable, Service):
             self._is_closed = True
         for runner in self._runners.values():
             runner.group.say_goodbye()
-            runner.close()
+            runner.space.close()
         self._pull_source.clear()
-        self._contacts.close()
+        self.contacts.close()
 
     # What peers say, on the RxThread
 
@@ -149,10 +125,10 @@ class Collectives(Closeable, Service):
         reply: Reply,
     ) -> None:
         if isinstance(message, Hello):
-            self._contacts.hear(message)
+            self.contacts.hear(message)
         elif isinstance(message, Pull):
             self._pull_source.serve(message, self._upload.shared(message.name, reply))
-        elif self._contacts.knows(message.name):
+        elif self.contacts.knows(message.name):
             group = self._group(message.tag)
             if group is not None:
                 group.hear(message)
@@ -162,24 +138,12 @@ class Collectives(Closeable, Service):
         are_busy = [group.tick(now) for group in self._groups()]
         return self._pull_source.serve_waiting() or any(are_busy)
 
-    def _run(self, operation: Operation, timeout_s: float | None, tag: str) -> tuple[str, ...]:
-        runner, patience_s = self._runner(tag), self._timeout_s(timeout_s)
-        with self._unthrottled():
-            return runner.run(operation, patience_s)
-
-    def _timeout_s(self, timeout_s: float | None) -> float:
-        if timeout_s is None:
-            return self._patience_s
-        if not 0 < timeout_s < float("inf"):
-            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
-        return timeout_s
-
     def _runner(self, tag: str) -> Runner:
         """Return what runs a tag that this node calls."""
-        require_own_process(self._owner, self._name)  # first: who held the lock is not here
+        require_own_process(self._owner, self.name)  # first: who held the lock is not here
         with self._lock:
             if self._is_closed:
-                raise ClosedError(f"node {self._name!r} is closed [DPWA-E058]")
+                raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
             if len(self._ranks) > limits.MAX_MEMBERS:
                 raise UserError(
                     f"collectives have at most {limits.MAX_MEMBERS} nodes, not {len(self._ranks)}"
@@ -196,8 +160,8 @@ class Collectives(Closeable, Service):
 
     def _add(self, tag: str) -> Runner:
         self._connect(needs_all=True)
-        group = Group(tag, self._ranks, self._contacts, self._runtime, self._are_known)
-        places = self._contacts, self._listener, self._pull_source
+        group = Group(tag, self._ranks, self.contacts, self._runtime, self._are_known)
+        places = self.contacts, self._listener, self._pull_source
         runner = self._runners[tag] = Runner(group, *places, self._runtime, self._groups)
         return runner
 
@@ -263,7 +227,8 @@ class CollectiveCalls:
     @property
     def rank(self) -> int:
         """Place of this node among the members; 0 while it is left behind and alone."""
-        return self.collectives.rank()
+        members, own = self.members, self.collectives.name
+        return members.index(own) if own in members else 0
 
     @property
     def world_size(self) -> int:
@@ -272,7 +237,7 @@ class CollectiveCalls:
 
     def barrier(self, timeout_s: float | None = None, tag: str = "") -> None:
         """Wait until all members are here."""
-        self.collectives.barrier(timeout_s, tag)
+        self.collectives.run(Barrier(), timeout_s, tag)
 
     def broadcast(
         self, value: Value, root: str, timeout_s: float | None = None, tag: str = ""
@@ -281,7 +246,13 @@ class CollectiveCalls:
 
         It must have the same structure, shapes and dtypes everywhere.
         """
-        return self.collectives.broadcast(value, root, timeout_s, tag)
+        contacts = self.collectives.contacts
+        if not contacts.knows(root):
+            known = ", ".join(contacts.names)
+            raise UnknownNameError(f"no node is named {root!r} (known: {known}) [DPWA-E014]")
+        payload = Payload(value)
+        self.collectives.run(Reduce(payload, "sum", root), timeout_s, tag)
+        return payload.result()  # type: ignore[return-value]  # of the structure of the value
 
     def all_reduce(
         self, value: Value, op: str = "sum", timeout_s: float | None = None, tag: str = ""
@@ -297,7 +268,9 @@ class CollectiveCalls:
         Returns:
             The value, and how many nodes have contributed to it: those that have not joined.
         """
-        return self.collectives.all_reduce(value, op, timeout_s, tag)
+        payload = Payload(value)
+        contributors = self.collectives.run(Reduce(payload, op), timeout_s, tag)
+        return payload.result(), len(contributors)  # type: ignore[return-value]
 
     def all_gather(
         self, value: object, timeout_s: float | None = None, tag: str = ""
@@ -310,7 +283,9 @@ class CollectiveCalls:
             timeout_s: how long to wait for the others.
             tag: which order of calls this one belongs to.
         """
-        return self.collectives.all_gather(value, timeout_s, tag)
+        gather = Gather(value)
+        self.collectives.run(gather, timeout_s, tag)
+        return gather.values
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
         """Take part in what the others call without contributing, until all have joined.
@@ -321,4 +296,5 @@ class CollectiveCalls:
             timeout_s: how long to wait for each of their calls.
             tag: which order of calls this one belongs to.
         """
-        self.collectives.join(timeout_s, tag)
+        while self.collectives.run(Join(), timeout_s, tag):
+            pass

@@ -65,7 +65,7 @@ class Contacts(Closeable):
         self.own = own
         self._names = names
         self._may_map = may_map
-        self._tell = tell
+        self.tell = tell
         self._changed = changed
         self._lock = threading.RLock()
         self._contacts: dict[str, _Contact] = {}
@@ -165,9 +165,6 @@ class Contacts(Closeable):
                 self._seen(peer).reads_us is not None for peer in peers
             )
 
-    def tell(self, peer: str, message: Message) -> None:
-        self._tell(peer, message)
-
     # Memory
 
     def share(self) -> bool:
@@ -253,7 +250,7 @@ class Contacts(Closeable):
             nonce=bytes(NONCE_BYTES) if memory is None else memory.nonce,
             is_mapped=self._seen(peer).is_mapped,
         )
-        self._tell(peer, hello)
+        self.tell(peer, hello)
 
     def _segment(self, name: str, nbytes: int) -> SharedSegment | None:
         with self._lock:

@@ -59,45 +59,40 @@ def cut(layout: Layout, nbytes: int, count: int) -> list[tuple[Piece, ...]]:
     return [pieces[start:stop] for start, stop in itertools.pairwise(ends)]
 
 
+@dataclass
 class PairExchange:
     """The exchange of two nodes on one host: each adds the other's whole buffer to its own value.
 
     That moves less memory than shards do. The value changes before it is known whether the
-    collective holds; if not, `undo` brings back what it was. `is_last`: this node comes after the
-    other in rank.
+    collective holds; if not, `undo` brings back what it was.
     """
 
-    def __init__(
-        self, payload: Payload, brought: ByteArray, theirs: ByteArray, op: str, *, is_last: bool
-    ) -> None:
-        self._payload = payload
-        self._brought = brought
-        self._theirs = theirs
-        self._op = op
-        self._is_last = is_last
-        self._changed = 0
+    payload: Payload
+    brought: ByteArray  # what the value was
+    theirs: ByteArray
+    op: str
+    is_last: bool  # this node comes after the other in rank
+    _changed: int = 0
 
     def run(self, look: Callable[[], None]) -> None:
         """Add up; `look` is called now and then, and may raise to end it."""
-        by = 2 if self._op == "mean" else 1
-        pieces = self._payload.layout.pieces(self._payload.nbytes, PAIR_PIECE_BYTES)
-        for piece in pieces:
-            place = self._payload.place(piece.start, piece.stop)
-            own = self._brought[piece.start : piece.stop]
+        by = 2 if self.op == "mean" else 1
+        for piece in self.payload.layout.pieces(self.payload.nbytes, PAIR_PIECE_BYTES):
+            place = self.payload.place(piece.start, piece.stop)
+            own = self.brought[piece.start : piece.stop]
             target = own.copy() if place is None else place
             self._changed = piece.stop
-            theirs = self._theirs[piece.start : piece.stop]
-            is_last = self._is_last
-            reduce_into(target, [theirs], piece.dtype, self._op, by=by, is_last=is_last)
+            theirs = [self.theirs[piece.start : piece.stop]]
+            reduce_into(target, theirs, piece.dtype, self.op, by=by, is_last=self.is_last)
             if place is None:
-                self._payload.assign(piece.start, piece.stop, target)
+                self.payload.assign(piece.start, piece.stop, target)
             look()
 
     def complete(self) -> None:
         """Nothing is left to do."""
 
     def undo(self) -> None:
-        self._payload.assign(0, self._changed, self._brought[: self._changed])
+        self.payload.assign(0, self._changed, self.brought[: self._changed])
 
 
 @dataclass

@@ -129,7 +129,10 @@ class Group:
         self._posted: dict[int, bytes] = {}  # this node's records, by phase
         self._lives: dict[str, bytes] = {}  # of members whose life the view does not name
         self._told_at = 0.0  # when this node told its vote last
-        self._calls: tuple[int, dict[str, bytes]] | None = None  # see `calls_at_ballot`
+        # What members had called when this one found that the collective may fail: its number, and
+        # the records of those who had entered it, by name. `None`: no ballot was held since this
+        # node has entered.
+        self.calls_at_ballot: tuple[int, dict[str, bytes]] | None = None
 
         # The collectives before it
         self.called = 0  # the one that the training thread calls next, or is in
@@ -202,7 +205,7 @@ class Group:
             if self.called < self.number or phase is None:
                 return
             self._records.open()
-            self._calls, self.phase = None, phase
+            self.calls_at_ballot, self.phase = None, phase
             if phase is not Phase.VOTING:
                 self._post(ENTERED, record)
             self.discovery.seek(self.view, self._rank())
@@ -254,15 +257,6 @@ class Group:
             may_open = self.called == self.number and after(Event.DOUBTS, self.phase) is not None
             if may_open and any(map(self._is_missing, self._other_members())):
                 self._open_ballot()
-
-    def calls_at_ballot(self) -> tuple[int, dict[str, bytes]] | None:
-        """Return what members had called when this one found that the collective may fail.
-
-        Its number, and the records of those who had entered it, by name; `None`: no ballot was held
-        since this node has entered.
-        """
-        with self.lock:
-            return self._calls
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return which collective a member waits in, and its record; `None` if in none."""
@@ -459,7 +453,7 @@ class Group:
             self._decide()
 
     def _new_ballot(self, *, expired: bool) -> Ballot:
-        self._calls = self.number, self.records(ENTERED)
+        self.calls_at_ballot = self.number, self.records(ENTERED)
         has_entered = self.phase in (Phase.ENTERED, Phase.READY)
         seen, requests = frozenset(self.records(READY)), self.discovery.join_requests()
         stand = Stand(has_entered, self.phase is Phase.READY, expired, seen, requests)

@@ -161,7 +161,7 @@ class Reduce(Operation):
         if found is None:
             raise ProtocolError(f"the memory of {other} is not to be had")
         theirs = found[0][:nbytes]
-        return PairExchange(self._payload, self._brought, theirs, self._op, is_last=is_last)
+        return PairExchange(self._payload, self._brought, theirs, self._op, is_last)
 
     def _inline(self) -> bytes:
         if self._root not in (None, self._own):

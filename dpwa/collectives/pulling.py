@@ -188,7 +188,7 @@ class PullSource:
         self._lock = threading.RLock()
         self._shown: dict[str, _Shown] = {}
         self._waiting: list[tuple[Pull, Reply]] = []  # of the RxThread
-        self._is_awaited = False  # whether somebody waits for what is being reduced
+        self._is_awaited = False  # somebody may wait for what is being reduced
         self.served_bytes = 0
 
     def show(
@@ -222,6 +222,7 @@ class PullSource:
             shown = self._shown.get(pull.tag)
         if shown is None or shown.key != (pull.view, pull.number) or not shown.allows(pull):
             return  # of a collective that is over: a ballot tells
+        self._is_awaited = True  # before it looks: what is reduced meanwhile wakes this thread
         is_sent, data = False, shown.find(pull)
         if data is not None:
             piece = PulledPiece.model_construct(request=pull.request, start=pull.start)
@@ -229,7 +230,6 @@ class PullSource:
             self.served_bytes += data.nbytes * is_sent
         if not is_sent and len(self._waiting) < limits.MAX_WAITING_PULLS:
             self._waiting.append((pull, reply))
-            self._is_awaited = True
 
     def serve_waiting(self) -> bool:
         """Go on with pulls that had to wait; return whether there are any left."""

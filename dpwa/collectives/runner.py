@@ -31,7 +31,6 @@ from dpwa.errors import (
     PeerLost,
     UserError,
 )
-from dpwa.lifecycle import Closeable
 from dpwa.policy.ballots import Decision
 from dpwa.runtime import CallLock, Runtime
 
@@ -44,7 +43,7 @@ class _EvictedError(Exception):
     """This node has no part in what the others do."""
 
 
-class Runner(Closeable):
+class Runner:
     """The collectives of one group, one after the other.
 
     `groups` returns those of all tags, to say what members wait in instead.
@@ -68,11 +67,7 @@ class Runner(Closeable):
         # what all have called in it, once that is known, and how that differs
         self._entries: Entries | None = None
         self._mismatch: str | None = None
-        self._space = Workspace(group, contacts, listener, pull_source, runtime)
-
-    @property
-    def nbytes(self) -> int:
-        return self._space.nbytes
+        self.space = Workspace(group, contacts, listener, pull_source, runtime)
 
     def run(self, operation: Operation, timeout_s: float) -> tuple[str, ...]:
         """Take part; return who has contributed.
@@ -91,7 +86,11 @@ class Runner(Closeable):
             while True:
                 self.group.begin()
                 if self.group.told():
-                    raise LeftBehindError((self._own,), self._left_behind())
+                    raise LeftBehindError(
+                        (self._own,),
+                        f"the others have gone on without {self._own}, which they had not heard of "
+                        "for too long; its next collective waits to be let in again [DPWA-E240]",
+                    )
                 if self.group.is_evicted:
                     self._get_in(deadline, timeout_s)
                     # Or who was let in late would take those who let it in for late.
@@ -119,9 +118,6 @@ class Runner(Closeable):
                 "this thread is in a collective of this tag already: expected another [DPWA-E149]"
             )
         return self._call_lock
-
-    def close(self) -> None:
-        self._space.close()
 
     def _attempt(
         self, operation: Operation, deadline: Deadline, timeout_s: float
@@ -156,7 +152,7 @@ class Runner(Closeable):
         return decision
 
     def _finish(self) -> None:
-        self._space.pull_source.hide(self.group.tag)
+        self.space.pull_source.hide(self.group.tag)
         if self._inside is not None:
             self.group.finish(self._inside)
             self._inside = None
@@ -165,23 +161,23 @@ class Runner(Closeable):
         group = self.group
         try:
             fault_points.reached("collective.called")
-            group.enter(operation.enter(self._space).pack())
+            group.enter(operation.enter(self.space).pack())
             fault_points.reached("collective.entered")
             records = wait.collect(ENTERED)
             fault_points.reached("collective.met")
             entries = {name: Contribution.unpack(record) for name, record in records.items()}
             self._entries = entries
-            self._space.keep(entries)
+            self.space.keep(entries)
             self._mismatch = mismatch(entries)
             if self._mismatch is None:
-                operation.exchange(self._space, entries, wait)
+                operation.exchange(self.space, entries, wait)
             fault_points.reached("collective.exchanged")
             group.ready(pack_join_requests(group.join_requests()))
             fault_points.reached("collective.ready")
             ready = wait.collect(READY).values()
             group.end({joiner for record in ready for joiner in unpack_join_requests(record)})
             fault_points.reached("collective.ended")
-            return wait.decision()
+            return wait.wait(lambda: None)  # until it is over
         except DecidedError as over:
             return over.decision
 
@@ -217,7 +213,7 @@ class Runner(Closeable):
 
     def _calls_in_words(self, decision: Decision) -> str:
         """Say who was in which call when the collective failed, as far as this node knows."""
-        known = self.group.calls_at_ballot()
+        known = self.group.calls_at_ballot
         if known is None:
             return ""
         number, records = known
@@ -273,12 +269,6 @@ class Runner(Closeable):
                     f"{own} was not let in again, and no other node can be reached now, {bound}"
                     " [DPWA-E167]",
                 )
-
-    def _left_behind(self) -> str:
-        return (
-            f"the others have gone on without {self._own}, which they had not heard of for too "
-            "long; its next collective waits to be let in again [DPWA-E240]"
-        )
 
 
 def _call(number: int, record: bytes) -> str:

@@ -53,12 +53,6 @@ class CollectiveWait:
         names = self._group.view.names
         return self.wait(complete)
 
-    def decision(self) -> Decision:
-        try:
-            return self.wait(lambda: None)
-        except DecidedError as over:
-            return over.decision
-
     def wait(self, check: Callable[[], T | None]) -> T:
         """Return the first value of `check` that is not `None`, or raise DecidedError."""
         began = self._clock.now()

@@ -359,13 +359,13 @@ class Cut:
             self._wrap(name, nodes[name].collectives.contacts, side)
 
     def _wrap(self, name, contacts, side):
-        tell = contacts._tell
+        tell = contacts.tell
 
         def tell_own_side(peer, message):
             if side[peer] == side[name] or self.is_healed.is_set():
                 tell(peer, message)
 
-        contacts._tell = tell_own_side
+        contacts.tell = tell_own_side
 
 
 @pytest.mark.parametrize(
