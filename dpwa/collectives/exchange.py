@@ -10,7 +10,6 @@ a reduction of one value. Two nodes on one host do without shards.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,28 +34,28 @@ class ReducedShard:
     """A part of a buffer, and who reduces it; nobody (""): every node for itself."""
 
     pieces: tuple[Piece, ...]
-    owner: str = ""
-
-    @property
-    def start(self) -> int:
-        return self.pieces[0].start if self.pieces else 0
-
-    @property
-    def stop(self) -> int:
-        return self.pieces[-1].stop if self.pieces else 0
+    start: int
+    stop: int
+    owner: str
 
     @property
     def nbytes(self) -> int:
         return self.stop - self.start
 
 
-def cut(layout: Layout, nbytes: int, count: int) -> list[tuple[Piece, ...]]:
-    """Cut a buffer into `count` shards of whole pieces; all who have the same layout cut alike."""
+def cut(layout: Layout, nbytes: int, owners: Sequence[str]) -> list[ReducedShard]:
+    """Cut a buffer into a shard of whole pieces for each owner; all who have the same layout cut
+    alike.
+    """
+    count = len(owners)
     piece_bytes = nbytes // (count * PIECES_PER_SHARD)
     piece_bytes = min(max(piece_bytes, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
-    pieces = layout.pieces(nbytes, -(-piece_bytes // 64) * 64)
-    ends = [len(pieces) * index // count for index in range(count + 1)]
-    return [pieces[start:stop] for start, stop in itertools.pairwise(ends)]
+    pieces, shards = layout.pieces(nbytes, -(-piece_bytes // 64) * 64), []
+    for index, owner in enumerate(owners):
+        own = pieces[len(pieces) * index // count : len(pieces) * (index + 1) // count]
+        start, stop = (own[0].start, own[-1].stop) if own else (0, 0)
+        shards.append(ReducedShard(own, start, stop, owner))
+    return shards
 
 
 @dataclass

@@ -416,10 +416,13 @@ class Group:
         self._records.post(self.view.names, self.key, phase, record)
 
     def _record(self, name: str, phase: int) -> bytes | None:
-        for posted in (self._records.heard(name, phase), self._on_board(name, phase)):
-            if posted and (posted.view, posted.number) == self.key:
-                return posted.record
-        return None
+        posted = self._records.heard(name, phase)
+        if posted is None or (posted.view, posted.number) != self.key:
+            posted = self._on_board(name, phase)
+            if posted is None or (posted.view, posted.number) != self.key:
+                return None
+            self._records.hear(name, phase, posted)  # once is enough, as with a message
+        return posted.record
 
     def _on_board(self, name: str, phase: int) -> Posted | None:
         posted = self._records.on_board(name, phase)

@@ -18,7 +18,7 @@ from dpwa.collectives.entries import (
     described,
     unpack_object,
 )
-from dpwa.collectives.exchange import Exchange, PairExchange, ReducedShard, cut
+from dpwa.collectives.exchange import Exchange, PairExchange, cut
 from dpwa.collectives.pulling import BROUGHT
 from dpwa.collectives.workspace import PRIVATE, CollectiveWait, Workspace
 from dpwa.data.layout import Piece
@@ -116,23 +116,18 @@ class Reduce(Operation):
                 if found is not None:
                     near[name] = found[0], found[1]
         far = [name for name in present if name != space.own and name not in near]
-        group = space.group
-        names = group.view.names
-        shards = [
-            ReducedShard(pieces, name if name in present else "")
-            for name, pieces in zip(names, self._cut(len(names)), strict=True)
-        ]
+        owners = [name if name in present else "" for name in space.group.view.names]
         with space.puller(wait, far) as puller:
             self._exchange = Exchange(
                 own=space.own,
                 op=self._op,
                 sources=sources,
-                shards=shards,
+                shards=cut(self._payload.layout, self._payload.nbytes, owners),
                 near=near,
                 payload=self._payload,
                 reduced=self._reduced_image,
                 puller=puller,
-                on_reduced=partial(space.pull_source.reduced, group.tag),
+                on_reduced=partial(space.pull_source.reduced, space.group.tag),
             )
             self._exchange.run(wait.look)
 
@@ -183,9 +178,6 @@ class Reduce(Operation):
             reduce_into(result[part], theirs, piece.dtype, self._op, by=by)
         return result
 
-    def _cut(self, count: int) -> list[tuple[Piece, ...]]:
-        return cut(self._payload.layout, self._payload.nbytes, count)
-
     def _lay_out(self, space: Workspace, *, is_whole: bool) -> bool:
         """Lay out the value for the others; return whether it is where they can map it.
 
@@ -194,7 +186,7 @@ class Reduce(Operation):
         straight from the value: it is left alone as long as anybody needs it.
         """
         names = space.group.view.names  # once: another thread may change the view
-        shards = [ReducedShard(pieces) for pieces in self._cut(len(names))]
+        shards = cut(self._payload.layout, self._payload.nbytes, names)
         own = shards[names.index(space.own)]
         pieces = [
             piece for shard in shards if is_whole or shard is not own for piece in shard.pieces

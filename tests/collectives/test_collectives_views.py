@@ -3,7 +3,7 @@
 import pytest
 
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
-from dpwa.collectives.group import Group
+from dpwa.collectives.group import Group, Phase
 from dpwa.collectives.views import ENTERED, READY, PhaseRecords
 from dpwa.data.boards import Posted
 from dpwa.policy.group_views import VIEW_ID_BYTES, Member
@@ -90,6 +90,17 @@ def test_who_hears_that_others_are_further_asks_them_how_the_collective_ended(
     group.hear(Post(request=0, tag="", name="w2", incarnation=OLD, **fields))
     group.look_around()
     assert any(isinstance(message, Vote) for _, message in told) == asks
+
+
+def test_who_votes_is_frozen(contacts, told):
+    group = Group("", RANKS, contacts, SYSTEM)
+    group.enter(b"record")
+    group.doubt()
+    told.clear()
+    group.ready(b"record")
+    group.end(())
+    assert (group.phase, group.number) == (Phase.VOTING, 0)
+    assert not told
 
 
 def outside(size, ended=0):
