@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Barrier, Gather, Join, Operation, Reduce
 from dpwa.collectives.pulling import PullListener, PullSource
 from dpwa.collectives.runner import Runner
+from dpwa.collectives.views import GroupMessage
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, UnknownNameError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
@@ -20,15 +21,7 @@ from dpwa.node.serving.service import Reply, Service
 from dpwa.policy.group_views import Member
 from dpwa.types import JsonObject
 from dpwa.wire import limits
-from dpwa.wire.collecting import (
-    AskToJoinView,
-    CollectiveOutcome,
-    Evicted,
-    Hello,
-    Post,
-    Pull,
-    Vote,
-)
+from dpwa.wire.collecting import Hello, Pull
 
 Value = TypeVar("Value")
 
@@ -41,7 +34,7 @@ class Collectives(Closeable, Service):
     `are_known` tells whether all are peers by now of whom this node was told when it was let in.
     """
 
-    handles = (Hello, Post, Vote, CollectiveOutcome, Evicted, AskToJoinView, Pull)
+    handles = Hello, Pull, *get_args(GroupMessage)
 
     def __init__(self, node: Node, are_known: Callable[[], bool] | None = None) -> None:
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
@@ -121,7 +114,7 @@ class Collectives(Closeable, Service):
     def handle(
         self,
         sender: bytes,  # noqa: ARG002
-        message: Hello | Post | Vote | CollectiveOutcome | Evicted | AskToJoinView | Pull,
+        message: Hello | Pull | GroupMessage,
         reply: Reply,
     ) -> None:
         if isinstance(message, Hello):

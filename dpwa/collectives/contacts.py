@@ -195,7 +195,7 @@ class Contacts(Closeable):
         """Make memory for a value; return it with the number by which peers find it."""
         with self._lock:
             self._numbers += 1
-            segment = self._segment(_image_name(self._numbers), nbytes)
+            segment = self._segment(f"buffer-{self._numbers}", nbytes)
             return None if segment is None else (self._numbers, segment)
 
     def board_of(self, peer: str, tag: str) -> tuple[bytes, BoardReader] | None:
@@ -204,14 +204,17 @@ class Contacts(Closeable):
         `None` if there is none, or not yet.
         """
         with self._lock:  # a peer that is just introducing itself has a life with its folder
-            memory = self._map_file(peer, _board_name(tag))
+            contact = self._seen(peer)
+            memory = None if contact.files is None else contact.files.map(_board_name(tag))
             if memory is None or memory.nbytes < BOARD_BYTES:
                 return None
-            return self._seen(peer).incarnation, BoardReader(memory)
+            return contact.incarnation, BoardReader(memory)
 
     def image_of(self, peer: str, number: int) -> ByteArray | None:
         """Map a peer's memory for a value; `None` if that cannot be."""
-        return self._map_file(peer, _image_name(number))
+        with self._lock:
+            files = self._seen(peer).files
+            return None if files is None else files.map(f"buffer-{number}")
 
     def close(self) -> None:
         with self._lock:
@@ -272,11 +275,6 @@ class Contacts(Closeable):
         except NotMappedError as error:
             log.info("%s: collectives with %s stream: %s", self.own.name, hello.name, error)
 
-    def _map_file(self, peer: str, name: str) -> ByteArray | None:
-        with self._lock:
-            files = self._seen(peer).files
-            return None if files is None else files.map(name)
-
     def _unmap(self, contact: _Contact) -> None:
         contact.folder, contact.reads_us = "", None
         files, contact.files = contact.files, None
@@ -286,7 +284,3 @@ class Contacts(Closeable):
 
 def _board_name(tag: str) -> str:
     return "board-" + hashlib.blake2b(tag.encode(), digest_size=8).hexdigest()
-
-
-def _image_name(number: int) -> str:
-    return f"buffer-{number}"

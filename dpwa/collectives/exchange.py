@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -152,7 +153,7 @@ class Exchange:
         for start, result in self._pulled.items():
             self.payload.assign(start, start + result.nbytes, result)
 
-    @property
+    @cached_property
     def _others(self) -> list[str]:
         return [name for name in self.sources if name != self.own]
 
@@ -167,8 +168,8 @@ class Exchange:
 
     def _reduce(self, shard: ReducedShard, piece: Piece, pulled: Mapping[str, ByteArray]) -> None:
         place = self.reduced if shard.owner else self._alone[shard.start]
-        near = [name for name in self._others if name in self.near]
-        theirs = {name: self.near[name][0][piece.start : piece.stop] for name in near} | {**pulled}
+        near = {n: self.near[n][0] for n in self._others if n in self.near}
+        theirs = {n: brought[piece.start : piece.stop] for n, brought in near.items()} | {**pulled}
         names = self.sources
         if shard.owner == self.own and self.own in names:
             names = (self.own, *self._others)  # only where everyone reduces must all do so alike

@@ -19,6 +19,7 @@ from dpwa.collectives.views import (
     ENTERED,
     NOWHERE,
     READY,
+    GroupMessage,
     GroupSender,
     Key,
     PhaseRecords,
@@ -228,7 +229,7 @@ class Group:
     def decision(self) -> Decision | None:
         """What became of the collective that this node has called; `None` if it is not known."""
         with self.lock:
-            if self.is_evicted and self.called == self.number:
+            if self.phase <= Phase.ASKING and self.called == self.number:
                 return Decision(holds=False, lost=(self._own.name,))
             return self._decided.get(self.called)
 
@@ -597,7 +598,7 @@ class Group:
 
     # What others say, on the RxThread
 
-    def hear(self, message: Post | Vote | CollectiveOutcome | Evicted | AskToJoinView) -> None:
+    def hear(self, message: GroupMessage) -> None:
         with self.lock:
             match message:
                 case Post():

@@ -91,11 +91,9 @@ class Reduce(Operation):
         space.settle()
         is_whole = self._root is None and self._is_for_a_pair(space)
         is_read = self._lay_out(space, is_whole=is_whole)
-        buffers = (
-            (space.buffers[0].number, space.buffers[1].number) if is_read else (PRIVATE, PRIVATE)
-        )
-        buffers = (buffers[0], PRIVATE) if is_whole else buffers
-        return replace(entry, buffers=buffers, is_whole=is_whole and buffers[0] != PRIVATE)
+        brought, reduced = (buffer.number if is_read else PRIVATE for buffer in space.buffers)
+        buffers = brought, PRIVATE if is_whole else reduced
+        return replace(entry, buffers=buffers, is_whole=is_whole and brought != PRIVATE)
 
     def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
         present = contributors(entries)
@@ -109,13 +107,10 @@ class Reduce(Operation):
             self._exchange = self._pair(space, entries)
             self._exchange.run(wait.look)
             return
-        near: dict[str, tuple[ByteArray, ByteArray]] = {}
-        for name in present:
-            if name != space.own:
-                found = space.find(name, entries[name].buffers, entries[name].nbytes)
-                if found is not None:
-                    near[name] = found[0], found[1]
-        far = [name for name in present if name != space.own and name not in near]
+        others = [name for name in present if name != space.own]
+        found = {n: space.find(n, entries[n].buffers, entries[n].nbytes) for n in others}
+        near = {name: (both[0], both[1]) for name, both in found.items() if both is not None}
+        far = [name for name in others if name not in near]
         owners = [name if name in present else "" for name in space.group.view.names]
         with space.puller(wait, far) as puller:
             self._exchange = Exchange(

@@ -13,7 +13,8 @@ from dpwa.lifecycle import uninterrupted
 from dpwa.policy.group_views import VIEW_ID_BYTES, GroupView, Member, ViewRank, has_precedence
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
-M = TypeVar("M", Post, Vote, CollectiveOutcome, Evicted, AskToJoinView)
+GroupMessage = Post | Vote | CollectiveOutcome | Evicted | AskToJoinView
+M = TypeVar("M", bound=GroupMessage)
 Key = tuple[bytes, int]  # identity of a view, number of a collective
 NOWHERE: Key = bytes(VIEW_ID_BYTES), 0
 NO_VIEW = ViewRank(0, 0, "")
@@ -26,21 +27,13 @@ class GroupSender:
         own = contacts.own
         self._own_name = own.name
         self._contacts = contacts
-        self._signed: dict[str, Any] = {
-            "request": 0,
-            "tag": tag,
-            "name": own.name,
-            "incarnation": own.incarnation,
-        }
+        signature = {"name": own.name, "incarnation": own.incarnation}
+        self._signed: dict[str, Any] = {"request": 0, "tag": tag, **signature}
 
     def signed(self, kind: type[M], **fields: Any) -> M:
         return kind(**self._signed, **fields)
 
-    def tell(
-        self,
-        names: Iterable[str],
-        message: Post | Vote | CollectiveOutcome | Evicted | AskToJoinView,
-    ) -> None:
+    def tell(self, names: Iterable[str], message: GroupMessage) -> None:
         for name in names:
             if name != self._own_name:
                 self._contacts.tell(name, message)

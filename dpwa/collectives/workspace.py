@@ -236,6 +236,7 @@ class Workspace(Closeable):
         wait.wait(lambda: True if all(map(self.contacts.is_up, far)) else None)
         group, own = self.group, self.contacts.own
         header = {
+            "type": "pull",
             "tag": group.tag,
             "name": own.name,
             "incarnation": own.incarnation,
