@@ -277,6 +277,8 @@ def _decode_header(frame: Frame) -> Message:
 def printable(text: str) -> str:
     """Make foreign text safe to log and to show: one short line without control characters."""
     shown = text[:DESCRIPTION_CHARACTERS]
+    if shown.isprintable():
+        return shown
     return "".join(character if character.isprintable() else "?" for character in shown)
 
 
