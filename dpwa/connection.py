@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -15,16 +15,24 @@ import numpy as np
 
 from dpwa.collectives.collectives import CollectiveCalls, Collectives
 from dpwa.config import Config, ConfigSource, load_config
-from dpwa.data.arrays import NumericArray, array_layout, as_published, byte_array, is_finite
+from dpwa.data.arrays import (
+    ArrayModel,
+    NumericArray,
+    array_layout,
+    as_published,
+    byte_array,
+    is_finite,
+)
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.membership.members import Members
-from dpwa.node.arrival import Arrival, CopiedOut, FetchTerms
+from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.node import Node
+from dpwa.node.trainer import Trainer
 from dpwa.observe.figures import scalars
 from dpwa.observe.prometheus import MetricsServer
 from dpwa.observe.recorder import Recorder
@@ -34,7 +42,6 @@ from dpwa.state.states import States
 from dpwa.state.target import Target, values_of, values_part
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
-from dpwa.wire.shards import WHOLE
 
 log = logging.getLogger("dpwa.connection")
 
@@ -123,9 +130,16 @@ class DpwaConnection(CollectiveCalls, Closeable):
         else:
             layout, source = Layout.of_bytes(), byte_array(parameters)
 
-        self._layout = layout
-        write = self._writing(layout, source)
-        self.node.rounds.send(layout, source.nbytes, loss_value(loss), write, self._terms)
+        self._layout, check = layout, self._terms.is_finite
+
+        def write(slot: ByteArray) -> SnapshotCopy:
+            np.copyto(slot.view(source.dtype).reshape(source.shape), source)
+            return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype, 0))
+
+        rounds = self.node.rounds
+        view = rounds.begin(loss_value(loss))
+        rounds.publish(layout, source.nbytes, write)
+        rounds.ask(rounds.algorithm.asks(view), layout, self._terms)
         self._states.copy_if_due(partial(values_part, layout, source))
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
@@ -142,11 +156,16 @@ class DpwaConnection(CollectiveCalls, Closeable):
         Raises:
             ClosedError: the connection was closed.
         """
-        copy = CopiedOut()
-        arrival = self.node.rounds.wait(loss_value(loss), copy.take)
+        copies: list[ByteArray] = []
+
+        def copy(arrival: Arrival) -> float:
+            copies.append(arrival.data.copy())
+            return arrival.factor
+
+        arrival = self.node.rounds.wait(loss_value(loss), copy)
         if arrival is None:
             return None, 0.0
-        return as_published(self._layout, copy.data), arrival.factor
+        return as_published(self._layout, copies[-1]), arrival.factor
 
     def finish(
         self,
@@ -183,36 +202,17 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 f"finish averages numpy arrays of floating numbers, not {found}: "
                 "use update_send and update_wait for the rest [DPWA-E144]"
             )
-        own, layout = np.array(parameters, order="C"), array_layout(parameters)
-        # In float16 the mean of several would lose what is less than half a unit, one by one.
-        mean = own.astype(np.promote_types(own.dtype, np.float32), copy=False)
-        rounds, write = self.node.rounds, self._writing(layout, own)
-
-        def publish() -> bool:
-            mean[...] = own
-            return rounds.publish(layout, own.nbytes, write)
-
-        def read(peer: str, weight: float) -> float | None:
-            copy, distances = CopiedOut(), list[float]()
-
-            def merge(arrival: Arrival) -> float:
-                copy.take(arrival)
-                step = copy.data.view(own.dtype).reshape(own.shape) - mean
-                distances.append(float(np.linalg.norm(step)))
-                np.add(mean, arrival.factor * step, out=mean)
-                np.copyto(own, mean, casting="same_kind")
-                return arrival.factor
-
-            rounds.read(peer, layout, WHOLE, weight, merge, self._terms.is_finite)
-            return distances[0] if distances else None
+        layout, wide = array_layout(parameters), np.promote_types(parameters.dtype, np.float32)
+        model = ArrayModel(np.array(parameters, wide, order="C").reshape(-1), layout)
+        trainer = Trainer(self.node.rounds, model, self._terms)
 
         def go_on(others_train: bool) -> bool:  # noqa: ARG001
-            self._states.copy_if_due(partial(values_part, layout, own), saves=False)
+            self._states.copy_if_due(lambda: values_part(layout, model.image()), saves=False)
             return False
 
-        averaged = Averaged(publish, read, go_on, lambda: float(np.linalg.norm(own)))
+        averaged = Averaged(trainer.publish, trainer.read, go_on, model.norm)
         report = self.node.finish.run(averaged, seconds, timeout_s, loss_value(loss))
-        return own, report
+        return model.image(), report
 
     def _require_gossip(self) -> None:
         if self.node.config.algorithm != "gossip":
@@ -221,15 +221,6 @@ class DpwaConnection(CollectiveCalls, Closeable):
                 "DpwaPyTorchAdapter; with a DpwaConnection only `algorithm: gossip` is possible"
                 " [DPWA-E113]"
             )
-
-    def _writing(self, layout: Layout, source: NumericArray) -> Callable[[ByteArray], SnapshotCopy]:
-        check = self._terms.is_finite
-
-        def write(slot: ByteArray) -> SnapshotCopy:
-            np.copyto(slot.view(source.dtype).reshape(source.shape), source)
-            return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype, 0))
-
-        return write
 
     def fetch_state(self) -> tuple[bytes | NumericArray, float] | None:
         """Fetch the parameters to begin with from the peers, before the first `update_send`.

@@ -84,8 +84,8 @@ MUTANTS = [
         "tests/data/test_shared_memory.py",
     ),
     Mutant(
-        "incarnation", "collectives/views.py",
-        "return (self.life_of(name) or self._lives.setdefault(name, incarnation)) == incarnation",
+        "incarnation", "collectives/group.py",
+        "return (self._life_of(name) or self._lives.setdefault(name, incarnation)) == incarnation",
         "return True",
         "tests/collectives/test_collectives_views.py",
     ),

@@ -53,7 +53,7 @@ class CountingList(MemberList):
 
 
 class Member:
-    source = "10.0.0.1"  # of all requests, as in `NodeHandle`
+    source = "10.0.0.1"  # of all requests, as in `RxThread`
 
     def __init__(self, cluster: Cluster, entry: MemberEntry, seed: str) -> None:
         self.name, self.entry = entry.name, entry
@@ -64,6 +64,7 @@ class Member:
         runtime = VirtualRuntime(cluster.tcp, self.name, rng)
         self.member_list = CountingList(entry, runtime, rng, self.tick_listeners)
         context = MembershipContext(
+            self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             None,
             runtime,
@@ -85,7 +86,7 @@ class Member:
         self._network.call_later(rng.uniform(0.0, TICK_S), self._tick)
 
     def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
-        """Send a message to a peer; as `NodeHandle.tell`, who is dead refuses the connection."""
+        """Send a message to a peer; as `TxThread.tell`, who is dead refuses the connection."""
         if peer in self._cluster.dead:
             self._network.call_later(0.0, lambda: self.listener.link_changed(peer, is_up=False))
         else:

@@ -1,22 +1,15 @@
-"""What one call of an adapter has merged, and by which of the optional controls."""
+"""What one call of an adapter has merged, and the checks of what it is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from dpwa.adapters.values import TensorValues
 from dpwa.algorithms import Algorithm
-from dpwa.config import Config
 from dpwa.errors import ParametersError, UserError
 from dpwa.node.arrival import Arrival
-from dpwa.policy.clipping import ClipRadius
-from dpwa.policy.consensus_control import ConsensusControl
-
-MOST_EXTRA_ROUNDS = 3
-WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
 
 
 @dataclass(frozen=True)
@@ -64,20 +57,6 @@ class Merge:
             f"staleness={self.staleness:.3g}, waited_s={self.waited_s:.3g}, "
             f"consensus_distance={self.consensus_distance:.4g})"
         )
-
-
-def clip_of(config: Config) -> ClipRadius | None:
-    """Return what clips foreign parameters; `None` if nothing does."""
-    if config.robust == "none":
-        return None
-    options: Any = config.options_of(config.robust)
-    return ClipRadius(options.quantile, options.window, min(WARM_UP, options.window))
-
-
-def control_of(config: Config) -> ConsensusControl | None:
-    """Return what has nodes mix more often that are far apart; `None` if nothing does."""
-    q = config.consensus_control
-    return ConsensusControl(q, most=MOST_EXTRA_ROUNDS) if q > 0.0 else None
 
 
 def center_of(algorithm: Algorithm, name: str) -> TensorValues:

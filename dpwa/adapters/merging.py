@@ -20,7 +20,7 @@ from dpwa.data.kernels import (
     is_finite,
     is_narrow,
     move_toward_,
-    norm,
+    squared_norm,
 )
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
@@ -218,12 +218,9 @@ class MergeTerms:
     # published); `None`: they are interpolated
     published: ByteArray | None = None
     buffers: float | None = None  # weight of the peer's buffers; `None`: as for the parameters
-    parameters: bool = True  # merge them, and not only measure
 
     def factor_of(self, tile: Tile) -> float:
-        if tile.is_buffer and self.buffers is not None:
-            return self.buffers
-        return self.factor if tile.is_buffer or self.parameters else 0.0
+        return self.buffers if tile.is_buffer and self.buffers is not None else self.factor
 
 
 class Merging:
@@ -334,7 +331,7 @@ class _Distance:
     elements: int  # of all parameters
     tiles: int  # how many there are of them
     round_number: int
-    _measured: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # norm and weight
+    _measured: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # square and weight
     _represented: int = 0
     _waiting: int = 0  # elements since the last measured tile
 
@@ -351,15 +348,14 @@ class _Distance:
         return tile if is_due or not self._measured else None
 
     def add(self, tile: Tile, delta: torch.Tensor) -> None:
-        self._measured.append((norm(delta), self._waiting / tile.elements))
+        self._measured.append((squared_norm(delta), self._waiting / tile.elements))
         self._represented += self._waiting
         self._waiting = 0
 
     def estimate(self) -> float:
         if not self._represented:
             return 0.0
-        norms = [(value.item(), weight) for value, weight in self._measured]
-        squared = sum(value * value * weight for value, weight in norms)  # `**` would not overflow
+        squared = sum(square.item() * weight for square, weight in self._measured)
         return math.sqrt(squared * self.elements / self._represented)
 
 

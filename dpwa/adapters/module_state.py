@@ -30,6 +30,7 @@ from dpwa.adapters.plain_tensors import (
     why_not_plain,
 )
 from dpwa.adapters.values import TensorValues
+from dpwa.algorithms import Values
 from dpwa.config import Config
 from dpwa.data.kernels import Rounding, is_bit, is_finite, is_narrow, norm
 from dpwa.data.layout import FINGERPRINT_BYTES, Layout, TensorSpec
@@ -427,12 +428,8 @@ class ModuleState:
             rest = dict(list(rest.items())[:MOST_TOLD]) | {f"{len(more)} others": together}
         return rest
 
-    def copy_to(self, data: ByteArray, check_finite: bool) -> bool:
-        """Copy to a snapshot, shape `(nbytes,)`; return whether all is finite, or unchecked."""
-        return self.start_copy(data, check_finite).wait() is not False
-
     def start_copy(
-        self, data: ByteArray, check_finite: bool, values: TensorValues | None = None
+        self, data: ByteArray, check_finite: bool, values: Values | None = None
     ) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
@@ -442,10 +439,10 @@ class ModuleState:
         """
         return self._side_for(values).start_copy(data, check_finite)
 
-    def _side_for(self, values: TensorValues | None) -> HostSide:
+    def _side_for(self, values: Values | None) -> HostSide:
         if values is None or values is self._values:
             return self._side
-        if not values.is_like(self._values):
+        if not isinstance(values, TensorValues) or not values.is_like(self._values):
             raise ParametersError(
                 "what an algorithm publishes must have the shapes, dtypes and devices of the "
                 f"{len(self._values.tensors)} trainable parameters of {type(self._net).__name__}"
@@ -457,6 +454,13 @@ class ModuleState:
         self._rounds += 1
         return self._side.merging(terms, self._rounds, self.rounding)
 
+    def merge(
+        self, start: int, data: ByteArray, factor: float, base: ByteArray | None, buffers: float
+    ) -> float:
+        merging = self.merging(MergeTerms(factor, base, buffers))
+        merging.take(start, data)
+        return self.whole(merging.consensus_distance)
+
     def begin_mean(self) -> None:
         """Keep from now on what is rounded away, as several peers are merged into one mean."""
         narrow = [
@@ -467,16 +471,16 @@ class ModuleState:
         if narrow:  # they are the last ones
             self.rounding.keep(narrow[0][0], self.nbytes, {device for _, device in narrow})
 
-    def distance(self, data: ByteArray, start: int, published: ByteArray | None) -> float:
+    def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float:
         """Measure the Euclidean distance between a peer's bytes and the tensors, in one pass.
 
         It is exact, and over parameters and buffers alike: a peer that lies may do so in either.
         Sums of tiles, in float32 or wider, are added up in float64. `data` is whole pieces of the
-        peer's snapshot from `start` on, writable though never written to; `published` is a whole
+        peer's snapshot from `start` on, writable though never written to; `base` is a whole
         snapshot, measured in place of the parameters in training. NaN or infinite if a value is, or
         if a sum overflows.
         """
-        return self.whole(self._side.distance(data, start, published))
+        return self.whole(self._side.distance(data, start, base))
 
     def values(self) -> TensorValues:
         """Return the parameters in training; the same object as long as they are the same."""
@@ -534,15 +538,16 @@ class ModuleState:
         return TensorValues([view.to(device) for view, device in views], self.rounding)
 
     @torch.no_grad()
-    def values_of(self, data: ByteArray, into: TensorValues | None = None) -> TensorValues:
-        """Return a copy of the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
+    def values_of(self, data: ByteArray, into: Values | None = None) -> tuple[TensorValues, float]:
+        """Copy the parameters in the bytes of a whole snapshot; measure the distance to them.
 
         `into`, an earlier copy, is overwritten and returned if it is like the parameters.
         """
-        copy = into if into and into.is_like(self._values) else self._values.empty()
-        for own, view in zip(copy.tensors, self._views(data), strict=True):
+        if not (isinstance(into, TensorValues) and into.is_like(self._values)):
+            into = self._values.empty()
+        for own, view in zip(into.tensors, self._views(data), strict=True):
             own.copy_(view)
-        return copy
+        return into, self.whole(into.distance(self._values))
 
     def _views(self, data: ByteArray) -> Iterator[torch.Tensor]:
         flat = torch.from_numpy(data)

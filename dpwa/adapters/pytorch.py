@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from dpwa.adapters.merge import Merge, center_of, clip_of, control_of, require_module
+from dpwa.adapters.merge import Merge, center_of, require_module
 from dpwa.adapters.module_state import ModuleState, warn_of_left_out
 from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
 from dpwa.adapters.ranks.calls import (
@@ -21,23 +21,18 @@ from dpwa.adapters.ranks.calls import (
     of_all_shards,
     whole_of,
 )
-from dpwa.adapters.received import ReceivedSnapshot, merge_whole
 from dpwa.adapters.training_state import TrainingState
-from dpwa.adapters.values import TensorValues
-from dpwa.algorithms import Terms
 from dpwa.collectives.collectives import CollectiveCalls, Collectives
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import Rounding, are_finite
 from dpwa.lifecycle import Closeable
-from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.finish import SECONDS, Averaged
+from dpwa.node.trainer import Trainer
 from dpwa.policy.beginners import began_apart
-from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
-from dpwa.wire.shards import shards_of
 
 __all__ = ["DpwaPyTorchAdapter"]
 
@@ -161,22 +156,13 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         try:
             self._node = self.connection.node
             settings = self._node.config
-            self._guards = settings.guard == "finite"
             rounding = Rounding(self._node.rng("rounding"))
             self._state = ModuleState.of(net, settings, whole_of(self._ranks), rounding)
-            check = partial(are_finite, spared=self._state.spared) if self._guards else None
-            self._terms = FetchTerms(settings.fraction, check)
-            self._sent = self._state.layout
             self._generation = self._state.generation
             self._rounds = self._node.rounds
-            self._rounds.merger.knows_beginners = True
-            self._rounds.guard_transactions(self._terms.is_finite)
-            self._algorithm = self._rounds.algorithm
+            check = partial(are_finite, spared=self._state.spared)
+            self._trainer = Trainer.of(self._rounds, self._state, settings, check)
             self._leader_loss = leader_loss
-            self._clip = clip_of(settings)
-            self._control = control_of(settings)
-            self._has_sent = False
-            self._consensus_distance = 0.0
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(net, name)
@@ -227,14 +213,11 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()
-        self._sent = self._state.layout
         if self._leader_loss is not None:
             self._rounds.choose_leaders_by(loss_value(self._leader_loss()))
         if self._optimizers.is_beginning:
             self._begin()
-        self._rounds.begin(loss_value(loss))
-        self._publish_and_ask()
-        self._has_sent = True
+        self._trainer.send(loss_value(loss))
         self._states.copy_if_due(self._training.capture)
 
     def _begin(self) -> None:
@@ -246,18 +229,6 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if origin is not None and self.updates == origin.updates:
             self._optimizers.require_schedulers(self.name, self.updates)
         self._optimizers.updated(self.name)
-
-    def _publish_and_ask(self) -> None:
-        view, layout = self._rounds.view, self._state.layout
-        view.model = self._state.values()
-        values, is_published = self._algorithm.publishes(view), True
-        if isinstance(values, TensorValues):
-            write = partial(self._state.start_copy, check_finite=self._guards, values=values)
-            is_published = self._rounds.publish(layout, self._state.nbytes, write)
-        ask = self._algorithm.asks(view)
-        # Whoever merges by what it has published needs that, if it is not simply the model.
-        may_ask = is_published or values is view.model
-        self._rounds.ask(ask if may_ask else None, layout, self._terms)
 
     @by_all_ranks
     def update_wait(self, loss: Loss = None) -> Merge | None:
@@ -279,25 +250,13 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()  # a tensor that was replaced meanwhile must not be merged into
-        if self._state.layout != self._sent:
-            self._rounds.skip()
-            return None
-        if self._has_sent:
-            self._algorithm.after_step(self._rounds.view)
-            self._has_sent = False
-        arrival = self._rounds.wait(loss_value(loss), self._merge)
-        if arrival is not None and self._control is not None:
-            arrival = self._mix_more(self._control, arrival)
-        for ask in self._algorithm.more:
-            self._rounds.ask_anew(ask, self._sent, self._terms)
-            second = self._rounds.wait(None, self._merge)
-            arrival = arrival or second
-        # A clip needs all of a snapshot, to tell whether a peer lies.
-        if self._algorithm.averages_buffers and self._clip is None:
-            self._average_buffers()
+        algorithm = self._rounds.algorithm
+        arrival = self._trainer.wait(loss_value(loss))
+        is_replaced = self._rounds.algorithm is not algorithm
+        self._optimizers.is_replaced = is_replaced and self._ranks is None  # all ranks do alike
         if not self._goes_on:  # else it is one training step ahead of its number of updates
             self._states.copy_if_due(self._training.capture, saves=False)
-        return None if arrival is None else Merge.of(arrival, self._consensus_distance)
+        return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)
 
     def step(self, loss: Loss = None) -> Merge | None:
         """Do all that follows a training step: `update_wait(loss)`, then `update_send(loss)`.
@@ -340,10 +299,9 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()
-        self._sent, self._has_sent = self._state.layout, False
         report = self._end(seconds, timeout_s, of_all_shards(self._ranks, self._state.rest()))
         if report.took_part:  # what the algorithm remembers is of other parameters
-            self._algorithm = self._rounds.renew_algorithm()
+            self._rounds.renew_algorithm()
         return report
 
     @leads_the_others
@@ -358,42 +316,27 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @led_by_first
     def _publish(self) -> bool:
-        self._state.begin_mean()
-        write = partial(self._state.start_copy, check_finite=self._guards)
-        is_published = self._rounds.publish(self._sent, self._state.nbytes, write)
-        return self._rounds.settle(is_published)
+        return self._trainer.publish()
 
     @led_by_first
     def _read(self, peer: str, weight: float) -> float | None:
-        """Merge all of a peer's snapshot, shard by shard; return the distance to it before."""
-        read = partial(self._rounds.read, peer, self._sent, is_finite=self._terms.is_finite)
-        shards = shards_of(self._sent, self._terms.fraction)
-        distance = merge_whole(read, shards, weight, self._state, self._clip)
-        if distance is not None:
-            self._consensus_distance = self._rounds.figures.consensus_distance = distance
-        return distance
+        return self._trainer.read(peer, weight)
 
     @led_by_first
     def _go_on(self, others_train: bool) -> bool:
         """Take part in what peers that still train have begun, and serve newcomers."""
-        ask = None
-        if others_train and self._algorithm.terms is Terms.SHARE:
-            # Else those who train would draw all mass to themselves.
-            ask = self._algorithm.asks(self._rounds.view)
-        if ask is not None:
-            self._rounds.ask_anew(ask, self._sent, self._terms)
-        arrival = self._rounds.wait(None, self._merge)
+        has_merged = self._trainer.go_on(others_train)
         self._states.copy_if_due(self._training.capture, saves=False)
         if self._ranks is not None:
             self._ranks.still_at_work()
-        return arrival is not None
+        return has_merged
 
     @led_by_first
     def _length(self) -> float:
         return self._state.norm()
 
     def _report(self) -> JsonObject:
-        return {"consensus_distance": self._consensus_distance}
+        return {"consensus_distance": self._trainer.consensus_distance}
 
     def _contents(self) -> JsonObject:
         return self._state.contents
@@ -403,43 +346,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self._state.refresh()
         if self._generation != self._state.generation:
             self._generation = self._state.generation
-            self._algorithm = self._rounds.renew_algorithm()
+            self._rounds.renew_algorithm()
             self._optimizers.begin(self._state)
-
-    def _average_buffers(self) -> None:
-        shard = self._state.buffers_shard()
-        if shard is not None:
-            for arrival in self._rounds.read_all(self._sent, shard, self._terms.is_finite):
-                ReceivedSnapshot(arrival, self._state).merge_buffers(arrival.factor)
-
-    def _merge(self, arrival: Arrival) -> float:
-        if self._control is not None and arrival.published is not None:
-            self._control.observed(self._state.distance(arrival.published.data, 0, None))
-        return self._merge_more(arrival)
-
-    def _mix_more(self, control: ConsensusControl, arrival: Arrival) -> Arrival:
-        """Gossip again at once, as long as the nodes are too far apart."""
-        rounds, distance = 0, self._consensus_distance
-        while control.wants_more(distance, rounds):
-            rounds += 1
-            self._publish_and_ask()
-            more = self._rounds.wait(None, self._merge_more)
-            if more is None:
-                break
-            arrival, distance = more, self._consensus_distance
-        return arrival
-
-    def _merge_more(self, arrival: Arrival) -> float:
-        received = ReceivedSnapshot(arrival, self._state, self._clip)
-        if arrival.takes_over:
-            factor = received.merge(1.0)
-            self._algorithm = self._rounds.renew_algorithm()
-            self._optimizers.is_replaced = self._ranks is None  # all ranks must do alike
-        else:
-            factor = self._algorithm.merge(self._rounds.view, received)
-        self._consensus_distance = received.consensus_distance
-        self._rounds.figures.consensus_distance = self._consensus_distance
-        return factor
 
     @property
     def lr_scale(self) -> float:

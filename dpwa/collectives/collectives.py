@@ -5,41 +5,41 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Barrier, Gather, Join, Operation, Reduce
-from dpwa.collectives.pulling import CollectiveService, PullListener, PullSource
+from dpwa.collectives.pulling import PullListener, PullSource
 from dpwa.collectives.runner import Runner
-from dpwa.collectives.workspace import Called
+from dpwa.collectives.views import GroupMessage
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, UnknownNameError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.node import Node
+from dpwa.node.serving.service import Reply, Service
 from dpwa.policy.group_views import Member
 from dpwa.types import JsonObject
 from dpwa.wire import limits
+from dpwa.wire.collecting import Hello, Pull
 
 Value = TypeVar("Value")
 
 MAX_TAGS = 64
 
 
-class Collectives(Closeable):
+class Collectives(Closeable, Service):
     """The collectives of one node: it serves those of its peers as soon as this is made.
 
     `are_known` tells whether all are peers by now of whom this node was told when it was let in.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        are_known: Callable[[], bool] | None = None,
-    ) -> None:
+    handles = Hello, Pull, *get_args(GroupMessage)
+
+    def __init__(self, node: Node, are_known: Callable[[], bool] | None = None) -> None:
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
-        self._name = node.name
-        self._patience_s = node.config.collective_timeout_s
+        self.name = node.name
+        self._timeout_s = node.config.collective_timeout_s
         self._runtime = node.runtime
         self._are_known = are_known or (lambda: True)
         ranks = tuple(listed.name for listed in node.config.nodes)
@@ -51,19 +51,15 @@ class Collectives(Closeable):
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
         self._called: set[str] = set()  # tags, by this node
-        self._contacts = Contacts(
-            own, names, node.node_handle.tell, self._contact_changed, may_map=may_map
-        )
-        self._listener = PullListener(self._contacts)
-        self._pull_source = PullSource(node.node_handle.wake)
-        self._unthrottled = node.node_handle.unthrottled
-        self._connect = node.node_handle.connect
-        self._service = CollectiveService(
-            self._contacts, self._group, self._groups, self._pull_source, node.upload
-        )
+        self.contacts = Contacts(own, names, node.tx.tell, self._contact_changed, may_map=may_map)
+        self._listener = PullListener(self.contacts)
+        self._pull_source = PullSource(node.rx.wake)
+        self._unthrottled = node.rx.unthrottled
+        self._connect = node.tx.connect
+        self._upload = node.upload
         self._is_closed = False
         self._owner = os.getpid()
-        node.attach(self._service, self._listener)
+        node.attach(self, self._listener)
         finalize(node, self.close)
 
     def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
@@ -73,52 +69,28 @@ class Collectives(Closeable):
             runner.group.admit_at_once()
         return runner
 
-    @property
-    def contacts(self) -> Contacts:
-        return self._contacts
-
     def members(self, tag: str = "") -> tuple[str, ...]:
         return self._runner(tag).group.view.names
 
-    def rank(self) -> int:
-        members = self.members()
-        return members.index(self._name) if self._name in members else 0
-
-    def barrier(self, timeout_s: float | None, tag: str) -> None:
-        self._run(Barrier(), timeout_s, tag)
-
-    def broadcast(self, value: Value, root: str, timeout_s: float | None, tag: str) -> Value:
-        if not self._contacts.knows(root):
-            known = ", ".join(self._contacts.names)
-            raise UnknownNameError(f"no node is named {root!r} (known: {known}) [DPWA-E014]")
-        payload = Payload(value)
-        self._run(Reduce(payload, "sum", root), timeout_s, tag)
-        return payload.result()  # type: ignore[return-value]  # of the structure of the value
-
-    def all_reduce(
-        self, value: Value, op: str, timeout_s: float | None, tag: str
-    ) -> tuple[Value, int]:
-        payload = Payload(value)
-        called = self._run(Reduce(payload, op), timeout_s, tag)
-        return payload.result(), len(called.contributors)  # type: ignore[return-value]
-
-    def all_gather(self, value: object, timeout_s: float | None, tag: str) -> dict[str, object]:
-        gather = Gather(value)
-        self._run(gather, timeout_s, tag)
-        return gather.values
-
-    def join(self, timeout_s: float | None, tag: str) -> None:
-        while self._run(Join(), timeout_s, tag).contributors:
-            pass
+    def run(
+        self, operation: Operation, timeout_s: float | None = None, tag: str = ""
+    ) -> tuple[str, ...]:
+        """Call a collective; return who has contributed to it."""
+        runner = self._runner(tag)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        if not 0 < timeout_s < float("inf"):
+            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
+        with self._unthrottled():
+            return runner.run(operation, timeout_s)
 
     def report(self) -> JsonObject:
         with self._lock:
             runners = dict(self._runners)
         return {
             "members": {tag: list(runner.group.view.names) for tag, runner in runners.items()},
-            "bytes": sum(runner.nbytes for runner in runners.values()),
+            "bytes": sum(runner.space.nbytes for runner in runners.values()),
             "pulled_bytes": self._listener.received_bytes,
-            "served_bytes": self._service.served_bytes,
+            "served_bytes": self._pull_source.served_bytes,
         }
 
     def close(self) -> None:
@@ -131,28 +103,38 @@ class Collectives(Closeable):
             self._is_closed = True
         for runner in self._runners.values():
             runner.group.say_goodbye()
-            runner.close()
+            runner.space.close()
         self._pull_source.clear()
-        self._contacts.close()
+        self.contacts.close()
 
-    def _run(self, operation: Operation, timeout_s: float | None, tag: str) -> Called:
-        runner, patience_s = self._runner(tag), self._timeout_s(timeout_s)
-        with self._unthrottled():
-            return runner.run(operation, patience_s)
+    # What peers say, on the RxThread
 
-    def _timeout_s(self, timeout_s: float | None) -> float:
-        if timeout_s is None:
-            return self._patience_s
-        if not 0 < timeout_s < float("inf"):
-            raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
-        return timeout_s
+    def handle(
+        self,
+        sender: bytes,  # noqa: ARG002
+        message: Hello | Pull | GroupMessage,
+        reply: Reply,
+    ) -> None:
+        if isinstance(message, Hello):
+            self.contacts.hear(message)
+        elif isinstance(message, Pull):
+            self._pull_source.serve(message, self._upload.shared(message.name, reply))
+        elif self.contacts.knows(message.name):
+            group = self._group(message.tag)
+            if group is not None:
+                group.hear(message)
+
+    def tick(self, now: float) -> bool:
+        """Go on with ballots, and with pulls that had to wait."""
+        are_busy = [group.tick(now) for group in self._groups()]
+        return self._pull_source.serve_waiting() or any(are_busy)
 
     def _runner(self, tag: str) -> Runner:
         """Return what runs a tag that this node calls."""
-        require_own_process(self._owner, self._name)  # first: who held the lock is not here
+        require_own_process(self._owner, self.name)  # first: who held the lock is not here
         with self._lock:
             if self._is_closed:
-                raise ClosedError(f"node {self._name!r} is closed [DPWA-E058]")
+                raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
             if len(self._ranks) > limits.MAX_MEMBERS:
                 raise UserError(
                     f"collectives have at most {limits.MAX_MEMBERS} nodes, not {len(self._ranks)}"
@@ -169,8 +151,8 @@ class Collectives(Closeable):
 
     def _add(self, tag: str) -> Runner:
         self._connect(needs_all=True)
-        group = Group(tag, self._ranks, self._contacts, self._runtime, self._are_known)
-        places = self._contacts, self._listener, self._pull_source
+        group = Group(tag, self._ranks, self.contacts, self._runtime, self._are_known)
+        places = self.contacts, self._listener, self._pull_source
         runner = self._runners[tag] = Runner(group, *places, self._runtime, self._groups)
         return runner
 
@@ -236,7 +218,8 @@ class CollectiveCalls:
     @property
     def rank(self) -> int:
         """Place of this node among the members; 0 while it is left behind and alone."""
-        return self.collectives.rank()
+        members, own = self.members, self.collectives.name
+        return members.index(own) if own in members else 0
 
     @property
     def world_size(self) -> int:
@@ -245,7 +228,7 @@ class CollectiveCalls:
 
     def barrier(self, timeout_s: float | None = None, tag: str = "") -> None:
         """Wait until all members are here."""
-        self.collectives.barrier(timeout_s, tag)
+        self.collectives.run(Barrier(), timeout_s, tag)
 
     def broadcast(
         self, value: Value, root: str, timeout_s: float | None = None, tag: str = ""
@@ -254,7 +237,13 @@ class CollectiveCalls:
 
         It must have the same structure, shapes and dtypes everywhere.
         """
-        return self.collectives.broadcast(value, root, timeout_s, tag)
+        contacts = self.collectives.contacts
+        if not contacts.knows(root):
+            known = ", ".join(contacts.names)
+            raise UnknownNameError(f"no node is named {root!r} (known: {known}) [DPWA-E014]")
+        payload = Payload(value)
+        self.collectives.run(Reduce(payload, "sum", root), timeout_s, tag)
+        return payload.result()  # type: ignore[return-value]  # of the structure of the value
 
     def all_reduce(
         self, value: Value, op: str = "sum", timeout_s: float | None = None, tag: str = ""
@@ -270,7 +259,9 @@ class CollectiveCalls:
         Returns:
             The value, and how many nodes have contributed to it: those that have not joined.
         """
-        return self.collectives.all_reduce(value, op, timeout_s, tag)
+        payload = Payload(value)
+        contributors = self.collectives.run(Reduce(payload, op), timeout_s, tag)
+        return payload.result(), len(contributors)  # type: ignore[return-value]
 
     def all_gather(
         self, value: object, timeout_s: float | None = None, tag: str = ""
@@ -283,7 +274,9 @@ class CollectiveCalls:
             timeout_s: how long to wait for the others.
             tag: which order of calls this one belongs to.
         """
-        return self.collectives.all_gather(value, timeout_s, tag)
+        gather = Gather(value)
+        self.collectives.run(gather, timeout_s, tag)
+        return gather.values
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
         """Take part in what the others call without contributing, until all have joined.
@@ -294,4 +287,5 @@ class CollectiveCalls:
             timeout_s: how long to wait for each of their calls.
             tag: which order of calls this one belongs to.
         """
-        self.collectives.join(timeout_s, tag)
+        while self.collectives.run(Join(), timeout_s, tag):
+            pass

@@ -65,7 +65,7 @@ class Contacts(Closeable):
         self.own = own
         self._names = names
         self._may_map = may_map
-        self._tell = tell
+        self.tell = tell
         self._changed = changed
         self._lock = threading.RLock()
         self._contacts: dict[str, _Contact] = {}
@@ -165,9 +165,6 @@ class Contacts(Closeable):
                 self._seen(peer).reads_us is not None for peer in peers
             )
 
-    def tell(self, peer: str, message: Message) -> None:
-        self._tell(peer, message)
-
     # Memory
 
     def share(self) -> bool:
@@ -198,7 +195,7 @@ class Contacts(Closeable):
         """Make memory for a value; return it with the number by which peers find it."""
         with self._lock:
             self._numbers += 1
-            segment = self._segment(_image_name(self._numbers), nbytes)
+            segment = self._segment(f"buffer-{self._numbers}", nbytes)
             return None if segment is None else (self._numbers, segment)
 
     def board_of(self, peer: str, tag: str) -> tuple[bytes, BoardReader] | None:
@@ -207,14 +204,17 @@ class Contacts(Closeable):
         `None` if there is none, or not yet.
         """
         with self._lock:  # a peer that is just introducing itself has a life with its folder
-            memory = self._map_file(peer, _board_name(tag))
+            contact = self._seen(peer)
+            memory = None if contact.files is None else contact.files.map(_board_name(tag))
             if memory is None or memory.nbytes < BOARD_BYTES:
                 return None
-            return self._seen(peer).incarnation, BoardReader(memory)
+            return contact.incarnation, BoardReader(memory)
 
     def image_of(self, peer: str, number: int) -> ByteArray | None:
         """Map a peer's memory for a value; `None` if that cannot be."""
-        return self._map_file(peer, _image_name(number))
+        with self._lock:
+            files = self._seen(peer).files
+            return None if files is None else files.map(f"buffer-{number}")
 
     def close(self) -> None:
         with self._lock:
@@ -253,7 +253,7 @@ class Contacts(Closeable):
             nonce=bytes(NONCE_BYTES) if memory is None else memory.nonce,
             is_mapped=self._seen(peer).is_mapped,
         )
-        self._tell(peer, hello)
+        self.tell(peer, hello)
 
     def _segment(self, name: str, nbytes: int) -> SharedSegment | None:
         with self._lock:
@@ -275,11 +275,6 @@ class Contacts(Closeable):
         except NotMappedError as error:
             log.info("%s: collectives with %s stream: %s", self.own.name, hello.name, error)
 
-    def _map_file(self, peer: str, name: str) -> ByteArray | None:
-        with self._lock:
-            files = self._seen(peer).files
-            return None if files is None else files.map(name)
-
     def _unmap(self, contact: _Contact) -> None:
         contact.folder, contact.reads_us = "", None
         files, contact.files = contact.files, None
@@ -289,7 +284,3 @@ class Contacts(Closeable):
 
 def _board_name(tag: str) -> str:
     return "board-" + hashlib.blake2b(tag.encode(), digest_size=8).hexdigest()
-
-
-def _image_name(number: int) -> str:
-    return f"buffer-{number}"

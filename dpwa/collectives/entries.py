@@ -72,12 +72,19 @@ class Contribution:
         raise ProtocolError("not an entry of a collective")
 
 
+Entries = Mapping[str, Contribution]  # of all members, by name in order of rank
+
+
+def contributors(entries: Entries) -> tuple[str, ...]:
+    return tuple(name for name, entry in entries.items() if entry.contributes)
+
+
 def described(layout: Layout) -> tuple[str, ...]:
     words = (str(tensor).encode() for tensor in layout.tensors[:_DESCRIPTIONS])
     return tuple(word[:_DESCRIPTION_BYTES].decode(errors="ignore") for word in words)
 
 
-def mismatch(entries: Mapping[str, Contribution]) -> str | None:
+def mismatch(entries: Entries) -> str | None:
     """Return in words how two members differ, the same for all members; `None` if none do."""
     contributing = {name: entry for name, entry in entries.items() if entry.contributes}
     first = next(iter(contributing), None)
@@ -127,11 +134,7 @@ def _listed(names: list[str], call: str) -> str:
 
 def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
     """Return the record of a member that is ready: who wants to be let in, as far as it knows."""
-    return bytes(
-        msgpack.packb(
-            [[ask_to_join.name, ask_to_join.incarnation] for ask_to_join in join_requests]
-        )
-    )
+    return bytes(msgpack.packb([[asks.name, asks.incarnation] for asks in join_requests]))
 
 
 def unpack_join_requests(record: bytes) -> tuple[Member, ...]:

@@ -1,270 +1,93 @@
-"""The members that call collectives with one tag, and how far each of them has come.
+"""The members that call collectives with one tag, and how far this node has come with them.
 
-The training thread enters a collective, and waits; the RxThread brings what the others say. Both
-work on this state under its lock, and a node whose training thread is elsewhere still votes.
+What this node does in the collective under way is its `Phase`, and what each `Event` makes of that
+is one table. The training thread calls a collective, and waits; the RxThread brings what the others
+say. Both work on a `Group` under its lock, and a node whose training thread is elsewhere still
+votes.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from enum import Enum, IntEnum
 
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.records import (
+from dpwa.collectives.views import (
     ENTERED,
     NOWHERE,
     READY,
-    EndedCollectives,
+    GroupMessage,
     GroupSender,
+    Key,
     PhaseRecords,
+    ViewDiscovery,
 )
-from dpwa.collectives.views import ViewDiscovery, ViewProgress, Voting
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
-from dpwa.policy.ballots import Decision
+from dpwa.policy.ballots import Ballot, Decision, Stand
 from dpwa.policy.group_views import GroupView, Member, ViewRank, has_precedence
 from dpwa.runtime import Runtime
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
 
-Watcher = Callable[[GroupView], None]
+
+class Phase(IntEnum):
+    """What a node does in the collective that its group is in, or comes to next."""
+
+    OUTSIDE = 0  # nothing: it has left, or the others have gone on without it
+    ASKING = 1  # nothing, and it has asked to be let in again
+    IDLE = 2  # a member, which has not called it yet
+    ENTERED = 3  # it has called it, and said so
+    READY = 4  # it has done its part, and said so: only the word of others is missing
+    VOTING = 5  # it holds a ballot, with the stand that it had: if it was not ready, it never is
 
 
-class GroupState:
-    """The state of one group; every method is called with the lock of the group held."""
+class Event(Enum):
+    """What happens in a group. The first three are of the training thread.
 
-    def __init__(
-        self,
-        tag: str,
-        ranks: Sequence[str],
-        contacts: Contacts,
-        runtime: Runtime,
-    ) -> None:
-        self.own = contacts.own
-        self.ranks = tuple(ranks)
-        # Reentrant: a signal handler may close the node while its thread is in here.
-        self.lock = self.changed = runtime.condition()
-        self.sender = GroupSender(tag, contacts)
-        self.records = PhaseRecords(tag, contacts, self.sender)
-        view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))
-        self.progress = ViewProgress(view, contacts, self.records)
-        self.discovery = ViewDiscovery(contacts, self.sender, self.ranks, runtime)
-        self.voting = Voting(
-            self.own.name, self.progress, self.sender, self.discovery.join_requests, runtime
-        )
-        self.ended = EndedCollectives(self.sender)
-        # was left behind; has heard of a view since then; has asked to be let in
-        self.is_evicted = self.is_answered = self.asks_to_join = False
-        self.exits = self.called = 0  # times outside; the collective that is called next
-        self.decided: dict[int, Decision] = {}  # those that the training thread has not ended yet
-        # has ended a collective in this view; its caller does not know yet that it was left behind
-        # after that; a ballot lets in who asks for it
-        self.has_part = self.is_untold = self.admits_at_once = False
-        # it calls something; messages of others make a group, too, which is of no view until then
-        self.is_used = bool(ranks)
-        self.watchers: list[Watcher] = []
+    They are about the collective that it calls; if that is over already, they are no events.
+    """
 
-    @property
-    def view(self) -> GroupView:
-        return self.progress.view
-
-    @property
-    def number(self) -> int:
-        return self.progress.number
-
-    def leave(self) -> None:
-        """Tell the others that this node takes no part any more, so that nobody waits for it."""
-        if self.is_evicted:
-            return
-        self.voting.leave()
-        self.has_part = False
-        self.step_outside()
-
-    def skip(self) -> None:
-        """Take no notice of what has been decided without this node's calling it."""
-        self.decided.clear()
-        self.called = self.number
-
-    def open_ballot(self, *, expired: bool = False) -> None:
-        """Hold a ballot, unless one is under way."""
-        if self.voting.ballot is None and not self.is_evicted:
-            self.voting.open(expired=expired)
-            self.decide()
-
-    def decide(self) -> None:
-        ballot = self.voting.ballot
-        decision = None if ballot is None else ballot.decision()
-        if ballot is not None and ballot.is_left_behind:
-            self.step_outside()
-        elif decision is not None:
-            self.conclude(decision)
-
-    def conclude(self, decision: Decision) -> None:
-        """End a collective as was decided, and tell who has to know."""
-        after = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
-        outcome = self.sender.outcome(self.progress.key, decision, after)
-        if self.voting.ballot is not None:
-            self.sender.tell_all(self.view.names, outcome)
-        for joiner in decision.joiners:
-            self.sender.tell(joiner.name, outcome)
-        self.ended.add(outcome, self.progress.lives())
-        if self.own.name in decision.lost:
-            self.step_outside()
-        else:
-            self._go_on(decision, after)
-
-    def adopt(self, outcome: CollectiveOutcome, view: GroupView) -> None:
-        """End a collective as others have decided."""
-        self.ended.add(self.sender.in_own_name(outcome), self.progress.lives())
-        if self.own.name in view.names:
-            joiners = tuple(m for m in view.members if m.name not in self.view.names)
-            self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
-        else:
-            self.step_outside()
-
-    def _go_on(self, decision: Decision, view: GroupView) -> None:
-        self.has_part = True
-        self.discovery.let_in(decision.joiners)
-        self.decided[self.number] = decision
-        self._start(view, self.number + 1)
-
-    def enter_view(self, view: GroupView, number: int) -> None:
-        """Take part in a view from this collective on."""
-        self.has_part = self.is_evicted = self.asks_to_join = False
-        self.discovery.forget_views()
-        self._start(view, number)
-        self.skip()
-
-    def _start(self, view: GroupView, number: int) -> None:
-        has_changed = view != self.view
-        self.progress.begin(view, number)
-        self.voting.close()
-        if has_changed:
-            log.info("%s: collectives among %s", self.own.name, ", ".join(view.names))
-            self.discovery.forget_views()
-            for watcher in self.watchers:
-                watcher(view)
-        self.changed.notify_all()
-
-    def step_outside(self) -> None:
-        """Take note that the others go on without this node."""
-        self.voting.close()
-        self.progress.withdraw()
-        self.exits += not self.is_evicted
-        self.is_evicted, self.is_answered = True, False
-        self.is_untold |= self.has_part
-        self.has_part = False
-        self.changed.notify_all()
+    CALLS = "this node calls the collective"
+    HAS_DONE = "it has done its part"
+    ALL_READY = "it knows that all members have"
+    DOUBTS = "a member is missing, or votes, or the time is over"
+    DECIDED = "it is decided how the collective ends, and the node goes on with the next"
+    IS_LEFT = "the node leaves, or the others go on without it"
+    ASKS = "it asks to be let in"
+    IS_LET_IN = "it is let in"
 
 
-class Hearing:
-    """Takes in messages of one group, on the RxThread."""
+_OUTSIDE, _ASKING, _IDLE, _ENTERED, _READY, _VOTING = Phase
+_NO = None  # nothing happens
 
-    def __init__(self, state: GroupState, contacts: Contacts) -> None:
-        self._state = state
-        self._contacts = contacts
-
-    def post(self, post: Post) -> None:
-        """Take in that a member has entered, or is ready."""
-        state = self._state
-        with state.lock:
-            if self._answers_late(post.name, post.incarnation, post.view, post.number):
-                return
-            if post.view == state.view.identity and not state.progress.knows(
-                post.name, post.incarnation
-            ):
-                state.sender.evicted(post.name, state.progress.rank, (post.view, post.number))
-                return
-            posted = Posted(post.number, post.view, post.record)
-            state.records.hear(post.name, post.phase, posted)
-            state.changed.notify_all()
-
-    def vote(self, vote: Vote) -> None:
-        state = self._state
-        with state.lock:
-            if self._answers_late(vote.name, vote.incarnation, vote.view, vote.number):
-                has_left = vote.name in vote.suspects and vote.view == state.view.identity
-                if has_left and state.progress.knows(vote.name, vote.incarnation):
-                    state.open_ballot()  # it has given up since, and will not call the next
-                return
-            if state.is_evicted and vote.view == state.view.identity:
-                state.voting.stay_out(vote)
-            if (vote.view, vote.number) != state.progress.key or state.is_evicted:
-                return  # told again when this node has come so far
-            if not state.progress.knows(vote.name, vote.incarnation):
-                state.sender.evicted(vote.name, state.progress.rank, (vote.view, vote.number))
-                return
-            state.open_ballot()
-            state.voting.hear(vote)
-            state.decide()
-
-    def outcome(self, outcome: CollectiveOutcome) -> None:
-        state = self._state
-        with state.lock:
-            members = tuple(Member(name, life) for name, life in outcome.members)
-            view = GroupView(members, outcome.since)
-            if state.is_evicted:
-                has_left = view == state.view
-                if state.own in members and state.asks_to_join and not has_left:
-                    state.enter_view(view, outcome.since)
-            elif (outcome.view, outcome.number) == state.progress.key:
-                if not state.progress.knows(outcome.name, outcome.incarnation):
-                    return
-                if not state.voting.suspects(outcome.name):
-                    state.adopt(outcome, view)
-
-    def evicted(self, message: Evicted | AskToJoinView) -> None:
-        state = self._state
-        with state.lock:
-            is_of_view = message.name in state.view.names
-            state.is_answered |= state.is_evicted
-            if isinstance(message, Evicted) and is_of_view and not state.is_evicted:
-                key = message.view, message.number
-                if key == state.progress.key and not state.voting.suspects(message.name):
-                    state.step_outside()
-            elif not is_of_view and message.size and not state.is_evicted:
-                theirs = ViewRank(message.size, message.ended, message.first)
-                state.discovery.hear_of_view(message.name, theirs)
-                is_behind = not has_precedence(theirs, state.progress.rank, state.ranks)
-                if isinstance(message, AskToJoinView) and is_behind and state.is_used:
-                    state.sender.evicted(message.name, state.progress.rank)
-
-    def join_request(self, request: AskToJoinView) -> None:
-        state = self._state
-        with state.lock:
-            if request.size:
-                self.evicted(request)
-            elif not state.is_evicted and self._contacts.knows(request.name):
-                member = Member(request.name, request.incarnation)
-                state.discovery.hear_join_request(member)
-                if state.is_used:
-                    self._answer_join_request(member)
-
-    def _answers_late(self, name: str, incarnation: bytes, view: bytes, number: int) -> bool:
-        """Answer a node that is in a collective which has ended here; tell whether it was one."""
-        state = self._state
-        if state.ended.answer(name, incarnation, (view, number), state.progress.rank):
-            return True
-        is_past = number < state.number or (number == state.number and view != state.view.identity)
-        if is_past and not state.is_evicted:
-            state.sender.evicted(name, state.progress.rank, (view, number))
-        return is_past
-
-    def _answer_join_request(self, member: Member) -> None:
-        """Tell a node that wants to be let in of this view, which may have let it in already."""
-        state = self._state
-        state.sender.evicted(member.name, state.progress.rank)
-        is_new_view = state.number == state.view.since
-        if member in state.view.members and is_new_view and not state.voting.suspects(member.name):
-            # It was not told, or has left again: then it takes no notice.
-            state.sender.tell(
-                member.name, state.sender.outcome(NOWHERE, Decision(True), state.view)
-            )
-        if state.admits_at_once:
-            state.open_ballot()
+# fmt: off
+_TABLE: dict[Event, tuple[Phase | None, ...]] = {
+    #                 OUTSIDE  ASKING   IDLE      ENTERED   READY     VOTING
+    Event.CALLS:     (_NO,     _NO,     _ENTERED, _NO,      _NO,      _VOTING),
+    Event.HAS_DONE:  (_NO,     _NO,     _NO,      _READY,   _NO,      _NO),
+    # A ballot that is under way can only decide likewise, and is waited for.
+    Event.ALL_READY: (_NO,     _NO,     _NO,      _NO,      _IDLE,    _NO),
+    Event.DOUBTS:    (_NO,     _NO,     _VOTING,  _VOTING,  _VOTING,  _NO),
+    Event.DECIDED:   (_NO,     _NO,     _IDLE,    _IDLE,    _IDLE,    _IDLE),
+    Event.IS_LEFT:   (_NO,     _NO,     _OUTSIDE, _OUTSIDE, _OUTSIDE, _OUTSIDE),
+    Event.ASKS:      (_ASKING, _ASKING, _NO,      _NO,      _NO,      _NO),
+    Event.IS_LET_IN: (_IDLE,   _IDLE,   _IDLE,    _IDLE,    _IDLE,    _IDLE),
+}
+# fmt: on
 
 
+def after(event: Event, phase: Phase) -> Phase | None:
+    """Return what an event makes of a phase; `None`: nothing happens."""
+    return _TABLE[event][phase]
+
+
+REMEMBERED = 16  # collectives whose outcome is told to whoever asks
+REPEAT_S = 0.1  # between two times that a vote is told
 SEEK_AT_FIRST_EVERY_S = 0.1
 
 
@@ -274,6 +97,8 @@ class Group:
     `ranks` are the names of all nodes in the order of the configuration; none where nodes come and
     go, so that each begins alone and meets the others. `are_known` tells whether this node knows
     yet all others that are there.
+
+    Signals interrupt the training thread, but not among assignments with no call between them.
     """
 
     def __init__(
@@ -286,44 +111,63 @@ class Group:
     ) -> None:
         self.tag = tag
         self.ranks = tuple(ranks)
-        self._are_known = are_known
         self._own = contacts.own
-        self._state = GroupState(tag, ranks, contacts, runtime)
-        self.lock, self.changed = self._state.lock, self._state.changed
-        self.hearing = Hearing(self._state, contacts)
+        self._contacts = contacts
+        self._clock = runtime
+        self._are_known = are_known
+        # Reentrant: a signal handler may close the node while its thread is in here.
+        self.lock = self.changed = runtime.condition()
+        self._sender = GroupSender(tag, contacts)
+        self._records = PhaseRecords(tag, contacts, self._sender)
+        self.discovery = ViewDiscovery(contacts, self._sender, self.ranks, runtime)
+        self._watchers: list[Callable[[GroupView], None]] = []
+
+        # The collective that comes next, or is under way
+        self.view = GroupView(tuple(Member(name) for name in self.ranks) or (self._own,))
+        self.number = 0
+        self.phase = Phase.IDLE
+        self.ballot: Ballot | None = None  # while the phase is VOTING
+        self._posted: dict[int, bytes] = {}  # this node's records, by phase
+        self._lives: dict[str, bytes] = {}  # of members whose life the view does not name
+        self._told_at = 0.0  # when this node told its vote last
+        # What members had called when this one found that the collective may fail: its number, and
+        # the records of those who had entered it, by name. `None`: no ballot was held since this
+        # node has entered.
+        self.calls_at_ballot: tuple[int, dict[str, bytes]] | None = None
+
+        # The collectives before it
+        self.called = 0  # the one that the training thread calls next, or is in
+        self._decided: dict[int, Decision] = {}  # that the training thread has not ended yet
+        # How they ended, the view after each, and the lives of its members
+        self._ended: OrderedDict[Key, tuple[Decision, GroupView, dict[str, bytes]]] = OrderedDict()
+
+        self.exits = 0  # how often it has been outside
+        self.is_answered = False  # it has heard of a view since it was left behind
+        self._has_part = False  # it has ended a collective in this view
+        self._is_untold = False  # was left behind after that, which its caller does not know yet
+        # it calls something; messages of others make a group, too, which is of no view until then
+        self._is_used = bool(ranks)
+        self._admits_at_once = False  # a ballot lets in who asks for it
+        self._work = 0  # how much was done for what stands on views and calls no collectives
         self._is_closed = False
 
     @property
     def is_evicted(self) -> bool:
-        return self._state.is_evicted
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether it has heard of a view since it was left behind."""
-        return self._state.is_answered
-
-    @property
-    def exits(self) -> int:
-        """How often it has been outside."""
-        return self._state.exits
-
-    @property
-    def view(self) -> GroupView:
-        return self._state.progress.view
-
-    @property
-    def number(self) -> int:
-        return self._state.progress.number
-
-    @property
-    def called(self) -> int:
-        """Which collective the training thread calls next, or is in."""
-        return self._state.called
+        return self.phase <= Phase.ASKING
 
     @property
     def has_boards(self) -> bool:
         """Whether members of this host may post records that no message tells of."""
-        return self._state.records.has_boards
+        return self._records.has_boards
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All other nodes that are known, members or not."""
+        return self.discovery.others
+
+    @property
+    def key(self) -> Key:
+        return self.view.identity, self.number
 
     # The training thread
 
@@ -333,128 +177,123 @@ class Group:
         For a node that begins alone: others may be about to call their first one, too.
         """
         with self.lock:
-            self._state.is_used = True
-            if self.ranks or self.number or self.is_evicted or self.is_outranked:
+            self._is_used = True
+            if not self._is_first():
                 return False
-            self._state.discovery.seek(self.view, self._state.progress.rank, SEEK_AT_FIRST_EVERY_S)
-            have_all_asked = self._state.discovery.have_asked_to_join()
+            self.discovery.seek(self.view, self._rank(), SEEK_AT_FIRST_EVERY_S)
+            have_all_asked = self.discovery.have_asked_to_join()
         return not (have_all_asked and self._are_known())
 
     def meet(self) -> None:
         """Let in, before the first collective, who has asked for it by now."""
         with self.lock:
-            is_first = not (self.ranks or self.number or self.is_evicted or self.is_outranked)
-            if is_first and self.join_requests():
-                self._state.open_ballot()
-                self._state.skip()
+            if self._is_first() and self.discovery.join_requests():
+                self._open_ballot()
+                self._skip()
 
     def begin(self) -> None:
         """Make ready for a collective."""
         with self.lock:
-            if self.is_outranked and self._state.called == self.number:
-                had_part = self._state.has_part
+            if self.is_outranked and self.called == self.number:
+                had_part = self._has_part
                 self.leave()
-                self._state.is_untold |= had_part
+                self._is_untold |= had_part
 
     def enter(self, record: bytes) -> None:
         """Say that this node has called the next collective, unless that is over already."""
         with self.lock:
-            if self._state.called < self.number or self.is_evicted:
+            phase = after(Event.CALLS, self.phase)
+            if self.called < self.number or phase is None:
                 return
-            self._state.records.open()
-            self._state.voting.calls = None
-            self._state.progress.has_entered = True
-            if self._state.voting.ballot is None:
-                self._state.progress.post(ENTERED, record)
-            self._state.discovery.seek(self.view, self._state.progress.rank)
+            self._records.open()
+            self.calls_at_ballot, self.phase = None, phase
+            if phase is not Phase.VOTING:
+                self._post(ENTERED, record)
+            self.discovery.seek(self.view, self._rank())
 
     def ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
         with self.lock:
-            if (
-                self._state.voting.ballot is None
-                and self._state.called == self.number
-                and not self.is_evicted
-            ):
-                self._state.progress.is_ready = True
-                self._state.progress.post(READY, record)
-
-    def records(self, phase: int) -> dict[str, bytes]:
-        """Return what members have posted of the collective, by name; this node's too."""
-        with self.lock:
-            return self._state.progress.records(phase)
+            phase = after(Event.HAS_DONE, self.phase)
+            if self.called == self.number and phase is not None:
+                self.phase = phase
+                self._post(READY, record)
 
     def end(self, joiners: Iterable[Member]) -> None:
-        """End a collective of which all members are known to be ready.
-
-        If a ballot is under way, it can only decide likewise, and is to be waited for.
-        """
+        """End a collective of which all members are known to be ready."""
         with self.lock:
-            if (
-                self._state.voting.ballot is None
-                and self._state.called == self.number
-                and not self.is_evicted
-            ):
-                self._state.conclude(Decision(holds=True, joiners=tuple(joiners)))
+            if self.called == self.number and after(Event.ALL_READY, self.phase) is not None:
+                self._conclude(Decision(holds=True, joiners=tuple(joiners)))
 
     @property
     def decision(self) -> Decision | None:
         """What became of the collective that this node has called; `None` if it is not known."""
         with self.lock:
-            if self.is_evicted and self._state.called == self.number:
+            if self.phase <= Phase.ASKING and self.called == self.number:
                 return Decision(holds=False, lost=(self._own.name,))
-            return self._state.decided.get(self._state.called)
-
-    def calls_at_ballot(self) -> tuple[int, dict[str, bytes]] | None:
-        """Return what members had called when this one found that the collective may fail.
-
-        Its number, and the records of those who had entered it, by name; `None`: no ballot was held
-        since this node has entered.
-        """
-        with self.lock:
-            return self._state.voting.calls
-
-    def call_of(self, name: str) -> tuple[int, bytes] | None:
-        """Return which collective a member waits in, and its record; `None` if in none."""
-        with self.lock:
-            record = self._state.progress.records(ENTERED).get(name)
-            return None if record is None else (self.number, record)
+            return self._decided.get(self.called)
 
     def finish(self, number: int) -> None:
         """Go on to the next collective, once, after the decision on this one was taken note of."""
         with self.lock:
-            if self._state.called == number < self.number:
-                self._state.decided.pop(self._state.called, None)
-                self._state.called += 1
+            if self.called == number < self.number:
+                self._decided.pop(self.called, None)
+                self.called += 1
 
     def told(self) -> bool:
         """Return, once, whether this node has lost its part in a view."""
         with self.lock:
-            was_untold, self._state.is_untold = self._state.is_untold, False
+            was_untold, self._is_untold = self._is_untold, False
             return was_untold
 
     def expire(self) -> None:
         """Hold a ballot, as the time of this node is over."""
         with self.lock:
-            if self._state.called == self.number:
-                self._state.open_ballot(expired=True)
+            if self.called == self.number:
+                self._open_ballot(expired=True)
 
     def look_around(self) -> None:
         """Hold a ballot if a member is gone, or has gone on without this node."""
         with self.lock:
-            if (
-                self._state.voting.ballot is not None
-                or self._state.called < self.number
-                or self.is_evicted
-            ):
-                return
-            if any(map(self._state.progress.is_missing, self._state.progress.others)):
-                self._state.open_ballot()
+            may_open = self.called == self.number and after(Event.DOUBTS, self.phase) is not None
+            if may_open and any(map(self._is_missing, self._other_members())):
+                self._open_ballot()
+
+    def call_of(self, name: str) -> tuple[int, bytes] | None:
+        """Return which collective a member waits in, and its record; `None` if in none."""
+        with self.lock:
+            record = self.records(ENTERED).get(name)
+            return None if record is None else (self.number, record)
+
+    def check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"node {self._own.name!r} is closed [DPWA-E058]")
+
+    def ask_to_join(self) -> list[str]:
+        """Ask all who can be reached to be let in; return whom."""
+        with self.lock:
+            phase = after(Event.ASKS, self.phase)
+            if phase is None:
+                return []
+            self.phase = phase
+            self._records.clear()  # its numbers may be ahead of those it will be let in at
+            return self.discovery.ask_to_join()
+
+    def start_alone(self) -> None:
+        """Go on in a view of this node only: there is nobody else."""
+        with self.lock:
+            self.enter_view(GroupView((self._own,), self.number), self.number)
+
+    def join_requests(self) -> tuple[Member, ...]:
+        with self.lock:
+            return self.discovery.join_requests()
+
+    # What stands on views, and calls no collectives
 
     def doubt(self) -> None:
         """Hold a ballot although no collective is under way: somebody does not answer."""
         with self.lock:
-            self._state.open_ballot()
+            self._open_ballot()
 
     def look_out(self) -> bool:
         """Do what a collective does first, for what stands on views and calls no collectives.
@@ -463,13 +302,13 @@ class Group:
         and return whether that was done.
         """
         with self.lock:
-            self._state.is_used = True
-            self._state.skip()
+            self._is_used = True
+            self._skip()
             has_to_leave = self.is_outranked
             if has_to_leave:
                 self.leave()
             elif not self.is_evicted:
-                self._state.discovery.seek(self.view, self._state.progress.rank)
+                self.discovery.seek(self.view, self._rank())
         return has_to_leave
 
     def note_work(self) -> None:
@@ -478,16 +317,19 @@ class Group:
         So who is alone gives up nothing for a newcomer who is alone, too.
         """
         with self.lock:
-            self._state.progress.work += 1
+            self._work += 1
 
     def admit_at_once(self) -> None:
         """Let in by a ballot who asks for it, not only when the next collective ends."""
         with self.lock:
-            self._state.admits_at_once = self._state.is_used = True
+            self._admits_at_once = self._is_used = True
 
-    @property
-    def others(self) -> tuple[str, ...]:
-        return self._state.discovery.others
+    def watch(self, watcher: Callable[[GroupView], None]) -> None:
+        """Have a function told of every view from now on; it is called with the lock held."""
+        with self.lock:
+            self._watchers.append(watcher)
+
+    # Members, and their lives
 
     @property
     def is_outranked(self) -> bool:
@@ -496,28 +338,171 @@ class Group:
         It is looked at again at that moment: what this view has ended meanwhile counts.
         """
         with self.lock:
-            return not self.is_evicted and self._state.discovery.is_outranked(
-                self._state.progress.rank
-            )
+            return not self.is_evicted and self.discovery.is_outranked(self._rank())
 
     def lost(self) -> tuple[str, ...]:
         """Return which members were there, and are not any more."""
         with self.lock:
-            return self._state.progress.lost()
+            return tuple(name for name in self._other_members() if self._is_lost(name))
 
     def is_member(self, name: str, incarnation: bytes) -> bool:
         """Tell whether this life of a node is a member, and this node is one too."""
         with self.lock:
-            return not self.is_evicted and self._state.progress.knows(name, incarnation)
+            return not self.is_evicted and self._knows(name, incarnation)
 
-    def watch(self, watcher: Watcher) -> None:
-        """Have a function told of every view from now on; it is called with the lock held."""
+    def _knows(self, name: str, incarnation: bytes) -> bool:
+        """Tell whether this life of a node is a member; the first one that speaks is."""
+        if name not in self.view.names:
+            return False
+        return (self._life_of(name) or self._lives.setdefault(name, incarnation)) == incarnation
+
+    def _life_of(self, name: str) -> bytes:
+        """Return which life of a node is a member; empty as long as it is not known."""
+        return self.view.incarnation_of(name) or self._lives.get(name, b"")
+
+    def _is_lost(self, name: str) -> bool:
+        return self._contacts.is_lost(name, self._life_of(name))
+
+    def _is_missing(self, name: str) -> bool:
+        """Tell whether a member is gone, or in a collective that comes after this one.
+
+        On its board, what it said of this one can be read for as long as it is not ready in that.
+        If it has sent word, somebody else has stopped before its own was sent to this node, too.
+        """
+        if self._is_lost(name):
+            return True
+        heard = self._records.heard(name, ENTERED)
+        if heard is not None and heard.view == self.view.identity and heard.number > self.number:
+            return True
+        posted = self._on_board(name, READY)
+        return posted is not None and posted.number > self.number
+
+    def _other_members(self) -> list[str]:
+        return [name for name in self.view.names if name != self._own.name]
+
+    def _is_first(self) -> bool:
+        """Tell whether this node begins alone, and has no reason yet to end that."""
+        return not (self.ranks or self.number or self.is_evicted or self.is_outranked)
+
+    def _rank(self) -> ViewRank:
+        """Return what counts of the view when it meets another."""
+        size = len(self.view.names)
+        # Only who is alone counts its work: members would not count the same.
+        ended = self.number + (self._work if size == 1 else 0)
+        return ViewRank(size, ended, self.view.names[0])
+
+    # Records
+
+    def records(self, phase: int) -> dict[str, bytes]:
+        """Return what members have posted of the collective, by name in order of rank."""
         with self.lock:
-            self._state.watchers.append(watcher)
+            found: dict[str, bytes] = {}
+            for name in self.view.names:
+                is_own = name == self._own.name
+                record = self._posted.get(phase) if is_own else self._record(name, phase)
+                if record is not None:
+                    found[name] = record
+            return found
+
+    def contact_changed(self, peer: str) -> None:
+        """Tell a peer that has been met, or has come back, where this node is."""
+        with self.lock:
+            if peer in self.view.names:
+                for phase, record in self._posted.items():
+                    self._records.repeat([peer], self.key, phase, record)
+            self.changed.notify_all()
+
+    def _post(self, phase: int, record: bytes) -> None:
+        self._posted[phase] = record
+        self._records.post(self.view.names, self.key, phase, record)
+
+    def _record(self, name: str, phase: int) -> bytes | None:
+        posted = self._records.heard(name, phase)
+        if posted is None or (posted.view, posted.number) != self.key:
+            posted = self._on_board(name, phase)
+            if posted is None or (posted.view, posted.number) != self.key:
+                return None
+            self._records.hear(name, phase, posted)  # once is enough, as with a message
+        return posted.record
+
+    def _on_board(self, name: str, phase: int) -> Posted | None:
+        posted = self._records.on_board(name, phase)
+        is_member = posted is not None and self._knows(name, self._records.life_of_board(name))
+        return posted if is_member else None
+
+    # Ballots
+
+    def tick(self, now: float) -> bool:
+        """Go on with a ballot; return whether there is one.
+
+        Whoever is silent for too long is suspected, and the vote is told again.
+        """
+        with self.lock:
+            ballot = self.ballot
+            if ballot is None:
+                return False
+            has_changed = ballot.pass_time(now, self.lost(), self.records(ENTERED))
+            if has_changed or now - self._told_at >= REPEAT_S:
+                self._tell_vote(ballot)
+            self._decide()
+            return self.ballot is not None
+
+    def _open_ballot(self, *, expired: bool = False) -> None:
+        """Hold a ballot, unless one is under way; `expired`: as the time of this node is over."""
+        phase = after(Event.DOUBTS, self.phase)
+        if phase is not None:
+            ballot = self._new_ballot(expired=expired)
+            self.phase, self.ballot = phase, ballot
+            self._tell_vote(ballot)
+            self._decide()
+
+    def _new_ballot(self, *, expired: bool) -> Ballot:
+        self.calls_at_ballot = self.number, self.records(ENTERED)
+        has_entered = self.phase in (Phase.ENTERED, Phase.READY)
+        seen, requests = frozenset(self.records(READY)), self.discovery.join_requests()
+        stand = Stand(has_entered, self.phase is Phase.READY, expired, seen, requests)
+        return Ballot(self._own.name, self.view.names, stand, self._clock.now())
+
+    def _suspects(self, name: str) -> bool:
+        """Tell whether a member is taken for lost: what it says of an outcome counts no more."""
+        return self.ballot is not None and name in self.ballot.suspects
+
+    def _decide(self) -> None:
+        ballot = self.ballot
+        decision = None if ballot is None else ballot.decision()
+        if ballot is not None and ballot.is_left_behind:
+            self._step_outside()
+        elif decision is not None:
+            self._conclude(decision)
+
+    def _tell_vote(self, ballot: Ballot) -> None:
+        self._told_at = self._clock.now()
+        self._vote(self.view.names, self.key, ballot)
+
+    def _vote(self, names: Iterable[str], key: Key, ballot: Ballot) -> None:
+        stand, (view, number) = ballot.stand, key
+        vote = self._sender.signed(
+            Vote,
+            view=view,
+            number=number,
+            suspects=tuple(sorted(ballot.suspects)),
+            entered=stand.entered,
+            ready=stand.ready,
+            expired=stand.expired,
+            seen=tuple(sorted(stand.seen)),
+            join_requests=tuple((asks.name, asks.incarnation) for asks in stand.join_requests),
+        )
+        self._sender.tell(names, vote)
+
+    # Going on, and staying behind
 
     def leave(self) -> None:
+        """Tell the others that this node takes no part any more, so that nobody waits for it."""
         with self.lock:
-            self._state.leave()
+            if not self.is_evicted:
+                self._vote_against_itself()
+                self._has_part = False
+                self._step_outside()
 
     def say_goodbye(self) -> None:
         """Tell the members how the last collective has ended: they may not be able to read it.
@@ -527,40 +512,209 @@ class Group:
         with self.lock:
             self._is_closed = True
             self.changed.notify_all()
-            if self._state.ended.last is not None:
-                self._state.sender.tell_all(self.view.names, self._state.ended.last)
+            if self._ended:
+                key, (decision, view, _) = next(reversed(self._ended.items()))
+                self._sender.tell(self.view.names, self._outcome(key, decision, view))
 
-    def check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError(f"node {self._own.name!r} is closed [DPWA-E058]")
+    def enter_view(self, view: GroupView, number: int) -> None:
+        """Take part in a view from this collective on; called with the lock held."""
+        self._has_part = False
+        self.discovery.forget_views()
+        self._start(Event.IS_LET_IN, view, number)
+        self._skip()
 
-    def ask_to_join(self) -> list[str]:
-        """Ask all who can be reached to be let in; return whom."""
+    def _vote_against_itself(self) -> None:
+        ballot = self.ballot or self._new_ballot(expired=False)
+        ballot.suspects.add(self._own.name)
+        self._tell_vote(ballot)
+
+    def _conclude(self, decision: Decision) -> None:
+        """End a collective as was decided, and tell who has to know."""
+        view = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
+        voters = self.view.names if self.ballot is not None else ()
+        told = [*voters, *(joiner.name for joiner in decision.joiners)]
+        if told:
+            self._sender.tell(told, self._outcome(self.key, decision, view))
+        self._go_on(decision, view)
+
+    def _go_on(self, decision: Decision, view: GroupView) -> None:
+        """Go on in the view that has been decided, unless that is without this node."""
+        lives = {name: self._life_of(name) for name in self.view.names}
+        self._ended[self.key] = decision, view, lives
+        if len(self._ended) > REMEMBERED:
+            self._ended.popitem(last=False)
+        if self._own.name in decision.lost or self._own.name not in view.names:
+            self._step_outside()
+            return
+        self._has_part = True
+        self.discovery.let_in(decision.joiners)
+        self._decided[self.number] = decision
+        self._start(Event.DECIDED, view, self.number + 1)
+
+    def _start(self, event: Event, view: GroupView, number: int) -> None:
+        phase, has_changed = after(event, self.phase), view != self.view
+        if phase is None:
+            return
+        if has_changed:
+            self._lives = {name: life for name, life in self._lives.items() if name in view.names}
+            self._records.keep(view.names)
+        self.view, self.number, self._posted = view, number, {}
+        self.phase, self.ballot = phase, None
+        if has_changed:
+            log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
+            self.discovery.forget_views()
+            for watcher in self._watchers:
+                watcher(view)
+        self.changed.notify_all()
+
+    def _step_outside(self) -> None:
+        """Take note that the others go on without this node."""
+        phase = after(Event.IS_LEFT, self.phase)
+        if phase is None:
+            return
+        self.phase, self.ballot, self._posted = phase, None, {}
+        self.exits += 1
+        self.is_answered = False
+        self._is_untold |= self._has_part
+        self._has_part = False
+        self.changed.notify_all()
+
+    def _skip(self) -> None:
+        """Take no notice of what has been decided without this node's calling it."""
+        self._decided.clear()
+        self.called = self.number
+
+    def _outcome(self, key: Key, decision: Decision, view: GroupView) -> CollectiveOutcome:
+        """Return what tells how a collective has ended, and which view comes after it."""
+        return self._sender.signed(
+            CollectiveOutcome,
+            view=key[0],
+            number=key[1],
+            holds=decision.holds,
+            lost=decision.lost,
+            members=tuple((member.name, member.incarnation) for member in view.members),
+            since=view.since,
+        )
+
+    # What others say, on the RxThread
+
+    def hear(self, message: GroupMessage) -> None:
         with self.lock:
-            if not self.is_evicted:
-                return []
-            self._state.asks_to_join = True
-            self._state.records.clear()  # its numbers may be ahead of those it will be let in at
-            return self._state.discovery.ask_to_join()
+            match message:
+                case Post():
+                    self._hear_post(message)
+                case Vote():
+                    self._hear_vote(message)
+                case CollectiveOutcome():
+                    self._hear_outcome(message)
+                case AskToJoinView() if not message.size:
+                    self._hear_join_request(message)
+                case _:
+                    self._hear_of_view(message)
 
-    def start_alone(self) -> None:
-        """Go on in a view of this node only: there is nobody else."""
-        with self.lock:
-            self._state.enter_view(GroupView((self._own,), self.number), self.number)
+    def _hear_post(self, post: Post) -> None:
+        """Take in that a member has entered, or is ready."""
+        if self._answers_late(post):
+            return
+        if post.view == self.view.identity and not self._knows(post.name, post.incarnation):
+            self._tell_evicted(post.name, (post.view, post.number))
+            return
+        self._records.hear(post.name, post.phase, Posted(post.number, post.view, post.record))
+        self.changed.notify_all()
 
-    def join_requests(self) -> tuple[Member, ...]:
-        with self.lock:
-            return self._state.discovery.join_requests()
+    def _hear_vote(self, vote: Vote) -> None:
+        if self._answers_late(vote):
+            has_left = vote.name in vote.suspects and vote.view == self.view.identity
+            if has_left and self._knows(vote.name, vote.incarnation):
+                self._open_ballot()  # it has given up since, and will not call the next
+            return
+        if self.is_evicted and vote.view == self.view.identity:
+            self._stay_out(vote)
+        if (vote.view, vote.number) != self.key or self.is_evicted:
+            return  # told again when this node has come so far
+        if not self._knows(vote.name, vote.incarnation):
+            self._tell_evicted(vote.name, self.key)
+            return
+        self._open_ballot()
+        ballot = self.ballot
+        if ballot is not None:
+            asks = tuple(Member(name, life) for name, life in vote.join_requests)
+            stand = Stand(vote.entered, vote.ready, vote.expired, frozenset(vote.seen), asks)
+            if ballot.hear(vote.name, vote.suspects, stand, self._clock.now()):
+                self._tell_vote(ballot)
+        self._decide()
 
-    def contact_changed(self, peer: str) -> None:
-        """Tell a peer that has been met, or has come back, where this node is."""
-        with self.lock:
-            self._state.progress.repeat(peer)
-            self.changed.notify_all()
+    def _stay_out(self, vote: Vote) -> None:
+        """Tell a member that waits for this node's vote that it takes no part any more."""
+        own = self._own.name
+        if own not in vote.suspects and vote.name not in vote.suspects:
+            stand = Stand(entered=False, ready=False)
+            ballot = Ballot(own, self.view.names, stand, self._clock.now(), {own})
+            self._vote([vote.name], (vote.view, vote.number), ballot)
 
-    def tick(self, now: float) -> bool:
-        """Go on with a ballot; return whether there is one."""
-        with self.lock:
-            self._state.voting.pass_time(now)
-            self._state.decide()
-            return self._state.voting.ballot is not None
+    def _hear_outcome(self, outcome: CollectiveOutcome) -> None:
+        members = tuple(Member(name, life) for name, life in outcome.members)
+        view, name = GroupView(members, outcome.since), outcome.name
+        if self.phase is Phase.ASKING:
+            if self._own in members and view != self.view:
+                self.enter_view(view, outcome.since)
+            return
+        is_it = (outcome.view, outcome.number) == self.key and not self.is_evicted
+        if is_it and self._knows(name, outcome.incarnation) and not self._suspects(name):
+            joiners = tuple(m for m in members if m.name not in self.view.names)
+            self._go_on(Decision(outcome.holds, outcome.lost, joiners), view)
+
+    def _hear_join_request(self, request: AskToJoinView) -> None:
+        """Tell a node that wants to be let in of this view, which may have let it in already."""
+        member = Member(request.name, request.incarnation)
+        if self.is_evicted or not self._contacts.knows(member.name):
+            return
+        self.discovery.hear_join_request(member)
+        if not self._is_used:
+            return
+        self._tell_evicted(member.name)
+        is_new_view = self.number == self.view.since
+        if member in self.view.members and is_new_view and not self._suspects(member.name):
+            # It was not told, or has left again: then it takes no notice.
+            said = self._outcome(NOWHERE, Decision(holds=True), self.view)
+            self._sender.tell([member.name], said)
+        if self._admits_at_once:
+            self._open_ballot()
+
+    def _hear_of_view(self, message: Evicted | AskToJoinView) -> None:
+        """Take in that a node is of a view without this one, or takes this one for left behind."""
+        name, is_of_view = message.name, message.name in self.view.names
+        if self.is_evicted:
+            self.is_answered = True
+        elif is_of_view and isinstance(message, Evicted):
+            if (message.view, message.number) == self.key and not self._suspects(name):
+                self._step_outside()
+        elif not is_of_view and message.size:
+            theirs = ViewRank(message.size, message.ended, message.first)
+            self.discovery.hear_of_view(name, theirs)
+            is_behind = not has_precedence(theirs, self._rank(), self.ranks)
+            if isinstance(message, AskToJoinView) and is_behind and self._is_used:
+                self._tell_evicted(name)
+
+    def _answers_late(self, said: Post | Vote) -> bool:
+        """Answer a node that is in a collective which has ended here; tell whether it was one.
+
+        A process that was not a member of it is told of this view instead.
+        """
+        key = said.view, said.number
+        if key in self._ended:
+            decision, view, lives = self._ended[key]
+            if lives.get(said.name) in (b"", said.incarnation):
+                self._sender.tell([said.name], self._outcome(key, decision, view))
+            else:
+                self._tell_evicted(said.name, key)
+            return True
+        is_past = key[1] < self.number or (key[1] == self.number and key[0] != self.view.identity)
+        if is_past and not self.is_evicted:
+            self._tell_evicted(said.name, key)
+        return is_past
+
+    def _tell_evicted(self, name: str, key: Key = NOWHERE) -> None:
+        """Tell a node that it is not of this view, in which it has spoken of a collective."""
+        rank, (view, number) = asdict(self._rank()), key
+        self._sender.tell([name], self._sender.signed(Evicted, view=view, number=number, **rank))

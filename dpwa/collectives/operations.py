@@ -12,13 +12,15 @@ from dpwa.collectives.entries import (
     INLINE_BYTES,
     JOIN,
     Contribution,
+    Entries,
     PackedObject,
+    contributors,
     described,
     unpack_object,
 )
-from dpwa.collectives.exchange import Exchange, ExchangePlan, PairExchange, ReducedShard, cut
-from dpwa.collectives.pulling import BROUGHT, POLL_S, Offer, PullRequest
-from dpwa.collectives.workspace import PRIVATE, Called, CollectiveWait, Workspace
+from dpwa.collectives.exchange import Exchange, PairExchange, cut
+from dpwa.collectives.pulling import BROUGHT
+from dpwa.collectives.workspace import PRIVATE, CollectiveWait, Workspace
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
 from dpwa.data.reduction import check_reducible, reduce_into
@@ -34,7 +36,7 @@ class Operation:
         """Lay out what this node brings; return what it says of that."""
         raise NotImplementedError
 
-    def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
+    def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
         """Get everything that the result needs; the value of this node is left as it is."""
 
     def undo(self) -> None:
@@ -89,39 +91,40 @@ class Reduce(Operation):
         space.settle()
         is_whole = self._root is None and self._is_for_a_pair(space)
         is_read = self._lay_out(space, is_whole=is_whole)
-        buffers = (
-            (space.buffers[0].number, space.buffers[1].number) if is_read else (PRIVATE, PRIVATE)
-        )
-        buffers = (buffers[0], PRIVATE) if is_whole else buffers
-        return replace(entry, buffers=buffers, is_whole=is_whole and buffers[0] != PRIVATE)
+        brought, reduced = (buffer.number if is_read else PRIVATE for buffer in space.buffers)
+        buffers = brought, PRIVATE if is_whole else reduced
+        return replace(entry, buffers=buffers, is_whole=is_whole and brought != PRIVATE)
 
-    def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
-        sources = self._sources(called)
+    def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
+        present = contributors(entries)
+        sources = present if self._root is None else (self._root,)
         if self._payload.nbytes <= INLINE_BYTES:
-            self._result = self._reduced([called.entries[name].inline for name in sources])
+            self._result = self._reduced([entries[name].inline for name in sources])
             return
-        if sources == (space.own,) == called.contributors:
+        if sources == (space.own,) == present:
             return
-        if all(entry.is_whole for entry in called.entries.values()) and len(sources) == 2:
-            self._exchange = self._pair(space, called)
+        if all(entry.is_whole for entry in entries.values()) and len(sources) == 2:
+            self._exchange = self._pair(space, entries)
             self._exchange.run(wait.look)
             return
-        sides = space.sides(called)
-        far = [name for name, side in sides.items() if side.brought is None]
-        puller = space.puller(wait, far)
-        group = space.group
-        names, present = group.view.names, set(called.contributors)
-        shards = [
-            ReducedShard(pieces, name if name in present else None)
-            for name, pieces in zip(names, self._cut(len(names)), strict=True)
-        ]
-        plan = ExchangePlan(space.own, self._op, sources, shards, sides)
-        reduced = partial(space.pull_source.reduced, group.tag)
-        self._exchange = Exchange(plan, self._payload, self._reduced_image, puller, reduced)
-        try:
+        others = [name for name in present if name != space.own]
+        found = {n: space.find(n, entries[n].buffers, entries[n].nbytes) for n in others}
+        near = {name: (both[0], both[1]) for name, both in found.items() if both is not None}
+        far = [name for name in others if name not in near]
+        owners = [name if name in present else "" for name in space.group.view.names]
+        with space.puller(wait, far) as puller:
+            self._exchange = Exchange(
+                own=space.own,
+                op=self._op,
+                sources=sources,
+                shards=cut(self._payload.layout, self._payload.nbytes, owners),
+                near=near,
+                payload=self._payload,
+                reduced=self._reduced_image,
+                puller=puller,
+                on_reduced=partial(space.pull_source.reduced, space.group.tag),
+            )
             self._exchange.run(wait.look)
-        finally:
-            puller.close()
 
     def complete(self) -> None:
         if self._root == self._own:
@@ -141,18 +144,14 @@ class Reduce(Operation):
         others = [name for name in space.group.view.names if name != space.own]
         return len(others) == 1 and space.contacts.reads_us(others[0])
 
-    def _pair(self, space: Workspace, called: Called) -> PairExchange:
-        names = tuple(called.entries)
-        other = next(name for name in names if name != space.own)
-        found = space.mapped.find(other, called.entries[other].buffers[:1])
-        if found is None or found[0].nbytes < self._payload.nbytes:
+    def _pair(self, space: Workspace, entries: Entries) -> PairExchange:
+        other = next(name for name in entries if name != space.own)
+        nbytes, is_last = self._payload.nbytes, list(entries)[-1] == space.own
+        found = space.find(other, entries[other].buffers[:1], nbytes)
+        if found is None:
             raise ProtocolError(f"the memory of {other} is not to be had")
-        is_last = names[-1] == space.own
-        theirs = found[0][: self._payload.nbytes]
-        return PairExchange(self._payload, self._brought, theirs, self._op, is_last=is_last)
-
-    def _sources(self, called: Called) -> tuple[str, ...]:
-        return called.contributors if self._root is None else (self._root,)
+        theirs = found[0][:nbytes]
+        return PairExchange(self._payload, self._brought, theirs, self._op, is_last)
 
     def _inline(self) -> bytes:
         if self._root not in (None, self._own):
@@ -174,9 +173,6 @@ class Reduce(Operation):
             reduce_into(result[part], theirs, piece.dtype, self._op, by=by)
         return result
 
-    def _cut(self, count: int) -> list[tuple[Piece, ...]]:
-        return cut(self._payload.layout, self._payload.nbytes, count)
-
     def _lay_out(self, space: Workspace, *, is_whole: bool) -> bool:
         """Lay out the value for the others; return whether it is where they can map it.
 
@@ -185,7 +181,7 @@ class Reduce(Operation):
         straight from the value: it is left alone as long as anybody needs it.
         """
         names = space.group.view.names  # once: another thread may change the view
-        shards = [ReducedShard(pieces, None) for pieces in self._cut(len(names))]
+        shards = cut(self._payload.layout, self._payload.nbytes, names)
         own = shards[names.index(space.own)]
         pieces = [
             piece for shard in shards if is_whole or shard is not own for piece in shard.pieces
@@ -203,7 +199,7 @@ class Reduce(Operation):
             self._brought = brought
         shown = {piece.start: self._bytes_of(piece, is_read=is_read) for piece in pieces}
         fault_points.reached("reduce.laid_out")
-        space.show(Offer(shown, self._reduced_image, own.start))
+        space.show(shown, self._reduced_image, own.start)
         return is_read
 
     def _bytes_of(self, piece: Piece, *, is_read: bool) -> ByteArray:
@@ -248,47 +244,42 @@ class Gather(Operation):
         self._packed.copy_into(brought)
         starts = range(0, nbytes, limits.MAX_PULLED_BYTES)
         pieces = {start: brought[start : start + limits.MAX_PULLED_BYTES] for start in starts}
-        space.show(Offer(pieces, brought[:0]))
+        space.show(pieces, brought[:0])
         return Contribution("all_gather", nbytes=nbytes, buffers=(space.buffers[0].number, PRIVATE))
 
-    def exchange(self, space: Workspace, called: Called, wait: CollectiveWait) -> None:
+    def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
         far: list[str] = []
         self._found = {}
-        for name in called.contributors:
-            entry = called.entries[name]
+        for name in contributors(entries):
+            entry = entries[name]
             place = self._found[name] = np.empty(entry.nbytes, np.uint8)
             if entry.nbytes <= INLINE_BYTES:
                 place[:] = np.frombuffer(_whole(entry), np.uint8)
             elif name == space.own:
                 self._packed.copy_into(place)
             else:
-                found = space.mapped.find(name, entry.buffers[:1])
+                found = space.find(name, entry.buffers[:1], entry.nbytes)
                 if found is None:
                     far.append(name)
-                elif found[0].nbytes < entry.nbytes:
-                    raise ProtocolError(f"the memory of {name} is smaller than its value")
                 else:
                     place[:] = found[0][: entry.nbytes]
         if far:
-            self._pull(space, called, wait, far)
+            with space.puller(wait, far) as puller:
+                for name in far:
+                    puller.request(name, BROUGHT, 0, entries[name].nbytes)
+                puller.start()
+                for request, data in puller.arrivals(wait.look):
+                    self._found[request.peer][request.start : request.stop] = data
 
     def complete(self) -> None:
         self.values = {name: unpack_object(data) for name, data in self._found.items()}
 
-    def _pull(self, space: Workspace, called: Called, wait: CollectiveWait, far: list[str]) -> None:
-        puller = space.puller(wait, far)
-        for name in far:
-            nbytes = called.entries[name].nbytes
-            for start in range(0, nbytes, limits.MAX_PULLED_BYTES):
-                stop = min(start + limits.MAX_PULLED_BYTES, nbytes)
-                puller.request(PullRequest(name, BROUGHT, start, stop))
-        puller.start()
-        try:
-            while puller.missing:
-                wait.look()
-                arrived = puller.take(POLL_S)
-                if arrived is not None:
-                    request = arrived.request
-                    self._found[request.peer][request.start : request.stop] = arrived.data
-        finally:
-            puller.close()
+    def _pull(
+        self, space: Workspace, entries: Entries, wait: CollectiveWait, far: list[str]
+    ) -> None:
+        with space.puller(wait, far) as puller:
+            for name in far:
+                puller.request(name, BROUGHT, 0, entries[name].nbytes)
+            puller.start()
+            for request, data in puller.arrivals(wait.look):
+                self._found[request.peer][request.start : request.stop] = data

@@ -1,6 +1,7 @@
 """Bytes of other members' images, over the network, a bounded number of pieces at once.
 
-`CollectiveService` is the RxThread's side: it takes in what members say, and serves their pulls.
+Whoever wants them has a `Puller`, and the node a `PullListener` that hands out what comes, on its
+TxThread. `PullSource` is the other end: it serves the pulls of others, on the RxThread.
 """
 
 from __future__ import annotations
@@ -8,38 +9,28 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.group import Group
-from dpwa.collectives.records import Key
+from dpwa.collectives.views import Key
 from dpwa.data.segments import ByteArray
-from dpwa.node.serving.service import Listener, Reply, Service
-from dpwa.node.serving.upload import Upload
+from dpwa.lifecycle import Closeable
+from dpwa.node.serving.service import Listener, Reply
 from dpwa.types import Frame
 from dpwa.wire import limits
-from dpwa.wire.collecting import (
-    AskToJoinView,
-    CollectiveOutcome,
-    Evicted,
-    Hello,
-    Post,
-    Pull,
-    PulledPiece,
-    Vote,
-)
+from dpwa.wire.collecting import Pull, PulledPiece
 
 POLL_S = 0.02  # at least so often whoever waits for pieces looks for events
 PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
+BROUGHT, REDUCED = 0, 1  # areas that can be pulled
 
 
-@dataclass(frozen=True)
-class PullRequest:
+class PullRequest(NamedTuple):
     """The bytes from `start` to `stop` of an area, asked of a peer."""
 
     peer: str
@@ -48,10 +39,7 @@ class PullRequest:
     stop: int
 
 
-@dataclass(frozen=True)
-class Arrived:
-    request: PullRequest
-    data: ByteArray
+Arrivals = SimpleQueue[tuple[PullRequest, ByteArray]]
 
 
 @dataclass
@@ -69,7 +57,7 @@ class PullListener(Listener):
         self._contacts = contacts
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        self._asked: dict[int, tuple[PullRequest, SimpleQueue[Arrived]]] = {}
+        self._asked: dict[int, tuple[PullRequest, Arrivals]] = {}
         self.received_bytes = 0
 
     def link_changed(self, peer: str, *, is_up: bool) -> None:
@@ -84,21 +72,18 @@ class PullListener(Listener):
             asked = self._asked.pop(message.request, None)
         if asked is None:
             return
-        request, arrived = asked
+        request, arrivals = asked
         data = np.frombuffer(payload, np.uint8)
-        if (peer, message.start, data.nbytes) == (
-            request.peer,
-            request.start,
-            request.stop - request.start,
-        ):
+        expected = request.peer, request.start, request.stop - request.start
+        if (peer, message.start, data.nbytes) == expected:
             self.received_bytes += data.nbytes
-            arrived.put(Arrived(request, data))
+            arrivals.put((request, data))
 
-    def ask(self, request: PullRequest, arrived: SimpleQueue[Arrived]) -> int:
-        """Return a number for a request, whose answer goes into `arrived`."""
+    def ask(self, request: PullRequest, arrivals: Arrivals) -> int:
+        """Return a number for a request, whose answer goes into `arrivals`."""
         number = next(self._numbers)
         with self._lock:
-            self._asked[number] = request, arrived
+            self._asked[number] = request, arrivals
         return number
 
     def forget(self, numbers: set[int]) -> None:
@@ -108,52 +93,58 @@ class PullListener(Listener):
                 self._asked.pop(number, None)
 
 
-class Puller:
+class Puller(Closeable):
     """The pulls of one collective."""
 
     def __init__(
         self,
         listener: PullListener,
         contacts: Contacts,
-        arrived: SimpleQueue[Arrived],
+        arrivals: Arrivals,
         header: dict[str, Any],  # fields that all its pulls have in common
     ) -> None:
         self._listener = listener
         self._contacts = contacts
+        self._arrivals = arrivals
         self._header = header
-        self._lanes: dict[str, _PeerQueue] = {}
-        self._arrived = arrived
+        self._queues: dict[str, _PeerQueue] = {}
         self._numbers: set[int] = set()
-        self.missing = 0
+        self._missing = 0
 
-    def request(self, request: PullRequest) -> None:
-        """Ask for a piece, as soon as there is room."""
-        self._lanes.setdefault(request.peer, _PeerQueue()).waiting.append(request)
-        self.missing += 1
+    def request(self, peer: str, area: int, start: int, stop: int) -> None:
+        """Ask for bytes, in pieces, as soon as there is room."""
+        waiting = self._queues.setdefault(peer, _PeerQueue()).waiting
+        for first in range(start, stop, limits.MAX_PULLED_BYTES):
+            last = min(first + limits.MAX_PULLED_BYTES, stop)
+            waiting.append(PullRequest(peer, area, first, last))
+            self._missing += 1
 
     def start(self) -> None:
-        for lane in self._lanes.values():
-            self._fill(lane)
+        for queue in self._queues.values():
+            self._fill(queue)
 
-    def take(self, timeout_s: float) -> Arrived | None:
-        try:
-            arrived = self._arrived.get(timeout=timeout_s)
-        except Empty:
-            return None
-        self.missing -= 1
-        lane = self._lanes[arrived.request.peer]
-        lane.under_way -= 1
-        self._fill(lane)
-        return arrived
+    def arrivals(self, look: Callable[[], None]) -> Iterator[tuple[PullRequest, ByteArray]]:
+        """Yield all pieces as they come; `look` is called now and then, and may raise to end it."""
+        while self._missing:
+            look()
+            try:
+                request, data = self._arrivals.get(timeout=POLL_S)
+            except Empty:
+                continue
+            self._missing -= 1
+            queue = self._queues[request.peer]
+            queue.under_way -= 1
+            self._fill(queue)
+            yield request, data
 
     def close(self) -> None:
         self._listener.forget(self._numbers)
 
-    def _fill(self, lane: _PeerQueue) -> None:
-        while lane.waiting and lane.under_way < PIECES_UNDER_WAY:
-            request = lane.waiting.popleft()
-            lane.under_way += 1
-            number = self._listener.ask(request, self._arrived)
+    def _fill(self, queue: _PeerQueue) -> None:
+        while queue.waiting and queue.under_way < PIECES_UNDER_WAY:
+            request = queue.waiting.popleft()
+            queue.under_way += 1
+            number = self._listener.ask(request, self._arrivals)
             self._numbers.add(number)
             fields = {"area": request.area, "start": request.start, "stop": request.stop}
             self._contacts.tell(
@@ -161,28 +152,12 @@ class Puller:
             )
 
 
-BROUGHT, REDUCED = 0, 1  # areas that can be pulled
-
-FindGroup = Callable[[str], Group | None]
-AllGroups = Callable[[], Iterable[Group]]
-
-
-@dataclass(frozen=True)
-class Offer:
-    """What a node offers to members of other hosts."""
-
-    brought: Mapping[int, ByteArray]  # pieces of its value, by their first byte
-    reduced: ByteArray  # where its shard is reduced
-    start: int = 0  # first byte of that shard
-
-
 @dataclass
 class _Shown:
     """What members may pull: pieces of a value, and of the shard that is being reduced."""
 
-    view: bytes
-    number: int
-    brought: Mapping[int, ByteArray]
+    key: Key
+    brought: Mapping[int, ByteArray]  # pieces of the value, by their first byte
     reduced: ByteArray
     start: int  # of the shard
     reduced_to: int = 0
@@ -212,11 +187,16 @@ class PullSource:
         self._wake = wake
         self._lock = threading.RLock()
         self._shown: dict[str, _Shown] = {}
-        self.awaited = False  # whether somebody waits for what is being reduced
+        self._waiting: list[tuple[Pull, Reply]] = []  # of the RxThread
+        self._is_awaited = False  # somebody may wait for what is being reduced
+        self.served_bytes = 0
 
-    def show(self, tag: str, key: Key, offer: Offer) -> None:
+    def show(
+        self, tag: str, key: Key, brought: Mapping[int, ByteArray], reduced: ByteArray, start: int
+    ) -> None:
+        """Offer pieces of a value, and of the shard that is reduced, which begins at `start`."""
         with self._lock:
-            self._shown[tag] = _Shown(*key, offer.brought, offer.reduced, offer.start)
+            self._shown[tag] = _Shown(key, brought, reduced, start)
 
     def reduced(self, tag: str, stop: int) -> None:
         """Let them pull what has been reduced: from the start of the shard to `stop`."""
@@ -224,15 +204,8 @@ class PullSource:
             shown = self._shown.get(tag)  # none once the node was closed
             if shown is not None:
                 shown.reduced_to = stop
-        if self.awaited:
+        if self._is_awaited:
             self._wake()
-
-    def find(self, pull: Pull) -> _Shown | None:
-        """Return what is asked for; `None` if the collective is not the one under way."""
-        with self._lock:
-            shown = self._shown.get(pull.tag)
-            is_it = shown is not None and (shown.view, shown.number) == (pull.view, pull.number)
-            return shown if is_it else None
 
     def hide(self, tag: str) -> None:
         """Show nothing of a group any more: its value belongs to the user again."""
@@ -243,72 +216,13 @@ class PullSource:
         with self._lock:
             self._shown.clear()
 
-
-class CollectiveService(Service):
-    """Answers what members of the groups of a node send."""
-
-    handles = (Hello, Post, Vote, CollectiveOutcome, Evicted, AskToJoinView, Pull)
-
-    def __init__(
-        self,
-        contacts: Contacts,
-        find_group: FindGroup,
-        groups: AllGroups,
-        pull_source: PullSource,
-        upload: Upload,
-    ) -> None:
-        self._contacts = contacts
-        self._find = find_group
-        self._groups = groups
-        self._pull_source = pull_source
-        self._upload = upload
-        self._waiting: list[tuple[Pull, Reply]] = []
-        self.served_bytes = 0
-
-    def handle(
-        self,
-        sender: bytes,  # noqa: ARG002
-        message: Hello | Post | Vote | CollectiveOutcome | Evicted | AskToJoinView | Pull,
-        reply: Reply,
-    ) -> None:
-        if isinstance(message, Hello):
-            self._contacts.hear(message)
-        elif isinstance(message, Pull):
-            self._serve(message, self._upload.shared(message.name, reply))
-        else:
-            is_peer = self._contacts.knows(message.name)
-            group = self._find(message.tag) if is_peer else None
-            if group is not None:
-                self._hear(group, message)
-
-    def tick(self, now: float) -> bool:
-        """Go on with ballots, and with pulls that had to wait."""
-        busy = [group.tick(now) for group in self._groups()]
-        waiting, self._waiting = self._waiting, []
-        for pull, reply in waiting:
-            self._serve(pull, reply)
-        self._pull_source.awaited = bool(self._waiting)
-        return any(busy) or bool(self._waiting)
-
-    def _hear(
-        self, group: Group, message: Post | Vote | CollectiveOutcome | Evicted | AskToJoinView
-    ) -> None:
-        match message:
-            case Post():
-                group.hearing.post(message)
-            case Vote():
-                group.hearing.vote(message)
-            case CollectiveOutcome():
-                group.hearing.outcome(message)
-            case Evicted():
-                group.hearing.evicted(message)
-            case AskToJoinView():
-                group.hearing.join_request(message)
-
-    def _serve(self, pull: Pull, reply: Reply) -> None:
-        shown = self._pull_source.find(pull)
-        if shown is None or not shown.allows(pull):
+    def serve(self, pull: Pull, reply: Reply) -> None:
+        """Answer a pull, or keep it until its bytes are there; called on the RxThread."""
+        with self._lock:
+            shown = self._shown.get(pull.tag)
+        if shown is None or shown.key != (pull.view, pull.number) or not shown.allows(pull):
             return  # of a collective that is over: a ballot tells
+        self._is_awaited = True  # before it looks: what is reduced meanwhile wakes this thread
         is_sent, data = False, shown.find(pull)
         if data is not None:
             piece = PulledPiece.model_construct(request=pull.request, start=pull.start)
@@ -316,4 +230,11 @@ class CollectiveService(Service):
             self.served_bytes += data.nbytes * is_sent
         if not is_sent and len(self._waiting) < limits.MAX_WAITING_PULLS:
             self._waiting.append((pull, reply))
-            self._pull_source.awaited = True
+
+    def serve_waiting(self) -> bool:
+        """Go on with pulls that had to wait; return whether there are any left."""
+        waiting, self._waiting = self._waiting, []
+        for pull, reply in waiting:
+            self.serve(pull, reply)
+        self._is_awaited = bool(self._waiting)
+        return self._is_awaited

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from dpwa import fault_points
 from dpwa.clock import Deadline
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.entries import (
     Contribution,
+    Entries,
     calls_in_words,
+    contributors,
     mismatch,
     pack_join_requests,
     unpack_join_requests,
@@ -19,15 +20,8 @@ from dpwa.collectives.entries import (
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Operation
 from dpwa.collectives.pulling import PullListener, PullSource
-from dpwa.collectives.records import ENTERED, READY
-from dpwa.collectives.workspace import (
-    Called,
-    CollectiveWait,
-    DecidedError,
-    MappedBuffers,
-    StagingBuffer,
-    Workspace,
-)
+from dpwa.collectives.views import ENTERED, READY
+from dpwa.collectives.workspace import CollectiveWait, DecidedError, Workspace
 from dpwa.errors import (
     CollectiveError,
     CollectiveTimeoutError,
@@ -37,9 +31,7 @@ from dpwa.errors import (
     PeerLost,
     UserError,
 )
-from dpwa.lifecycle import Closeable
 from dpwa.policy.ballots import Decision
-from dpwa.policy.group_views import Member
 from dpwa.runtime import CallLock, Runtime
 
 ASK_EVERY_S = 0.2
@@ -51,14 +43,7 @@ class _EvictedError(Exception):
     """This node has no part in what the others do."""
 
 
-@dataclass
-class _Progress:
-    called: Called | None = None
-    differs: str | None = None
-    joiners: set[Member] = field(default_factory=set)
-
-
-class Runner(Closeable):
+class Runner:
     """The collectives of one group, one after the other.
 
     `groups` returns those of all tags, to say what members wait in instead.
@@ -79,18 +64,13 @@ class Runner(Closeable):
         self._groups = groups
         self._call_lock = runtime.call_lock()  # one at a time
         self._inside: int | None = None  # the collective it is in, or was when an interrupt came
-        self._buffers = StagingBuffer(contacts), StagingBuffer(contacts)
-        mapped = MappedBuffers(contacts)
-        self._space = Workspace(
-            group, contacts, listener, pull_source, self._buffers, mapped, runtime
-        )
+        # what all have called in it, once that is known, and how that differs
+        self._entries: Entries | None = None
+        self._mismatch: str | None = None
+        self.space = Workspace(group, contacts, listener, pull_source, runtime)
 
-    @property
-    def nbytes(self) -> int:
-        return sum(buffer.nbytes for buffer in self._buffers)
-
-    def run(self, operation: Operation, timeout_s: float) -> Called:
-        """Take part; return what all members have called.
+    def run(self, operation: Operation, timeout_s: float) -> tuple[str, ...]:
+        """Take part; return who has contributed.
 
         Raises:
             MismatchError: members have called different things.
@@ -106,7 +86,11 @@ class Runner(Closeable):
             while True:
                 self.group.begin()
                 if self.group.told():
-                    raise LeftBehindError((self._own,), self._left_behind())
+                    raise LeftBehindError(
+                        (self._own,),
+                        f"the others have gone on without {self._own}, which they had not heard of "
+                        "for too long; its next collective waits to be let in again [DPWA-E240]",
+                    )
                 if self.group.is_evicted:
                     self._get_in(deadline, timeout_s)
                     # Or who was let in late would take those who let it in for late.
@@ -135,16 +119,14 @@ class Runner(Closeable):
             )
         return self._call_lock
 
-    def close(self) -> None:
-        for buffer in self._buffers:
-            buffer.close()
-
-    def _attempt(self, operation: Operation, deadline: Deadline, timeout_s: float) -> Called:
-        progress = _Progress()
+    def _attempt(
+        self, operation: Operation, deadline: Deadline, timeout_s: float
+    ) -> tuple[str, ...]:
+        self._entries, self._mismatch = None, None
         wait = CollectiveWait(self.group, self._runtime, deadline)
         self._inside = self.group.called
         try:
-            decision = self._take_part(operation, wait, progress)
+            decision = self._take_part(operation, wait)
         except BaseException as error:
             ended = self._give_up()
             if ended is not None and ended.holds:
@@ -158,7 +140,7 @@ class Runner(Closeable):
                 ) from None
             raise
         self._finish()
-        return self._end(operation, progress, decision, timeout_s)
+        return self._end(operation, decision, timeout_s)
 
     def _give_up(self) -> Decision | None:
         """Let nobody wait for this node in the collective that it is in; return how that ended."""
@@ -170,50 +152,45 @@ class Runner(Closeable):
         return decision
 
     def _finish(self) -> None:
-        self._space.pull_source.hide(self.group.tag)
+        self.space.pull_source.hide(self.group.tag)
         if self._inside is not None:
             self.group.finish(self._inside)
             self._inside = None
 
-    def _take_part(
-        self, operation: Operation, wait: CollectiveWait, progress: _Progress
-    ) -> Decision:
+    def _take_part(self, operation: Operation, wait: CollectiveWait) -> Decision:
         group = self.group
         try:
             fault_points.reached("collective.called")
-            group.enter(operation.enter(self._space).pack())
+            group.enter(operation.enter(self.space).pack())
             fault_points.reached("collective.entered")
             records = wait.collect(ENTERED)
             fault_points.reached("collective.met")
             entries = {name: Contribution.unpack(record) for name, record in records.items()}
-            progress.called = Called(entries)
-            self._space.mapped.keep(tuple(entries))
-            progress.differs = mismatch(entries)
-            if progress.differs is None:
-                operation.exchange(self._space, progress.called, wait)
+            self._entries = entries
+            self.space.keep(entries)
+            self._mismatch = mismatch(entries)
+            if self._mismatch is None:
+                operation.exchange(self.space, entries, wait)
             fault_points.reached("collective.exchanged")
             group.ready(pack_join_requests(group.join_requests()))
             fault_points.reached("collective.ready")
-            for record in wait.collect(READY).values():
-                progress.joiners.update(unpack_join_requests(record))
-            group.end(progress.joiners)
+            ready = wait.collect(READY).values()
+            group.end({joiner for record in ready for joiner in unpack_join_requests(record)})
             fault_points.reached("collective.ended")
-            return wait.decision()
+            return wait.wait(lambda: None)  # until it is over
         except DecidedError as over:
             return over.decision
 
-    def _end(
-        self, operation: Operation, progress: _Progress, decision: Decision, timeout_s: float
-    ) -> Called:
+    def _end(self, operation: Operation, decision: Decision, timeout_s: float) -> tuple[str, ...]:
         if not decision.holds:
             operation.undo()
         if self._own in decision.lost:
             raise _EvictedError
-        called = progress.called
-        if not decision.holds or called is None:
+        entries = self._entries
+        if not decision.holds or entries is None:
             raise self._failure(decision, timeout_s)
-        if progress.differs is not None:
-            raise MismatchError(progress.differs)
+        if self._mismatch is not None:
+            raise MismatchError(self._mismatch)
         try:
             operation.complete()
         except KeyboardInterrupt:
@@ -221,7 +198,7 @@ class Runner(Closeable):
             raise
         except PeerError as error:
             raise CollectiveError(f"a member has sent nonsense: {error} [DPWA-E148]") from None
-        return called
+        return contributors(entries)
 
     def _failure(self, decision: Decision, timeout_s: float) -> Exception:
         lost, calls = ", ".join(decision.lost), self._calls_in_words(decision)
@@ -236,7 +213,7 @@ class Runner(Closeable):
 
     def _calls_in_words(self, decision: Decision) -> str:
         """Say who was in which call when the collective failed, as far as this node knows."""
-        known = self.group.calls_at_ballot()
+        known = self.group.calls_at_ballot
         if known is None:
             return ""
         number, records = known
@@ -292,12 +269,6 @@ class Runner(Closeable):
                     f"{own} was not let in again, and no other node can be reached now, {bound}"
                     " [DPWA-E167]",
                 )
-
-    def _left_behind(self) -> str:
-        return (
-            f"the others have gone on without {self._own}, which they had not heard of for too "
-            "long; its next collective waits to be let in again [DPWA-E240]"
-        )
 
 
 def _call(number: int, record: bytes) -> str:

@@ -1,23 +1,20 @@
-"""What operations of a group work with, and what its members have called."""
+"""What operations of a group work with: waiting for members, memory for values, pulls."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 import numpy as np
 
 from dpwa.clock import Clock, Deadline
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.entries import Contribution
-from dpwa.collectives.exchange import Side
 from dpwa.collectives.group import Group
-from dpwa.collectives.pulling import Offer, Puller, PullListener, PullSource
+from dpwa.collectives.pulling import Puller, PullListener, PullSource
 from dpwa.data.segments import ByteArray, SharedSegment
 from dpwa.errors import ProtocolError
-from dpwa.lifecycle import uninterrupted
+from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.policy.ballots import Decision
 from dpwa.runtime import Runtime
 
@@ -48,20 +45,13 @@ class CollectiveWait:
 
     def collect(self, phase: int) -> dict[str, bytes]:
         """Return the records of all members, by name in order of rank, or raise DecidedError."""
-        names = self._group.view.names
 
         def complete() -> dict[str, bytes] | None:
             records = self._group.records(phase)
             return records if len(records) == len(names) else None
 
-        records = self.wait(complete)
-        return {name: records[name] for name in names}
-
-    def decision(self) -> Decision:
-        try:
-            return self.wait(lambda: None)
-        except DecidedError as over:
-            return over.decision
+        names = self._group.view.names
+        return self.wait(complete)
 
     def wait(self, check: Callable[[], T | None]) -> T:
         """Return the first value of `check` that is not `None`, or raise DecidedError."""
@@ -149,71 +139,41 @@ class StagingBuffer:
         self._data = np.empty(0, np.uint8)
 
 
-class MappedBuffers:
-    """Buffers of peers on this host, mapped once."""
-
-    def __init__(self, contacts: Contacts) -> None:
-        self._contacts = contacts
-        self._mapped: dict[tuple[str, bytes], dict[int, ByteArray]] = {}
-
-    def find(self, peer: str, numbers: tuple[int, ...]) -> tuple[ByteArray, ...] | None:
-        """Return a peer's buffers, read-only; `None` if any of them must be streamed.
-
-        What else was mapped of this peer is let go.
-        """
-        life = self._contacts.incarnation(peer)
-        known = self._mapped.get((peer, life), {})
-        found: dict[int, ByteArray] = {}
-        for number in numbers:
-            memory = known.get(number)
-            if memory is None and number != PRIVATE:
-                memory = self._contacts.image_of(peer, number)
-            if memory is None:
-                return None
-            found[number] = memory
-        self._mapped[peer, life] = found
-        return tuple(found[number] for number in numbers)
-
-    def keep(self, names: tuple[str, ...]) -> None:
-        """Let go of the buffers of all but these peers, and of former lives of theirs."""
-        self._mapped = {
-            (name, life): buffers
-            for (name, life), buffers in self._mapped.items()
-            if name in names and life == self._contacts.incarnation(name)
-        }
-
-
 SETTLE_S = 0.2
 SETTLE_POLL_S = 0.001
 
 
-@dataclass(frozen=True)
-class Called:
-    """What the members of a collective have called."""
-
-    entries: Mapping[str, Contribution]  # of all members, by name in order of rank
-
-    @property
-    def contributors(self) -> tuple[str, ...]:
-        return tuple(name for name, entry in self.entries.items() if entry.contributes)
-
-
-@dataclass(frozen=True)
-class Workspace:
+class Workspace(Closeable):
     """What operations of a group work with."""
 
-    group: Group
-    contacts: Contacts
-    listener: PullListener
-    pull_source: PullSource
-    # for what this node brings, and for what it reduces
-    buffers: tuple[StagingBuffer, StagingBuffer]
-    mapped: MappedBuffers  # those of peers on this host
-    runtime: Runtime
+    def __init__(
+        self,
+        group: Group,
+        contacts: Contacts,
+        listener: PullListener,
+        pull_source: PullSource,
+        runtime: Runtime,
+    ) -> None:
+        self.group = group
+        self.contacts = contacts
+        self.own = contacts.own.name
+        self.pull_source = pull_source
+        # for what this node brings, and for what it reduces
+        self.buffers = StagingBuffer(contacts), StagingBuffer(contacts)
+        self._listener = listener
+        self._runtime = runtime
+        # Buffers of peers on this host, mapped once, by name and life, and by number
+        self._mapped: dict[tuple[str, bytes], dict[int, ByteArray]] = {}
 
     @property
-    def own(self) -> str:
-        return self.contacts.own.name
+    def nbytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self.buffers)
+
+    def close(self) -> None:
+        for buffer in self.buffers:
+            buffer.close()
+
+    # Memory of this node
 
     def settle(self) -> None:
         """Let members on this host map its memory, before a large value is laid out for them.
@@ -223,47 +183,64 @@ class Workspace:
         if not self.contacts.share():
             return
         others = [name for name in self.group.view.names if name != self.own]
-        runtime = self.runtime
-        end = runtime.now() + SETTLE_S
-        while not self.contacts.are_settled(others) and runtime.now() < end:
-            runtime.sleep(SETTLE_POLL_S)
+        end = Deadline(self._runtime, SETTLE_S)
+        while not self.contacts.are_settled(others) and not end.expired():
+            self._runtime.sleep(SETTLE_POLL_S)
 
     def room(self, brought: int, reduced: int) -> tuple[ByteArray, ByteArray]:
         view = self.group.view.identity
         first, second = self.buffers
         return first.make_room(view, brought), second.make_room(view, reduced)
 
-    def show(self, offer: Offer) -> None:
-        group = self.group
-        self.pull_source.show(group.tag, (group.view.identity, group.number), offer)
+    def show(self, brought: Mapping[int, ByteArray], reduced: ByteArray, start: int = 0) -> None:
+        """Offer to members of other hosts what this node brings, and its shard as it is reduced."""
+        self.pull_source.show(self.group.tag, self.group.key, brought, reduced, start)
 
     def is_read(self) -> bool:
         """Tell whether a member reads this node's memory."""
         names = self.group.view.names
         return any(self.contacts.reads_us(name) for name in names if name != self.own)
 
-    def sides(self, called: Called) -> dict[str, Side]:
-        """Map the buffers of all contributors on this host."""
-        sides: dict[str, Side] = {}
-        for name in called.contributors:
-            if name == self.own:
-                continue
-            entry = called.entries[name]
-            found = self.mapped.find(name, entry.buffers)
-            if found is not None and found[0].nbytes < entry.nbytes:
-                raise ProtocolError(f"the memory of {name} is smaller than its value")
-            sides[name] = Side() if found is None else Side(*found)
-        return sides
+    # Memory of others
+
+    def find(
+        self, peer: str, numbers: tuple[int, ...], nbytes: int
+    ) -> tuple[ByteArray, ...] | None:
+        """Return a peer's buffers, read-only; `None` if any of them must be streamed.
+
+        What else was mapped of this peer is let go. Raises `ProtocolError` if the first one has
+        less than `nbytes` bytes.
+        """
+        life = self.contacts.incarnation(peer)
+        known = self._mapped.get((peer, life), {})
+        found: dict[int, ByteArray] = {}
+        for number in numbers:
+            memory = known.get(number)
+            if memory is None and number != PRIVATE:
+                memory = self.contacts.image_of(peer, number)
+            if memory is None:
+                return None
+            found[number] = memory
+        self._mapped[peer, life] = found
+        if found[numbers[0]].nbytes < nbytes:
+            raise ProtocolError(f"the memory of {peer} is smaller than its value")
+        return tuple(found[number] for number in numbers)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Let go of the buffers of all but these peers, and of former lives of theirs."""
+        lives = {(name, self.contacts.incarnation(name)) for name in names}
+        self._mapped = {life: found for life, found in self._mapped.items() if life in lives}
 
     def puller(self, wait: CollectiveWait, far: list[str]) -> Puller:
         """Return what pulls from members of other hosts, once they are connected."""
         wait.wait(lambda: True if all(map(self.contacts.is_up, far)) else None)
         group, own = self.group, self.contacts.own
         header = {
+            "type": "pull",
             "tag": group.tag,
             "name": own.name,
             "incarnation": own.incarnation,
             "view": group.view.identity,
             "number": group.number,
         }
-        return Puller(self.listener, self.contacts, self.runtime.queue(), header)
+        return Puller(self._listener, self.contacts, self._runtime.queue(), header)

@@ -1,4 +1,4 @@
-"""Arrays and bytes that users publish: their layout, their bytes, and what they get back."""
+"""Arrays and bytes that are published: their layout and bytes, and an array as a model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import FinishedCopy
 from dpwa.errors import ParametersError
 
 NumericArray = npt.NDArray[Any]
@@ -55,8 +56,11 @@ def is_finite(data: ByteArray, dtype: str, start: int = 0) -> bool:  # noqa: ARG
         return True
     values = data.view(np.dtype(dtype))
     with np.errstate(all="ignore"):
-        total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
-        # A sum may overflow where no value does.
+        if values.dtype.char in "fd":
+            total = np.dot(values, values)  # in a third of the time of a sum
+        else:
+            total = values.sum(dtype=np.promote_types(values.dtype, np.float32))
+        # It may overflow where no value does.
         return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
@@ -67,3 +71,105 @@ def as_published(layout: Layout, data: ByteArray) -> bytes | NumericArray:
         return data.tobytes()
     array: NumericArray = data.view(np.dtype(spec.dtype)).reshape(spec.shape)
     return array
+
+
+class ArrayValues:
+    """`dpwa.algorithms.Values` over one array."""
+
+    def __init__(self, array: NumericArray) -> None:
+        self.array = array
+
+    def clone(self) -> ArrayValues:
+        return ArrayValues(self.array.copy())
+
+    def copy_(self, other: ArrayValues) -> None:
+        self.array[...] = other.array
+
+    def lerp_(self, other: ArrayValues, weight: float) -> None:
+        self.array += weight * (other.array - self.array)
+
+    def add_(self, other: ArrayValues, alpha: float = 1.0) -> None:
+        self.array += alpha * other.array
+
+    def mul_(self, factor: float) -> None:
+        """Set self = factor * self; 0 clears even values that are not finite."""
+        self.array[...] = factor * self.array if factor else 0.0
+
+
+class ArrayModel:
+    """`dpwa.node.trainer.Model` of an array, shape (D,); a snapshot has it in the layout's dtype.
+
+    In float16 the mean of several would lose what is less than half a unit, one by one; so the
+    array is to have a wider dtype.
+    """
+
+    def __init__(self, array: NumericArray, layout: Layout) -> None:
+        self.array = array
+        self.layout = layout
+        self._spec = layout.tensors[0]
+        self._dtype = np.dtype(self._spec.dtype)
+        self._values = ArrayValues(array)
+
+    def values(self) -> ArrayValues:
+        return self._values
+
+    def image(self) -> NumericArray:
+        """Return the array as a snapshot has it."""
+        image = np.empty(self._spec.shape, self._dtype)
+        self._fill(image.reshape(-1), self.array)
+        return image
+
+    def start_copy(self, data: ByteArray, check_finite: bool, values: ArrayValues) -> FinishedCopy:
+        self._fill(data.view(self._dtype), values.array)
+        own = data[: self.array.size * self._spec.item_bytes]
+        return FinishedCopy(is_finite(own, self._spec.dtype) if check_finite else None)
+
+    def _fill(self, room: NumericArray, array: NumericArray) -> None:
+        with np.errstate(over="ignore"):  # what is too large is infinite
+            np.copyto(room, array, casting="same_kind")
+
+    def merge(
+        self,
+        start: int,
+        data: ByteArray,
+        factor: float,
+        base: ByteArray | None,
+        buffers: float,  # noqa: ARG002
+    ) -> float:
+        own, step = self._step(data, start, base)
+        own += factor * step
+        return float(np.linalg.norm(step))
+
+    def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float:
+        return float(np.linalg.norm(self._step(data, start, base)[1]))
+
+    def _step(
+        self, data: ByteArray, start: int, base: ByteArray | None
+    ) -> tuple[NumericArray, NumericArray]:
+        """Return the values that these bytes are of, and the way from them or `base` to these."""
+        first = start // self._spec.item_bytes
+        theirs = data.view(self._dtype)[: max(0, self.array.size - first)]
+        there = slice(first, first + theirs.size)
+        origin = self.array if base is None else base.view(self._dtype)
+        return self.array[there], np.subtract(theirs, origin[there], dtype=self.array.dtype)
+
+    def norm(self) -> float:
+        return float(np.linalg.norm(self.array))
+
+    def view_of(self, data: ByteArray) -> ArrayValues:
+        theirs = data.view(self._dtype)[: self.array.size]
+        return ArrayValues(theirs.astype(self.array.dtype))
+
+    def values_of(self, data: ByteArray, into: object) -> tuple[ArrayValues, float]:
+        values = self.view_of(data)
+        if isinstance(into, ArrayValues):
+            into.copy_(values)
+            values = into
+        return values, float(np.linalg.norm(values.array - self.array))
+
+    def buffers_shard(self) -> None:
+        return None
+
+    def begin_mean(self) -> None:
+        """Begin with what is published, as peers have it."""
+        self.array[...] = self.image().reshape(-1)

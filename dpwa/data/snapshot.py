@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Protocol
 
@@ -35,6 +35,8 @@ class Snapshot:
     layout: Layout
     data: ByteArray  # the bytes, shape `(nbytes,)`; read-only by agreement
     is_finite: bool | None = None  # `None` when the publisher has not checked
+    # of the pieces that readers were sent as they are, by where they begin
+    checksums: dict[int, int] = field(default_factory=dict, compare=False)
 
 
 class SnapshotCopy(Protocol):

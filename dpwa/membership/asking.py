@@ -72,7 +72,7 @@ class Asking(Listener):
         self._member_list = member_list
         self._algorithm = config.algorithm
         self._heard = context.heard
-        self._node_handle = context.node_handle
+        self._tx = context.tx
         self._clock = self._runtime = context.runtime
         self._connect = connect
         self._called_back = called_back
@@ -107,7 +107,7 @@ class Asking(Listener):
 
     def stop(self, timeout_s: float) -> bool:
         """Ask no more, and write down who is there; return whether that was in time."""
-        self._node_handle.detach(self)
+        self._tx.detach(self)
         if self.is_current_thread:  # the last reference to the node was dropped here
             self.ended()
         has_ended = self._has_ended.wait(timeout_s)
@@ -122,7 +122,7 @@ class Asking(Listener):
 
     def _submit(self, command: CallBack | Located | Seed) -> None:
         self._commands.put(command)
-        self._node_handle.tick_listeners()
+        self._tx.tick_listeners()
 
     # The TxThread
 
@@ -171,7 +171,7 @@ class Asking(Listener):
                 self._tell(entry.name)
             for entry, other in self._member_list.to_ask_others():
                 probe = ProbeRequest(request=0, target=entry.name, incarnation=entry.incarnation)
-                self._node_handle.tell(other, probe)
+                self._tx.tell(other, probe)
 
     def _tell_changes(self) -> None:
         """Tell some members at once of what has changed, but not of each change by itself."""
@@ -183,7 +183,7 @@ class Asking(Listener):
             self._tell(name)
 
     def _tell(self, name: str) -> None:
-        self._node_handle.tell(name, *self._member_list.roster(name, asks=True))
+        self._tx.tell(name, *self._member_list.roster(name, asks=True))
 
     # Others
 

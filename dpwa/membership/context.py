@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from dpwa.config.endpoints import Seed
 from dpwa.membership.remembered import Remembered
-from dpwa.node.threads import NodeHandle
+from dpwa.node.fetching.tx_thread import TxThread
+from dpwa.node.serving.rx_thread import RxThread
 from dpwa.policy.members.states import MemberEntry
 from dpwa.runtime import Runtime
 from dpwa.transport.addresses import is_at
@@ -21,7 +22,8 @@ LookUp = Callable[[str], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class MembershipContext:
-    node_handle: NodeHandle
+    tx: TxThread
+    rx: RxThread
     keyring: Keyring | None  # of those that are called
     runtime: Runtime
     rng: random.Random

@@ -56,14 +56,15 @@ class Members(Closeable):
         # The wall clock: the number must rise from one process of this node to the next.
         own = MemberEntry(node.name, node.endpoint, incarnation=int(runtime.wall_time() * 1000))
         self._member_list = MemberList(own, runtime, node.rng("members"), self._wake)
-        self._node_handle = node.node_handle
+        self._tx = node.tx
         self._names = node.names
         self._config = node.config
         memory = remembered_by(node.config, node.name)
         self._remembered = () if memory is None else memory.read()
         self._member_list.waits = not node.config.begins(node.name)
         context = MembershipContext(
-            node.node_handle,
+            node.tx,
+            node.rx,
             node.keyring,
             runtime,
             node.rng("asking"),
@@ -90,7 +91,7 @@ class Members(Closeable):
         node.attach(service, listener)
         node.describe("membership", self.report)
         finalize(node, self.close)
-        node.node_handle.attach(self._asking)
+        node.tx.attach(self._asking)
         try:
             self._await_outcome()
         except BaseException:
@@ -106,7 +107,7 @@ class Members(Closeable):
         return self._reached() >= count
 
     def _reached(self) -> int:
-        return sum(map(self._node_handle.reaches, self._names()[1:]))
+        return sum(map(self._tx.reaches, self._names()[1:]))
 
     def are_known(self) -> bool:
         """Tell whether all are peers by now of whom this node was told when it was let in.
@@ -149,11 +150,11 @@ class Members(Closeable):
             self._connect()
         for entry in peers:
             roster = self._member_list.roster(entry.name, asks=False)
-            self._node_handle.tell_if_connected(entry.name, *roster)
+            self._tx.tell(entry.name, *roster, connects=False)
 
     def _connect(self) -> None:
         """Connect to somebody: who leaves as soon as it has come may have no connection yet."""
-        self._node_handle.connect()
+        self._tx.connect()
         deadline = Deadline(self._clock, GOODBYE_S)
         with self._changed:
             while not self._listener.connections and not deadline.expired():
@@ -207,7 +208,7 @@ class Members(Closeable):
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
-        self._node_handle.tick_listeners()
+        self._tx.tick_listeners()
 
 
 class PeerKeeper:

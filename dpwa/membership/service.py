@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from dpwa.config.endpoints import Seed
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
+from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.serving.service import Listener, Reply, Service
-from dpwa.node.threads import NodeHandle
 from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.transport.addresses import is_local
 from dpwa.types import Frame
@@ -75,8 +75,8 @@ class RosterService(Service):
         self._call_back = call_back
         self._ask = ask
         self._names = Names(member_list)
-        self._probes = Probes(member_list, context.node_handle)
-        self._wake = context.node_handle.wake
+        self._probes = Probes(member_list, context.tx)
+        self._wake = context.rx.wake
         self._clock = context.runtime
         self._waiting: dict[tuple[str, int], _Waiting] = {}
         self._results: deque[tuple[CallBack, str]] = deque()
@@ -178,7 +178,7 @@ class RosterService(Service):
 
     @property
     def _source(self) -> str:
-        return self._context.node_handle.source
+        return self._context.rx.source
 
     def _news(self, payload: Frame) -> tuple[MemberEntry, ...]:
         return self._context.heard(payload, is_local=is_local(self._source))
@@ -315,9 +315,9 @@ class _Probe:
 class Probes:
     """The probes under way; of the RxThread."""
 
-    def __init__(self, member_list: MemberList, node_handle: NodeHandle) -> None:
+    def __init__(self, member_list: MemberList, tx: TxThread) -> None:
         self._member_list = member_list
-        self._node_handle = node_handle
+        self._tx = tx
         self._probes: list[_Probe] = []
 
     def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
@@ -336,7 +336,7 @@ class Probes:
             reply(_answer(request))
         elif self._has_room(sender, target):
             self._probes.append(_Probe(sender, request, reply, now, now + PROBE_WITHIN_S))
-            self._node_handle.tell(target, *self._member_list.roster(target, asks=True))
+            self._tx.tell(target, *self._member_list.roster(target, asks=True))
 
     def go_on(self) -> bool:
         """Say who has answered; return whether others may still do so."""

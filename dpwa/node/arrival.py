@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
 from dpwa.node.fetching.fetch_request import FetchRequest, IncomingSnapshot, IsFinite
@@ -56,18 +54,6 @@ class Arrival(Source):
 
 
 Merge = Callable[[Arrival], float]  # returns the factor that it took
-
-
-class CopiedOut:
-    """A peer's parameters, copied out of the memory that they come in."""
-
-    def __init__(self) -> None:
-        self.data: ByteArray = np.empty(0, np.uint8)
-
-    def take(self, arrival: Arrival) -> float:
-        self.data = np.empty(arrival.nbytes, np.uint8)
-        self.data[arrival.start : arrival.start + arrival.data.nbytes] = arrival.data
-        return arrival.factor
 
 
 def streamed(peer: str, incoming: IncomingSnapshot) -> Source:

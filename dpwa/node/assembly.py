@@ -6,6 +6,7 @@ import ipaddress
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
@@ -16,6 +17,8 @@ from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import AddressError, UserError
 from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.policy.advice import Plan, advice
+from dpwa.policy.clipping import ClipRadius
+from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.topology import Topology, neighbours_of, same_every_round
 from dpwa.transport.addresses import (
     has_address,
@@ -31,6 +34,9 @@ from dpwa.types import StrictModel
 
 log = logging.getLogger("dpwa.node")
 
+MOST_EXTRA_ROUNDS = 3
+WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
+
 
 def codec_of(config: Config, name: str) -> Codec:
     """Each codec belongs to one thread."""
@@ -39,6 +45,20 @@ def codec_of(config: Config, name: str) -> Codec:
 
 def algorithm_of(config: Config) -> Algorithm:
     return algorithm(config.algorithm)(config.options_of(config.algorithm))
+
+
+def clip_of(config: Config) -> ClipRadius | None:
+    """Return what clips foreign parameters; `None` if nothing does."""
+    if config.robust == "none":
+        return None
+    options: Any = config.options_of(config.robust)
+    return ClipRadius(options.quantile, options.window, min(WARM_UP, options.window))
+
+
+def control_of(config: Config) -> ConsensusControl | None:
+    """Return what has nodes mix more often that are far apart; `None` if nothing does."""
+    q = config.consensus_control
+    return ConsensusControl(q, most=MOST_EXTRA_ROUNDS) if q > 0.0 else None
 
 
 def neighbours_in(config: Config, own: str) -> Neighbours:

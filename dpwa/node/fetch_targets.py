@@ -150,9 +150,9 @@ POLL_S = 0.001
 class Sources:
     """Begins fetches and opens what they have found; belongs to the training thread."""
 
-    def __init__(self, context: NodeContext, submit: Callable[[FetchRequest], None]) -> None:
+    def __init__(self, context: NodeContext, fetch: Callable[[FetchRequest], None]) -> None:
         self._peer_table = context.peer_table
-        self._submit = submit
+        self._fetch = fetch
         self._clock = context.runtime
         self._sleep = context.runtime.sleep
         self._rng = context.rng("peer")
@@ -170,9 +170,9 @@ class Sources:
             request.first = self.draw(among=request.target.among)
         memory = None if request.first is None else self._peer_table.memory_of(request.first)
         if request.first is not None and memory is not None:
-            request.offer(Found(request.first, memory))  # it lies there: nobody needs to be asked
+            request.found = Found(request.first, memory)  # it lies there: nobody needs to be asked
         else:
-            self._submit(request)
+            self._fetch(request)
 
     def older(self, peer: str, request: FetchRequest, version: int) -> Source | None:
         """Return a version that a peer has published before its newest, if it lies there still."""
@@ -246,6 +246,6 @@ class Sources:
             return None
         self._peer_table.share(peer, None)
         again = request.again(peer)
-        self._submit(again)
+        self._fetch(again)
         found = again.take(again.deadline.remaining_s() + GRACE_S)
         return None if found is None else self._open(found, again, may_ask=False)

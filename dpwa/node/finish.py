@@ -16,7 +16,6 @@ from typing import Any
 from dpwa.errors import UserError
 from dpwa.lifecycle import tell_launcher
 from dpwa.node.context import NodeContext
-from dpwa.node.fetching.commands import Connect, Tell
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.peers import PeerTable
@@ -227,7 +226,7 @@ class FinishRun:
     def run(self, seconds: float, timeout_s: float) -> FinishReport:
         """Go on until all agree, or the time is over."""
         met_at, waits_until = None, self._began + timeout_s
-        self._tx.submit(Connect(needs_all=True))
+        self._tx.connect(needs_all=True)
         own = self._endings.own
         self._endings.own = replace(own, among=0, has_read=0, agrees=False, is_over=False)
         while True:
@@ -257,7 +256,7 @@ class FinishRun:
         self._told_at = self._clock.now()
         message = self._endings.message()
         for peer in self._peer_table.names:
-            self._tx.submit(Tell(peer, message))
+            self._tx.tell(peer, message, connects=False)
 
     # Who is there
 
@@ -430,7 +429,7 @@ class FinishRun:
             self._failures[peer], self._is_published = 0, False
             if peer not in self._took_part and self._compares:
                 self._endings.rests.pop(peer, None)
-                self._tx.submit(Tell(peer, AskStatus(request=0)))
+                self._tx.tell(peer, AskStatus(request=0), connects=False)
             self._took_part[peer] = None
             distances.append(distance)
             self._tell_if_due()

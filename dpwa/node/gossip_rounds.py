@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from dpwa.algorithms import Algorithm, Ask, Terms, Values
+from dpwa.algorithms import Ask, Terms, Values
 from dpwa.clock import Deadline
 from dpwa.config import Config
 from dpwa.data.layout import Layout
@@ -20,7 +20,6 @@ from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_targets import FetchTargets, ShardGroup, Sources, Unsharded
-from dpwa.node.fetching.commands import PassOnNews
 from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget, IsFinite
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.leader_table import LeaderTable
@@ -123,11 +122,13 @@ class GossipRounds:
         # the other ranks of a member whose model is sharded
         self.shard_group: ShardGroup = Unsharded()
         self._context = context
+        has_transactions = self.algorithm.terms is not Terms.PULL
+        self._transactions = context.transactions if has_transactions else None
         self._tx = tx
         self._check_open = check_open
         self._targets = FetchTargets(context, type(self.algorithm))
-        self._sources = Sources(context, tx.submit)
-        self._losses = LossWatch(context, lambda: tx.submit(PassOnNews()))
+        self._sources = Sources(context, tx.fetch)
+        self._losses = LossWatch(context, tx.pass_on_news)
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
         self.figures = self.merger.figures
@@ -207,11 +208,14 @@ class GossipRounds:
         self._publications += 1
         if self.shard_group.is_sharded:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
-        with self.figures.doing(Activity.PUBLISH):
+        before = self.figures.turn_to(Activity.PUBLISH)
+        try:
             own = self._context.pool.publish(layout, nbytes, self.merger.progress, write)
-        if own is not None:
-            self._context.transactions.published(own.version)
-        self._end_round()
+        finally:
+            self.figures.turn_to(before)
+        if own is not None and self._transactions is not None:
+            self._transactions.published(own.version)
+        self._sources.let_go()
         self._round = OpenRound(None, own)
         return own is not None
 
@@ -248,7 +252,7 @@ class GossipRounds:
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
             request.end()
         elif ask.terms is not Terms.PULL:
-            self._tx.submit(request)
+            self._tx.fetch(request)
         else:
             self._sources.pull(request)
 
@@ -256,19 +260,6 @@ class GossipRounds:
         """Start a fetch outside of an update, with `timeout_ms` of its own."""
         self._deadline = None
         self.ask(ask, layout, terms)
-
-    def send(
-        self,
-        layout: Layout,
-        nbytes: int,
-        loss: float | None,
-        write: Callable[[ByteArray], SnapshotCopy],
-        terms: FetchTerms = WHOLE_SNAPSHOT,
-    ) -> None:
-        """Begin an update, publish, and ask whom the algorithm wants to ask; never waits."""
-        view = self.begin(loss)
-        self.publish(layout, nbytes, write)
-        self.ask(self.algorithm.asks(view), layout, terms)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge what comes.
@@ -294,7 +285,7 @@ class GossipRounds:
         before = self.figures.turn_to(Activity.WAIT)
         try:
             arrival = self._fetched(round_.request, round_.published, merge)
-            while (transaction := self._context.transactions.take()) is not None:
+            while self._transactions and (transaction := self._transactions.take()) is not None:
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
                 own = round_.published if arrival is None else None
@@ -309,8 +300,8 @@ class GossipRounds:
         self._check_open()
         self._end_round()
         self._begins = 0
-        while (transaction := self._context.transactions.take()) is not None:
-            self._context.transactions.factor(transaction)  # its mass counts all the same
+        while self._transactions and (transaction := self._transactions.take()) is not None:
+            self._transactions.factor(transaction)  # its mass counts all the same
             transaction.release()
 
     def end_training(self, loss: float | None) -> None:
@@ -394,10 +385,9 @@ class GossipRounds:
                     source.release()
                 factor /= 1.0 + factor
 
-    def renew_algorithm(self) -> Algorithm:
+    def renew_algorithm(self) -> None:
         """Begin anew with the algorithm, as the parameters are others than before."""
         self.algorithm = algorithm_of(self._context.config)
-        return self.algorithm
 
     def divergence(self) -> str:
         """Say what of this node is not finite, for which no peer merges it; empty: nothing."""

@@ -31,15 +31,16 @@ from dpwa.node.assembly import (
     warn_if_open,
 )
 from dpwa.node.context import NodeContext, longest_s
-from dpwa.node.fetching.commands import AddPeer, Attach, PartnerPrepared, PeerLeft, RemovePeer
+from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.report import GossipReport, NodeReport
+from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Listener, Service
 from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
 from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
 from dpwa.node.serving.upload import Upload
-from dpwa.node.threads import NodeHandle, NodeThreads
+from dpwa.node.threads import NodeThreads
 from dpwa.node.transactions.service import Collector, TransactionService
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.keyring import Keyring
@@ -163,14 +164,14 @@ class Node(Closeable):
 
         def left(peer: str) -> None:
             context.peer_table.peer_left(peer)
-            tx.submit(PeerLeft(peer))
+            tx.peer_left(peer)
 
         transactions = TransactionService(
             introduction,
             context.transactions,
             context.pool.layout,
             Collector(context.transactions, context.peer_table, tx, self.runtime),
-            lambda said: tx.submit(PartnerPrepared(said.transaction, said.name, said.is_there)),
+            tx.partner_prepared,
             self.runtime,
         )
         self._threads.open(
@@ -183,7 +184,7 @@ class Node(Closeable):
                 FinishService(self.finish.endings),
             ]
         )
-        tx.submit(Attach(FinishListener(self.finish.endings, self._threads.node_handle.tell)))
+        tx.attach(FinishListener(self.finish.endings, tx.tell))
 
     @property
     def clock(self) -> float:
@@ -234,21 +235,21 @@ class Node(Closeable):
         if self._context.peer_table.add(name, endpoint):
             self._context.leader_table.welcome(name)
             settings = channel_settings(self.config, self.name, name)
-            self._threads.tx.submit(AddPeer(name, endpoint, settings))
+            self._threads.tx.add_peer(name, endpoint, settings)
 
     def remove_peer(self, name: str) -> None:
         self._check_open()
         self._context.peer_table.remove(name)
         self._context.forget(name)
         self.rounds.figures.forget(name)
-        self._threads.tx.submit(RemovePeer(name))
+        self._threads.tx.remove_peer(name)
 
     # What stands on the node
 
     def attach(self, service: Service, listener: Listener) -> None:
         self._check_open()
         self._threads.rx.register(service)
-        self._threads.tx.submit(Attach(listener))
+        self._threads.tx.attach(listener)
 
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
         """Have a method describe a part of `condition`, as long as its object lives."""
@@ -271,9 +272,14 @@ class Node(Closeable):
         return self._threads.authorizer.keyring
 
     @property
-    def node_handle(self) -> NodeHandle:
-        """Sends messages for this node; does not keep it alive."""
-        return self._threads.node_handle
+    def tx(self) -> TxThread:
+        """Sends messages to peers, and hears what they answer; does not keep the node alive."""
+        return self._threads.tx
+
+    @property
+    def rx(self) -> RxThread:
+        """Answers peers; does not keep the node alive."""
+        return self._threads.rx
 
     # Life
 

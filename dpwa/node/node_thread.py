@@ -1,52 +1,41 @@
-"""How one of the two threads of a node is talked to (Mailbox), and how it ends (NodeThread)."""
+"""NodeThread: a thread of a node; others have it make calls (`soon`), or look at once (`wake`)."""
 
 from __future__ import annotations
 
+import functools
 import queue
-from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from dpwa.runtime import Runtime, Waker
+from dpwa.runtime import Runtime
 
-Item = TypeVar("Item")
+Self = TypeVar("Self", bound="NodeThread")
+Arguments = ParamSpec("Arguments")
 
 
-class Mailbox(Generic[Item]):
-    """A queue that any thread puts into and one reads: it polls `receiver`, and
-    calls `take_all`.
+def soon(
+    method: Callable[Concatenate[Self, Arguments], None],
+) -> Callable[Concatenate[Self, Arguments], None]:
+    """Have a method run on its thread, soon, whoever calls it; a call returns at once.
+
+    Calls are made in the order in which they came; after the thread has ended, they are dropped.
     """
 
-    def __init__(self, waker: Waker) -> None:
-        self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._waker = waker
-        self.receiver: Any = waker.receiver
+    @functools.wraps(method)
+    def called(self: Self, /, *args: Arguments.args, **options: Arguments.kwargs) -> None:
+        self.call_soon(method, self, *args, **options)
 
-    def put(self, item: Item) -> None:
-        """Leave an item and wake the reader; after `close` nobody takes it."""
-        self._items.put(item)
-        self._waker.wake()
-
-    def take_all(self) -> Iterator[Item]:
-        """Yield every waiting item; the reader's side."""
-        self._waker.clear()  # first: whoever puts an item from now on wakes the reader again
-        while not self._items.empty():
-            yield self._items.get()
-
-    def close(self) -> None:
-        """Wake nobody any more, after the reader has ended."""
-        self._waker.close()
+    return called
 
 
 class NodeThread:
-    """One thread of a node, which others wake when there is something to do.
+    """One thread of a node, which others wake when there is something to do."""
 
-    It owns `mailbox`, and closes it when it has ended.
-    """
-
-    def __init__(self, runtime: Runtime, name: str, mailbox: Mailbox[Any] | Waker) -> None:
+    def __init__(self, runtime: Runtime, name: str) -> None:
         self.name = name
         self._runtime = runtime
-        self._mailbox = mailbox
+        self.waker = runtime.waker()  # the thread polls its `receiver`
+        self._calls: queue.SimpleQueue[tuple[Callable[..., None], Any, Any]] = queue.SimpleQueue()
         self._thread = runtime.thread(self._run, name)
 
     @property
@@ -57,8 +46,28 @@ class NodeThread:
     def was_started(self) -> bool:
         return self._thread.ident is not None
 
+    def wake(self) -> None:
+        """Have it look at once whether something has become due; from any thread."""
+        self.waker.wake()
+
+    def call_soon(self, function: Callable[..., None], *args: Any, **options: Any) -> None:
+        """Have it call a function; from any thread, see `soon`."""
+        self._calls.put((function, args, options))
+        self.waker.wake()
+
+    def make_calls(self) -> None:
+        """Make all calls that wait; the thread's own side."""
+        self.waker.clear()  # first: whoever calls from now on wakes it again
+        try:
+            while not self._calls.empty():
+                function, args, options = self._calls.get()
+                function(*args, **options)
+        finally:
+            if not self._calls.empty():  # one has failed, and costs the others nothing
+                self.waker.wake()
+
     def discard(self) -> None:
-        self._mailbox.close()
+        self.waker.close()
 
     def end(self) -> None:
         raise NotImplementedError
@@ -69,7 +78,7 @@ class NodeThread:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False
-        self._mailbox.close()
+        self.waker.close()
         return True
 
     def _run(self) -> None:

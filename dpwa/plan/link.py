@@ -29,7 +29,7 @@ from dpwa.runtime import SYSTEM
 from dpwa.transport.addresses import all_resolved
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.wire import limits
-from dpwa.wire.fetching import Announced, FetchPlan, FetchSession, Greeting, PieceArrived
+from dpwa.wire.fetching import Announced, FetchSession, Greeting, PieceArrived
 from dpwa.wire.messages import GoAway, decode
 from dpwa.wire.shards import Shard
 
@@ -148,8 +148,8 @@ class _Client:
 
     def fetch(self, shard: Shard, deadline: Deadline) -> tuple[float, float]:
         """Fetch a part; return the seconds until the header, and from there to the last byte."""
-        plan = FetchPlan(self._layout, shard=shard, greeting=self._greeting)
-        session = FetchSession(next(self._numbers), plan)
+        number = next(self._numbers)
+        session = FetchSession(number, self._layout, self._greeting, shard=shard)
         asked = self._clock.now()
         self._link.send(session.request_message(int(deadline.remaining_s() * 1000) + 1))
         while True:

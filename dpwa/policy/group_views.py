@@ -46,7 +46,11 @@ class GroupView:
 
     def incarnation_of(self, name: str) -> bytes | None:
         """Return which life of a node is meant; `None` if it is no member."""
-        return next((m.incarnation for m in self.members if m.name == name), None)
+        return self._incarnations.get(name)
+
+    @cached_property
+    def _incarnations(self) -> dict[str, bytes]:
+        return {member.name: member.incarnation for member in self.members}
 
     def after(
         self, number: int, lost: Iterable[str], joiners: Iterable[Member], ranks: Sequence[str]

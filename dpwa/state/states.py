@@ -46,8 +46,8 @@ class States(Closeable):
         inbox = Inbox(runtime)
         self._joiner = Joiner(
             lambda: node.links,
-            node.node_handle.tell,
-            node.node_handle.connect,
+            node.tx.tell,
+            node.tx.connect,
             inbox,
             runtime,
             config.state_donors,
@@ -97,6 +97,7 @@ class States(Closeable):
         if target.kind is not None:
             self._donor_snapshots.kinds = {target.part: target.kind}
         began = self._node.runtime.now()
+        self._has_begun = False
         origin = self._restore.start(target, initial_state or initial_state_of(self._config))
         self.origin = origin
         if origin is not None:
@@ -126,10 +127,11 @@ class States(Closeable):
 
         `capture` copies all parts. `saves`: the update is complete, so that it may be kept on disk.
         """
-        self._has_begun = True
-        self._restore.end()
-        self._donor_snapshots.progress = self._node.rounds.progress
-        is_due = saves and self._is_checkpoint_due()
+        if not self._has_begun:
+            self._has_begun = True
+            self._restore.end()
+        self._donor_snapshots.progress = self._node.rounds.merger.progress
+        is_due = saves and self._writer is not None and self._is_checkpoint_due(self._writer)
         is_wanted = self.is_wanted
         if self._shard_group is not None:
             is_wanted = saves and self._shard_group.wants_state
@@ -163,9 +165,9 @@ class States(Closeable):
 
     # In training
 
-    def _is_checkpoint_due(self) -> bool:
+    def _is_checkpoint_due(self, writer: CheckpointWriter) -> bool:
         updates = self._node.rounds.view.updates
-        if self._writer is None or updates == self._saved_at:
+        if updates == self._saved_at:
             return False
         self._saved_at = updates
         loss = self._node.rounds.progress.loss
@@ -173,7 +175,7 @@ class States(Closeable):
             return False
         if updates % self._config.checkpoint.every_steps:
             return False
-        return self._writer.is_free() if self._shard_group is None else self._shard_group.may_save
+        return writer.is_free() if self._shard_group is None else self._shard_group.may_save
 
     def _captured(self, capture: Capture) -> State | None:
         try:

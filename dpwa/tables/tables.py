@@ -87,10 +87,10 @@ class Tables(Closeable):
         group, contacts, runtime = self._runner.group, collectives.contacts, node.runtime
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
         contacts.share()
-        pending, node_handle = PendingOperations(group.view, runtime), node.node_handle
-        answers = Answers(node_handle.wake)
-        settings = Settings(runtime, patience_s, answers.put, node_handle.wake)
-        engine = Engine(pending, group, contacts, node_handle.tell, settings)
+        pending = PendingOperations(group.view, runtime)
+        answers = Answers(node.rx.wake)
+        settings = Settings(runtime, patience_s, answers.put, node.rx.wake)
+        engine = Engine(pending, group, contacts, node.tx.tell, settings)
         with group.lock:  # no view may come in between
             group.watch(engine.view_changed)
             engine.view_changed(group.view)

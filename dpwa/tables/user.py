@@ -95,7 +95,7 @@ class User:
 
         Raises TableTimeoutError, TableLostError or ClosedError if there is none to come.
         """
-        with self._node.node_handle.unthrottled():
+        with self._node.rx.unthrottled():
             return self._wait(check, deadline, what)
 
     def _wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:

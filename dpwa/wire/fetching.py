@@ -7,7 +7,7 @@ and which piece comes next. In a transaction a proposal comes first (`ProposeSes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from dpwa.data.checksum import checksum
@@ -49,19 +49,6 @@ class Greeting:
 
 
 @dataclass(frozen=True)
-class FetchPlan:
-    layout: Layout  # what its snapshot must be like
-    greeting: Greeting  # who asks
-    codec: str = "none"
-    can_map: bool = False  # shared memory is welcome instead
-    # the token of what is still held from this peer, for codecs that send differences
-    held: int = 0
-    shard: Shard = WHOLE
-    version: int = 0  # 0 for the newest
-    merged: int = 0  # the version that was merged before, and will not do again; 0: any will do
-
-
-@dataclass(frozen=True)
 class Announced:
     """The snapshot comes in these pieces."""
 
@@ -97,6 +84,7 @@ class Ended:
 Event = Announced | PieceArrived | InSharedMemory | Ended
 
 
+@dataclass
 class FetchSession:
     """One fetch, from the first message to its end.
 
@@ -104,31 +92,35 @@ class FetchSession:
     `credit` allows the peer to send another.
     """
 
-    def __init__(self, request: int, plan: FetchPlan) -> None:
-        self.request = request
-        self._plan = plan
-        self._pieces: Sequence[Piece] | None = None
-        self._next = 0
-        self._allowed = limits.CREDIT_CHUNKS
+    request: int
+    layout: Layout  # what the snapshot must be like
+    greeting: Greeting  # who asks
+    codec: str = "none"
+    can_map: bool = False  # shared memory is welcome instead
+    # the token of what is still held from this peer, for codecs that send differences
+    held: int = 0
+    shard: Shard = WHOLE
+    version: int = 0  # 0 for the newest
+    merged: int = 0  # the version that was merged before, and will not do again; 0: any will do
+    _pieces: Sequence[Piece] | None = field(default=None, init=False)
+    _next: int = field(default=0, init=False)
+    _allowed: int = field(default=limits.CREDIT_CHUNKS, init=False)
 
     def request_message(self, budget_ms: int) -> Fetch:
-        plan = self._plan
         return Fetch(
             request=self.request,
-            name=plan.greeting.name,
-            algorithm=plan.greeting.algorithm,
-            origin="",
-            keeps=False,
-            version=plan.version,
-            merged=plan.merged,
-            news=plan.greeting.news,
-            fingerprint=plan.layout.fingerprint,
-            can_map=plan.can_map,
-            codec=plan.codec,
-            held=plan.held,
-            chunk_bytes=plan.shard.chunk_bytes,
-            first=plan.shard.first,
-            count=plan.shard.count,
+            name=self.greeting.name,
+            algorithm=self.greeting.algorithm,
+            version=self.version,
+            merged=self.merged,
+            news=self.greeting.news,
+            fingerprint=self.layout.fingerprint,
+            can_map=self.can_map,
+            codec=self.codec,
+            held=self.held,
+            chunk_bytes=self.shard.chunk_bytes,
+            first=self.shard.first,
+            count=self.shard.count,
             credit=limits.CREDIT_CHUNKS,
             budget_ms=budget_ms,
         )
@@ -149,26 +141,26 @@ class FetchSession:
                 return self._announced(message)
             case Chunk():
                 return self._arrived(message, payload)
-            case SharedMemoryName() if self._plan.can_map and self._pieces is None:
+            case SharedMemoryName() if self.can_map and self._pieces is None:
                 return InSharedMemory(message.name, message.nonce)
-            case NotReady() if self._plan.merged:
+            case NotReady() if self.merged:
                 return Ended(Outcome.NOTHING_NEW)
             case _:
-                return refused(message, payload, self._plan.layout, self._plan.greeting)
+                return refused(message, payload, self.layout, self.greeting)
 
     def _announced(self, header: SnapshotHeader) -> Announced:
         if self._pieces is not None:
             raise ProtocolError("a second snapshot in one fetch")
-        plan, expected = self._plan, self._plan.layout.nbytes
+        expected = self.layout.nbytes
         if expected is None and header.nbytes > limits.MAX_UNSTRUCTURED_BYTES:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes")
         if expected is not None and header.nbytes != expected:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes, expected {expected}")
         # A node may always send all there is instead of differences, but nothing else.
         is_whole = header.codec == "none" and header.token > 0
-        if header.codec != plan.codec and not is_whole:
-            raise ProtocolError(f"a snapshot in {printable(header.codec)!r}, not {plan.codec!r}")
-        pieces = pieces_of(plan.layout, header.nbytes, plan.shard)
+        if header.codec != self.codec and not is_whole:
+            raise ProtocolError(f"a snapshot in {printable(header.codec)!r}, not {self.codec!r}")
+        pieces = pieces_of(self.layout, header.nbytes, self.shard)
         if not pieces:
             raise ProtocolError("a snapshot without a byte")
         self._pieces = pieces
@@ -244,6 +236,7 @@ class ServeSession:
         self._snapshot = snapshot
         self._codec = codec
         self._held = held
+        self._has_usual_pieces = fetch.chunk_bytes == limits.CHUNK_BYTES
         shard = Shard(fetch.chunk_bytes, fetch.first, fetch.count)
         self._pieces = pieces_of(snapshot.layout, snapshot.data.nbytes, shard)
         self._credit = fetch.credit
@@ -281,7 +274,11 @@ class ServeSession:
         payload = self._codec.encode(data, piece.dtype, held)
         if held is not None and not self._codec.is_delta:
             held[:] = data
-        return Chunk(request=self.request, index=index, checksum=checksum(payload)), payload
+        is_usual = self._has_usual_pieces and payload is data
+        totals = self._snapshot.checksums if is_usual else {}
+        if piece.start not in totals:
+            totals[piece.start] = checksum(payload)
+        return Chunk(request=self.request, index=index, checksum=totals[piece.start]), payload
 
     def _header(self) -> SnapshotHeader:
         snapshot = self._snapshot
@@ -303,15 +300,6 @@ TransactionTerms = Literal["exchange", "share"]
 
 
 @dataclass(frozen=True)
-class Proposal:
-    transaction: bytes  # random bytes that name it
-    terms: TransactionTerms  # see `Propose`
-    version: int  # of this node's snapshot
-    layout: Layout  # of the snapshots of both
-    greeting: Greeting  # who asks
-
-
-@dataclass(frozen=True)
 class ProposalAgreed:
     """The peer agrees: its snapshot of this version (and clock), and so much
     mass, may be fetched.
@@ -323,29 +311,32 @@ class ProposalAgreed:
     news: News
 
 
+@dataclass(frozen=True)
 class ProposeSession:
     """One proposal, from the first message to the answer."""
 
-    def __init__(self, request: int, proposal: Proposal) -> None:
-        self.request = request
-        self.proposal = proposal
+    request: int
+    transaction: bytes  # random bytes that name it
+    terms: TransactionTerms  # see `Propose`
+    version: int  # of this node's snapshot
+    layout: Layout  # of the snapshots of both
+    greeting: Greeting  # who asks
 
     def request_message(self, budget_ms: int) -> Propose:
-        proposal = self.proposal
         return Propose(
             request=self.request,
-            transaction=proposal.transaction,
-            name=proposal.greeting.name,
-            algorithm=proposal.greeting.algorithm,
-            terms=proposal.terms,
-            fingerprint=proposal.layout.fingerprint,
-            version=proposal.version,
-            news=proposal.greeting.news,
+            transaction=self.transaction,
+            name=self.greeting.name,
+            algorithm=self.greeting.algorithm,
+            terms=self.terms,
+            fingerprint=self.layout.fingerprint,
+            version=self.version,
+            news=self.greeting.news,
             budget_ms=budget_ms,
         )
 
     def receive(self, message: Message, payload: Frame) -> ProposalAgreed | Ended:
         """Take the answer; `ProtocolError`: it is none."""
-        if isinstance(message, Agreed) and message.transaction == self.proposal.transaction:
+        if isinstance(message, Agreed) and message.transaction == self.transaction:
             return ProposalAgreed(message.version, message.clock, message.units, message.news)
-        return refused(message, payload, self.proposal.layout, self.proposal.greeting)
+        return refused(message, payload, self.layout, self.greeting)

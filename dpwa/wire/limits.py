@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024

@@ -30,7 +30,6 @@ from dpwa.wire.fields import (
     Name,
     News,
     Nonce,
-    OptionalName,
     TrainingClock,
     Unsigned,
 )
@@ -56,14 +55,12 @@ class Fetch(BaseMessage):
     the asking side still has from this node, for a codec that sends differences; 0: none.
     `version`, unless it is 0, names the snapshot that is wanted: a later one will do, an earlier
     one is not sent. `merged`, unless it is 0, is the version that the asking side does not want
-    again. `origin` (empty) and `keeps` (false) have no use any more.
+    again.
     """
 
     type: Literal["fetch"] = "fetch"
     name: Name
     algorithm: Name
-    origin: OptionalName
-    keeps: bool
     version: Count
     merged: Count
     news: News
@@ -280,6 +277,8 @@ def _decode_header(frame: Frame) -> Message:
 def printable(text: str) -> str:
     """Make foreign text safe to log and to show: one short line without control characters."""
     shown = text[:DESCRIPTION_CHARACTERS]
+    if shown.isprintable():
+        return shown
     return "".join(character if character.isprintable() else "?" for character in shown)
 
 

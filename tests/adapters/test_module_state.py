@@ -69,7 +69,7 @@ def state_of(net):
 
 def snapshot_of(state):
     data = np.zeros(state.nbytes, np.uint8)
-    assert state.copy_to(data, check_finite=True)
+    assert state.start_copy(data, True).wait()
     return data
 
 
@@ -146,21 +146,21 @@ def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
     assert merge.consensus_distance == pytest.approx(distance, rel=1e-2, abs=1e-6)
 
 
-@given(tensors, factors, st.none() | factors, st.booleans(), st.booleans())
+@given(tensors, factors | st.just(0.0), st.none() | factors, st.booleans())
 def test_buffers_have_a_factor_of_their_own_and_parameters_may_be_left_alone(
-    described, factor, buffers, with_parameters, with_delta
+    described, factor, buffers, with_delta
 ):
     state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
     before, peer = snapshot_of(state), snapshot_of(other)
     own, theirs = exact(state), exact(other)
     published = before.copy() if with_delta else None
-    merge = state.merging(MergeTerms(factor, published, buffers, with_parameters))
+    merge = state.merging(MergeTerms(factor, published, buffers))
     merge.take(0, peer)
     measured = state_of(net_of(described, 1)).merging(MergeTerms(0.0))
     measured.take(0, peer)
     for entry, mine, then in zip(state.entries, own, theirs, strict=True):
         f = (factor if buffers is None else buffers) if entry.is_buffer else factor
-        if not (entry.is_buffer or with_parameters):
+        if not (entry.is_buffer or factor):
             assert torch.equal(entry.tensor.detach().double(), mine)
         else:
             assert_merged(expected_of([entry], [mine], [then], [mine], f))
@@ -188,7 +188,7 @@ def test_factor_1_copies_bit_for_bit_even_over_what_is_not_finite(described):
         for entry in state.entries:
             entry.tensor.fill_(math.nan)
     published = np.zeros(state.nbytes, np.uint8)
-    assert not state.copy_to(published, check_finite=True)
+    assert not state.start_copy(published, True).wait()
     for own_then in (None, published):
         with torch.no_grad():
             net.first.fill_(math.nan)
@@ -204,8 +204,8 @@ def test_one_value_that_is_not_finite_is_found(described, data):
     with torch.no_grad():
         entry.tensor[place] = data.draw(st.sampled_from([math.nan, math.inf, -math.inf]))
     peer = np.zeros(other.nbytes, np.uint8)
-    assert not other.copy_to(peer, check_finite=True)
-    assert other.copy_to(peer, check_finite=False)
+    assert not other.start_copy(peer, True).wait()
+    assert other.start_copy(peer, False).wait() is None
     found = [are_finite(peer[p.start : p.stop], p.dtype) for p in pieces_of(other)]
     assert found.count(False) == 1
 
@@ -320,17 +320,18 @@ def test_values_are_the_parameters_and_those_of_a_snapshot_are_read_out_of_it(de
     state.refresh()
     assert state.values() is values
     assert all(map(torch.Tensor.is_set_to, values.tensors, [t.detach() for t in own]))
-    view, copied = state.view_of(peer), state.values_of(peer)
+    view, (copied, distance) = state.view_of(peer), state.values_of(peer)
     memory = range(peer.ctypes.data, peer.ctypes.data + peer.nbytes)
     assert all(t.data_ptr() in memory for t in view.tensors if t.numel())
     assert [t.stride() for t in copied.tensors] == [t.stride() for t in own]
     peer[:] = 0
     assert_same(copied, other.values())
     again = snapshot_of(state)
-    assert state.values_of(again, into=copied) is copied
+    assert distance == values.distance(other.values())
+    assert state.values_of(again, into=copied) == (copied, 0.0)
     assert_same(copied, values)
     strange = TensorValues([torch.ones(7)])
-    assert_same(state.values_of(again, into=strange), values)
+    assert_same(state.values_of(again, into=strange)[0], values)
     assert bool((strange.tensors[0] == 1).all())
 
 
@@ -593,8 +594,8 @@ def test_a_mask_is_neither_judged_nor_merged_nor_measured(dtype, value):
     state, peer = state_of(net), state_of(other)
     data = np.zeros(peer.nbytes, np.uint8)
     before = net.mask.clone().view(torch.uint8).tolist()
-    assert state.copy_to(np.zeros(state.nbytes, np.uint8), check_finite=True)
-    assert peer.copy_to(data, check_finite=True)
+    assert state.start_copy(np.zeros(state.nbytes, np.uint8), True).wait()
+    assert peer.start_copy(data, True).wait()
     for piece in pieces_of(peer):
         values = data[piece.start : piece.stop]
         assert are_finite(values, piece.dtype, piece.start, state.spared)
@@ -608,9 +609,9 @@ def test_a_statistic_that_is_no_more_finite_is_judged_beside_a_mask():
     net = nn.BatchNorm1d(4)
     net.register_buffer("mask", torch.tensor([0.0, -math.inf]))
     state, data = state_of(net), np.zeros(4 * 4 * 4 + 8, np.uint8)
-    assert state.copy_to(data, check_finite=True)
+    assert state.start_copy(data, True).wait()
     net.running_var[1] = math.inf
-    assert not state.copy_to(data, check_finite=True)
+    assert not state.start_copy(data, True).wait()
     pieces = [(data[p.start : p.stop], p.dtype, p.start) for p in pieces_of(state)]
     assert not all(are_finite(*piece, state.spared) for piece in pieces)
 
@@ -624,6 +625,6 @@ def test_what_an_observer_has_not_seen_yet_is_left_until_both_have():
     one, two = observing(math.inf), observing(2.0)
     for own, peer in ((one, two), (two, one)):
         data = np.zeros(12, np.uint8)
-        state_of(peer).copy_to(data, check_finite=False)
+        state_of(peer).start_copy(data, False).wait()
         state_of(own).merging(MergeTerms(0.5)).take(0, data)
     assert (one.least.item(), two.least.item()) == (math.inf, 2.0)

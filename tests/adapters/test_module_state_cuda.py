@@ -38,7 +38,7 @@ def state_of(net):
 
 def snapshot_of(state):
     data = np.zeros(state.nbytes, np.uint8)
-    assert state.copy_to(data, check_finite=True)
+    assert state.start_copy(data, True).wait()
     return data
 
 
@@ -77,8 +77,8 @@ def test_a_value_that_is_not_finite_is_found_on_the_device(value):
     with torch.no_grad():
         net[0][0].weight[3, 5] = value
     state = state_of(net)
-    assert not state.copy_to(np.zeros(state.nbytes, np.uint8), check_finite=True)
-    assert state.copy_to(np.zeros(state.nbytes, np.uint8), check_finite=False)
+    assert not state.start_copy(np.zeros(state.nbytes, np.uint8), True).wait()
+    assert state.start_copy(np.zeros(state.nbytes, np.uint8), False).wait() is None
 
 
 def test_a_sum_that_overflows_is_no_value_that_is_not_finite():
@@ -92,7 +92,7 @@ def test_slots_come_and_go():
     expected = snapshot_of(state).tobytes()
     for _ in range(20):
         slot = np.zeros(state.nbytes, np.uint8)
-        assert state.copy_to(slot, check_finite=True)
+        assert state.start_copy(slot, True).wait()
         assert slot.tobytes() == expected
         del slot
         gc.collect()

@@ -11,11 +11,11 @@ from support.members import Member, gossip, in_lockstep, members, vector
 from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
 
-from dpwa.adapters.merge import (
+from dpwa.adapters.optimizer import GossipOptimizer
+from dpwa.node.assembly import (
     MOST_EXTRA_ROUNDS,
     WARM_UP,
 )
-from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.wire.messages import Fetch
 
 

@@ -11,7 +11,7 @@ from support.collective_nodes import collective_nodes
 from dpwa.collectives.collectives import MAX_TAGS
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.entries import Contribution
-from dpwa.collectives.group import ENTERED, READY
+from dpwa.collectives.views import ENTERED, READY
 from dpwa.data.payload import Payload
 from dpwa.errors import CollectiveError, LeftBehindError, PeerLost
 from dpwa.policy.group_views import VIEW_ID_BYTES, Member

@@ -10,6 +10,7 @@ from support.collective_processes import collective_processes
 from support.nodes import eventually
 from support.times import HANGS_AFTER_S, at_most
 
+from dpwa.collectives.group import Phase
 from dpwa.errors import ClosedError, CollectiveTimeoutError, LeftBehindError, PeerLost
 
 TIMEOUT_S = 0.5
@@ -18,7 +19,7 @@ GRACE_S = 1.0
 
 def is_waiting(nodes, name, tag=""):
     """Whether a node has entered a collective, and waits."""
-    return nodes[name].collectives.runner(tag).group._state.progress.has_entered
+    return nodes[name].collectives.runner(tag).group.phase >= Phase.ENTERED
 
 
 def timed(call):
@@ -155,7 +156,7 @@ def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
         group = collectives.runner("").group
         group.leave()
         monkeypatch.setattr(collectives.contacts, "is_up", lambda peer: False)
-        group._state.is_answered = True  # by somebody who is gone since
+        group.is_answered = True  # by somebody who is gone since
         with pytest.raises(LeftBehindError, match=r"w2 was not let in .* no other node can be"):
             collectives.runner("").get_in(0.1)
 
@@ -250,12 +251,12 @@ def test_a_collective_holds_for_the_others_if_all_were_ready_and_one_is_gone(mon
             return found
 
         group = nodes["w1"].collectives.runner("").group
-        monkeypatch.setattr(group._state.voting, "leave", lambda: None)  # its word comes too late
+        monkeypatch.setattr(group, "_vote_against_itself", lambda: None)  # its word comes too late
         monkeypatch.setattr("dpwa.fault_points._hook", hook)
         first = nodes.begin("w1", timed(lambda node: node.all_reduce(1)))
         others = [nodes.begin(name, call) for name in ("w2", "w3")]
         assert has_come.wait(HANGS_AFTER_S)
-        eventually(lambda: group._state.progress.is_ready)
+        eventually(lambda: group.phase is Phase.READY)
         nodes["w1"].close()
         has_left.set()
         assert type(first.result(20)[1]) is ClosedError
@@ -358,13 +359,13 @@ class Cut:
             self._wrap(name, nodes[name].collectives.contacts, side)
 
     def _wrap(self, name, contacts, side):
-        tell = contacts._tell
+        tell = contacts.tell
 
         def tell_own_side(peer, message):
             if side[peer] == side[name] or self.is_healed.is_set():
                 tell(peer, message)
 
-        contacts._tell = tell_own_side
+        contacts.tell = tell_own_side
 
 
 @pytest.mark.parametrize(

@@ -93,14 +93,14 @@ def test_a_node_that_was_let_in_late_has_all_of_its_time_for_its_first_collectiv
 
 def cut_off(contacts, own, far):
     """Drop what a node says to some others; return what ends that."""
-    tell = contacts._tell
+    tell = contacts.tell
 
     def tell_the_rest(peer, message):
         if (peer in far) == (own in far):
             tell(peer, message)
 
-    contacts._tell = tell_the_rest
-    return lambda: setattr(contacts, "_tell", tell)
+    contacts.tell = tell_the_rest
+    return lambda: setattr(contacts, "tell", tell)
 
 
 def test_the_smaller_part_of_a_split_is_told_so_once_and_works_with_the_others_at_once(

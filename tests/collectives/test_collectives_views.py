@@ -3,8 +3,8 @@
 import pytest
 
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
-from dpwa.collectives.group import ENTERED, READY, Group
-from dpwa.collectives.records import PhaseRecords
+from dpwa.collectives.group import Group, Phase
+from dpwa.collectives.views import ENTERED, READY, PhaseRecords
 from dpwa.data.boards import Posted
 from dpwa.policy.group_views import VIEW_ID_BYTES, Member
 from dpwa.runtime import SYSTEM
@@ -87,9 +87,20 @@ def test_who_hears_that_others_are_further_asks_them_how_the_collective_ended(
     group.enter(b"record")
     group.ready(b"record")
     fields = {"view": group.view.identity, "number": number, "phase": ENTERED, "record": b"record"}
-    group.hearing.post(Post(request=0, tag="", name="w2", incarnation=OLD, **fields))
+    group.hear(Post(request=0, tag="", name="w2", incarnation=OLD, **fields))
     group.look_around()
     assert any(isinstance(message, Vote) for _, message in told) == asks
+
+
+def test_who_votes_is_frozen(contacts, told):
+    group = Group("", RANKS, contacts, SYSTEM)
+    group.enter(b"record")
+    group.doubt()
+    told.clear()
+    group.ready(b"record")
+    group.end(())
+    assert (group.phase, group.number) == (Phase.VOTING, 0)
+    assert not told
 
 
 def outside(size, ended=0):
@@ -105,21 +116,21 @@ def test_the_junior_view_gives_itself_up_before_the_next_collective(
     contacts, group, size, ended, moves
 ):
     contacts.link_changed("w3", is_up=True)
-    group.hearing.evicted(outside(size, ended))
+    group.hear(outside(size, ended))
     group.begin()
     assert group.is_evicted == moves
     assert not group.told()  # it goes by itself
 
 
 def test_nobody_gives_itself_up_for_a_view_that_cannot_be_reached(group):
-    group.hearing.evicted(outside(2))
+    group.hear(outside(2))
     group.begin()
     assert not group.is_evicted
 
 
 def test_what_a_view_has_ended_since_it_heard_of_another_counts(contacts, group):
     contacts.link_changed("w3", is_up=True)
-    group.hearing.evicted(outside(1, ended=1))
+    group.hear(outside(1, ended=1))
     assert group.is_outranked
     end_alone(group)
     group.begin()
@@ -137,7 +148,7 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
     """It may have spoken of the larger view before this node has come to it."""
     group.begin()
     group.enter(b"record")
-    group.hearing.evicted(outside(2))
+    group.hear(outside(2))
     group.ready(b"record")
     assert set(group.records(READY)) == {"w1"}
     group.end([Member("w3", NEW)])
@@ -169,19 +180,19 @@ def said_to_w3(told, kind):
 def test_who_calls_no_collectives_is_in_nobodys_way(open_group, told):
     """A message of a peer has made its group; others would move to it, and wait for ever."""
     told.clear()
-    open_group.hearing.join_request(ask_to_join(1, 0, "w3"))
-    open_group.hearing.join_request(ask_to_join())
+    open_group.hear(ask_to_join(1, 0, "w3"))
+    open_group.hear(ask_to_join())
     assert not said_to_w3(told, Evicted)
     open_group.may_meet()
     told.clear()
-    open_group.hearing.join_request(ask_to_join(1, 0, "w3"))
+    open_group.hear(ask_to_join(1, 0, "w3"))
     assert [message.first for message in said_to_w3(told, Evicted)] == ["w1"]
 
 
 def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_group, told):
     assert open_group.may_meet()
     assert [message.size for message in said_to_w3(told, AskToJoinView)] == [1]
-    open_group.hearing.join_request(ask_to_join())
+    open_group.hear(ask_to_join())
     assert open_group.may_meet()  # w2 may still come
     open_group.meet()
     assert open_group.view.names == ("w1", "w3")
@@ -191,7 +202,7 @@ def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_gro
 
 
 def test_who_hears_of_a_view_that_is_at_work_waits_for_nobody_else(open_group):
-    open_group.hearing.evicted(outside(1, ended=5))
+    open_group.hear(outside(1, ended=5))
     assert not open_group.may_meet()
     open_group.meet()
     open_group.begin()
@@ -200,10 +211,10 @@ def test_who_hears_of_a_view_that_is_at_work_waits_for_nobody_else(open_group):
 
 def test_a_node_that_was_let_in_but_not_told_is_told_when_it_asks_again(open_group, told):
     open_group.may_meet()
-    open_group.hearing.join_request(ask_to_join())
+    open_group.hear(ask_to_join())
     open_group.meet()
     told.clear()
-    open_group.hearing.join_request(ask_to_join())
+    open_group.hear(ask_to_join())
     (again,) = said_to_w3(told, CollectiveOutcome)
     assert again.members == (("w1", b"own-life"), ("w3", NEW))
     assert again.since == open_group.number
@@ -218,9 +229,9 @@ def test_a_view_that_was_left_is_not_entered_again(open_group):
     said = CollectiveOutcome(
         request=0, tag="", name="w3", incarnation=NEW, members=members, **fields
     )
-    open_group.hearing.outcome(said)
+    open_group.hear(said)
     assert open_group.is_evicted
-    open_group.hearing.outcome(said.model_copy(update={"since": 1}))
+    open_group.hear(said.model_copy(update={"since": 1}))
     assert not open_group.is_evicted
 
 
@@ -325,12 +336,12 @@ def entered(view, name, incarnation):
 
 def test_only_the_life_of_a_node_that_is_a_member_speaks_for_it(contacts, told):
     group = Group("", RANKS, contacts, SYSTEM)
-    group.hearing.post(entered(group.view, "w3", OLD))  # the first one that speaks is the member
-    group.hearing.post(entered(group.view, "w2", NEW))
-    group.hearing.post(entered(group.view, "w2", OLD))
+    group.hear(entered(group.view, "w3", OLD))  # the first one that speaks is the member
+    group.hear(entered(group.view, "w2", NEW))
+    group.hear(entered(group.view, "w2", OLD))
     assert group.records(ENTERED) == {"w2": b"record", "w3": b"record"}
     told.clear()
-    group.hearing.post(entered(group.view, "w3", NEW))
+    group.hear(entered(group.view, "w3", NEW))
     ((peer, answer),) = told
     assert peer == "w3"
     assert isinstance(answer, Evicted)
@@ -361,8 +372,8 @@ def test_who_takes_no_part_any_more_says_so_to_whoever_waits_for_its_vote(contac
     group = Group("", RANKS, contacts, SYSTEM)
     group.leave()
     told.clear()
-    group.hearing.vote(vote(group.view, "w2", NEW, number=3))
+    group.hear(vote(group.view, "w2", NEW, number=3))
     ((peer, answer),) = told
     assert (peer, answer.number, answer.suspects) == ("w2", 3, ("w1",))
-    group.hearing.vote(vote(group.view, "w2", NEW, number=3, suspects=("w1",)))
+    group.hear(vote(group.view, "w2", NEW, number=3, suspects=("w1",)))
     assert len(told) == 1

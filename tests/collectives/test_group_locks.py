@@ -8,8 +8,8 @@ import pytest
 
 from dpwa.clock import Deadline
 from dpwa.collectives.contacts import Contacts
-from dpwa.collectives.group import ENTERED, Group
-from dpwa.collectives.records import PhaseRecords
+from dpwa.collectives.group import Group
+from dpwa.collectives.views import ENTERED, PhaseRecords
 from dpwa.collectives.workspace import CollectiveWait
 from dpwa.policy.group_views import Member
 from dpwa.runtime import SYSTEM
@@ -106,6 +106,6 @@ def test_two_who_have_left_do_not_answer_each_other_for_ever():
         while said and heard < 100:
             peer, message = said.pop(0)
             if isinstance(message, Vote):
-                groups[peer].hearing.vote(message)
+                groups[peer].hear(message)
                 heard += 1
     assert heard == len(RANKS)

@@ -1,10 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpwa.data import arrays
 from dpwa.data.kernels import Rounding, add_, difference, is_finite, move_toward_, norm
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -121,6 +123,15 @@ def test_one_element_that_is_not_finite_is_found(dtype, value):
     assert is_finite(tensor)
     tensor[617] = torch.tensor(value).to(dtype)
     assert not is_finite(tensor)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f4", "complex64"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_one_element_of_an_array_that_is_not_finite_is_found(dtype, value):
+    array = np.full(1000, np.finfo(dtype).max, dtype)
+    assert arrays.is_finite(array.view(np.uint8), dtype)
+    array[617], array[2] = value, -value
+    assert not arrays.is_finite(array.view(np.uint8), dtype)
 
 
 def test_infinities_of_both_signs_do_not_cancel():

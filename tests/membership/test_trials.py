@@ -55,7 +55,7 @@ class Member:
         self.list = MemberList(OWN, self.time, rng, lambda: None)
         handle = SimpleNamespace(tell=lambda *_: None, tick_listeners=lambda: None)
         context = MembershipContext(
-            handle, None, self.time, rng, lambda at: (at,), frozenset(), None, ()
+            handle, handle, None, self.time, rng, lambda at: (at,), frozenset(), None, ()
         )
         config = load_config({"join": [OWN.endpoint]}, environ={})
         self.called_back = []

@@ -61,7 +61,14 @@ def test_this_machine_may_be_at_all_of_its_addresses():
 def test_who_has_a_key_or_is_listed_may_be_anywhere():
     def may_call(endpoint, keyring=None, source="10.9.8.7"):
         named = frozenset({"tcp://w1.example:7000"})
-        parts = {"node_handle": None, "runtime": None, "rng": None, "look_up": None, "memory": None}
+        parts = {
+            "tx": None,
+            "rx": None,
+            "runtime": None,
+            "rng": None,
+            "look_up": None,
+            "memory": None,
+        }
         context = MembershipContext(keyring=keyring, named=named, remembered=(), **parts)
         return context.may_call(endpoint, source)
 

@@ -4,8 +4,10 @@ import logging
 import math
 import os
 import resource
+import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -17,6 +19,7 @@ from support.members import Member, at_once, gossip, members, settle
 from support.nodes import config_of, eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
+from support.times import HANGS_AFTER_S
 
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
@@ -141,7 +144,7 @@ def test_many_members_agree_on_who_is_there_and_one_that_leaves_is_missed_by_nob
 def test_with_collectives_among_more_than_there_may_be_connections_it_says_so(caplog):
     config = config_of(MANY, transport="tcp", connections=FEWEST)
     with members(config, [1.0]) as [member]:
-        member.node.node_handle.connect(needs_all=True)
+        member.node.tx.connect(needs_all=True)
         eventually(lambda: "set `connections`" in caplog.text)
 
 
@@ -236,11 +239,29 @@ def test_without_descriptors_a_node_says_so_and_does_not_accuse_its_peers(caplog
             node.add_peer("w3", "127.0.0.1", free_ports(1)[0])
             eventually(lambda: "too few file descriptors" in problem("w3"))
             for _ in range(3):
-                node.node_handle.tell("w3", AskStatus(request=1))
+                node.tx.tell("w3", AskStatus(request=1))
             eventually(lambda: "nothing answers" in problem("w2"))
         assert caplog.text.count("cannot connect to w3") == 1
-        node.node_handle.tell("w3", AskStatus(request=1))
+        node.tx.tell("w3", AskStatus(request=1))
         eventually(lambda: "nothing answers" in problem("w3"))
+
+
+def test_messages_open_no_more_connections_than_there_may_be():
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(12)]
+        names = {f"s{index}": peer.getsockname()[1] for index, peer in enumerate(silent)}
+        nodes = [{"name": "w1", "host": "127.0.0.1", "port": free_ports(1)[0]}]
+        nodes += [{"name": name, "host": "127.0.0.1", "port": port} for name, port in names.items()]
+        config = load_config({"nodes": nodes, "transport": "tcp", **FEW})
+        node = stack.enter_context(Node("w1", config))
+        for name in names:  # each is on its way for as long as nobody shakes hands
+            node.tx.tell(name, AskStatus(request=1))
+        eventually(lambda: LinkState.CONNECTING in node.links.values())
+        node.tx.tell("s0", AskStatus(request=1))
+        done = threading.Event()
+        node.tx.call_soon(done.set)
+        assert done.wait(HANGS_AFTER_S)
+        assert sum(state is not LinkState.IDLE for state in node.links.values()) <= FEWEST
 
 
 def test_a_training_ends_together_though_each_has_few_connections():

@@ -34,7 +34,7 @@ def hold_up(member, seconds):
     holdup = Holdup()
     member.node.attach(holdup, Listener())
     holdup.seconds = seconds
-    member.node.node_handle.wake()
+    member.node.rx.wake()
     assert holdup.begun.wait(10.0)
     return holdup
 

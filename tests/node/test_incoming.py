@@ -26,7 +26,7 @@ def is_finite(values, dtype, start):
 class Stream:
     """An `IncomingSnapshot` of some pieces, with what a peer would send of random values."""
 
-    def __init__(self, count, codec_name="none", held=None, shard=slice(None)):
+    def __init__(self, count, codec_name="none", held=None, shard=slice(None), vouches=True):
         self.data = np.random.default_rng(count).standard_normal(count * PIECE_BYTES // 4)
         self.data = self.data.astype(np.float32).view(np.uint8)
         layout = Layout((TensorSpec("weight", "float32", (len(self.data) // 4,), 4),))
@@ -37,7 +37,7 @@ class Stream:
             version=1,
             clock=1.0,
             loss=None,
-            is_finite=True,
+            is_finite=vouches,
             nbytes=len(self.data),
             codec=codec_name,
             token=0 if held is None else TOKEN,
@@ -87,6 +87,20 @@ def test_what_cannot_be_decoded_or_is_not_finite_is_refused():
     with pytest.raises(BrokenFetchError) as caught:
         stream.add(1, 2)
     assert caught.value.outcome is Outcome.DIVERGED
+
+
+@pytest.mark.parametrize("vouches", [True, None])
+@pytest.mark.parametrize("name", ["none", "fp16", "int8"])
+def test_values_are_checked_unless_they_come_as_their_publisher_has_checked_them(name, vouches):
+    stream = Stream(2, name, vouches=vouches)
+    stream.data.view(np.float32)[PIECE_BYTES // 4] = np.nan
+    stream.add(0, 1)
+    if vouches and name == "none":
+        stream.add(1)
+        assert np.isnan(stream.incoming.data.view(np.float32)).sum() == 1
+    else:
+        with pytest.raises(BrokenFetchError):
+            stream.add(1)
 
 
 def test_differences_are_agreed_on_when_all_have_come():

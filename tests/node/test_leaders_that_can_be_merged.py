@@ -95,7 +95,7 @@ def test_news_of_many_strangers_is_kept_of_a_few_only():
 def test_the_longest_news_leave_room_in_a_message():
     name = "n" * MAX_NAME_CHARACTERS
     longest = [(name, name, -1e308, 2**62, 2**53, 1e9)] * MAX_NEWS
-    greeting = {"name": name, "algorithm": name, "origin": name, "news": longest}
+    greeting = {"name": name, "algorithm": name, "news": longest}
     assert len(encode(fetch_of(bytes(16), **greeting))) < MAX_HEADER_BYTES
 
 

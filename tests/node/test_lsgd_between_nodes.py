@@ -6,11 +6,8 @@ import pytest
 import torch
 from support.members import Member, at_once, gossip, in_lockstep, members
 from support.nodes import config_of, eventually
-from support.partners import partner_of
-from support.requests import fetch_of
 
 from dpwa.transport.link import LinkState
-from dpwa.wire.messages import NotReady, SnapshotHeader
 
 FAST = {"local_period": 1, "global_period": 1, "c1": 0.5, "c2": 0.5}
 
@@ -123,18 +120,6 @@ def test_buffers_become_the_mean_of_all_workers_and_nothing_else_is_fetched_for_
     finally:
         for member in nodes:
             member.adapter.close()
-
-
-def test_an_older_node_that_would_relay_is_served_and_is_told_that_there_are_no_copies():
-    with members(following(2), [1.0]) as [leader], partner_of(leader) as partner:
-        leader.round(0.1)
-        fingerprint = leader.adapter._state.layout.fingerprint
-        asked = {"algorithm": "lsgd", "keeps": True, "name": "w2", "credit": 16}
-        assert isinstance(partner.ask(fetch_of(fingerprint, origin="w9", **asked)), NotReady)
-        for origin in ("", "w1"):
-            header = partner.ask(fetch_of(fingerprint, origin=origin, **asked))
-            assert isinstance(header, SnapshotHeader)
-            partner.answered()  # the only chunk
 
 
 def test_gossip_with_the_leader_rule_asks_the_leader():

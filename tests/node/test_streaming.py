@@ -104,7 +104,7 @@ class Half:
         self._ending, self._may_go_on = ending, may_go_on
         state = ModuleState(net, with_buffers=True)
         self._data = np.empty(state.nbytes, np.uint8)
-        state.copy_to(self._data, check_finite=False)
+        state.start_copy(self._data, False).wait()
         if ending == "not finite":
             self._data.view(np.float32)[2 * PIECE_ELEMENTS + 5] = np.nan
         self._pieces = state.layout.pieces(state.nbytes, limits.CHUNK_BYTES)
@@ -129,7 +129,7 @@ class Half:
             version=1,
             clock=1.0,
             loss=None,
-            is_finite=True,
+            is_finite=None,
             nbytes=self._data.nbytes,
             codec=self._codec.name,
             token=0,

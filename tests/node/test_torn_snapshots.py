@@ -35,7 +35,8 @@ def test_no_fetched_snapshot_is_torn(fetches, transport):
 
         def publish():
             while not stop.is_set():
-                node.rounds.send(layout, 8 * ELEMENTS, None, write_next_version)
+                node.rounds.begin(None)
+                node.rounds.publish(layout, 8 * ELEMENTS, write_next_version)
 
         publisher = threading.Thread(target=publish)
         publisher.start()

@@ -10,7 +10,7 @@ import pytest
 import zmq
 from support.virtual_wire import VirtualHosts
 
-from dpwa.node.node_thread import Mailbox
+from dpwa.node.node_thread import NodeThread
 from dpwa.runtime import SYSTEM
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.transport.link import LinkState, PeerLink
@@ -152,14 +152,15 @@ def test_only_one_listens_at_an_endpoint(world):
         listening(world)
 
 
-def test_a_mailbox_wakes_its_reader_once_and_gives_all(world):
-    mailbox, poller = Mailbox(world.runtime.waker()), world.runtime.poller()
-    poller.register(mailbox.receiver, zmq.POLLIN)
+def test_a_thread_is_woken_once_for_all_calls(world):
+    thread, poller, made_calls = NodeThread(world.runtime, "called"), world.runtime.poller(), []
+    poller.register(thread.waker.receiver, zmq.POLLIN)
     try:
         for number in range(5):
-            mailbox.put(number)
+            thread.call_soon(made_calls.append, number)
         world.until(lambda: poller.poll(0))
-        assert list(mailbox.take_all()) == [0, 1, 2, 3, 4]
+        thread.make_calls()
+        assert made_calls == [0, 1, 2, 3, 4]
         assert not poller.poll(0)
     finally:
-        mailbox.close()
+        thread.discard()

@@ -62,7 +62,7 @@ class Node:
 
     @property
     def has_doubts(self):
-        return self.group._state.voting.ballot is not None
+        return self.group.ballot is not None
 
     def heard_of(self, *names, **told):
         """Let others tell what they have: they are there, and have connected to this node."""
@@ -98,7 +98,7 @@ class Node:
         lives = {"w1": OWN.incarnation}
         members = [Member(n, lives.get(n, b"life--" + n.encode())) for n in names]
         with self.group.lock:
-            self.group._state.enter_view(GroupView(tuple(members), self.group.number + 1), 1)
+            self.group.enter_view(GroupView(tuple(members), self.group.number + 1), 1)
         self.step()
 
 
@@ -227,9 +227,9 @@ def test_a_ballot_waits_for_a_member_that_has_not_been_reached_yet(node):
     _vote(node, "w2", ())
     _pass(node, STALLED_S - STEP_S)
     assert node.has_doubts
-    assert node.group._state.voting.ballot.suspects == set()
+    assert node.group.ballot.suspects == set()
     _pass(node, 2 * STEP_S)
-    assert node.group._state.voting.ballot.suspects == {"w3"}
+    assert node.group.ballot.suspects == {"w3"}
 
 
 @pytest.mark.parametrize("slept_s", [STALLED_S, 0.0])
@@ -309,16 +309,16 @@ def test_who_is_left_out_as_all_begin_is_told_if_they_have_passed_barriers_since
 
 
 def _vote(node, name, suspects):
-    view, number = node.group._state.progress.key
+    view, number = node.group.key
     signed = {"request": 0, "tag": "", "name": name, "incarnation": b"life--" + name.encode()}
     fields = {"view": view, "number": number, "suspects": suspects, "entered": False}
     rest = {"ready": False, "expired": False, "seen": (), "join_requests": ()}
-    node.group.hearing.vote(Vote(**signed, **fields, **rest))
+    node.group.hear(Vote(**signed, **fields, **rest))
 
 
 def _pass(node, seconds):
     """Let the network thread look at a ballot for so long."""
     end = node.time.seconds + seconds
-    while node.time.seconds < end and node.group._state.voting.ballot is not None:
+    while node.time.seconds < end and node.group.ballot is not None:
         node.time.seconds += STEP_S
         node.group.tick(node.time.seconds)

@@ -381,13 +381,13 @@ def test_tables_are_cut_in_the_same_way_in_every_view():
         groups = [group_of(worker) for worker in made]
         own = [worker.connection.collectives.contacts.own for worker in made]
         for group, members in zip(groups, (own[:2], own[:2], own[2:]), strict=True):
-            group._state.discovery.seek = lambda *_: None  # the parts do not find each other yet
+            group.discovery.seek = lambda *_: None  # the parts do not find each other yet
             with group.lock:
-                group._state.enter_view(GroupView(tuple(members), 1), 1)
+                group.enter_view(GroupView(tuple(members), 1), 1)
         alone = made[2].tables.matrix(12, 1)
         table, _ = matrices(made[:2], 12, 1)
         for group in groups:
-            del group._state.discovery.seek
+            del group.discovery.seek
 
         def are_together():
             alone.get([0])

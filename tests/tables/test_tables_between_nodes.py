@@ -326,9 +326,7 @@ def test_parts_that_went_on_by_themselves_find_each_other_again(monkeypatch):
         for worker in made:  # each takes the other for lost
             group = worker.connection.collectives.runner("dpwa.tables").group
             with group.lock:
-                group._state.enter_view(
-                    GroupView((worker.connection.collectives.contacts.own,), 1), 1
-                )
+                group.enter_view(GroupView((worker.connection.collectives.contacts.own,), 1), 1)
         for _ in range(5):
             tables[0].add(np.ones(4), sync=True)
         tables[1].add(np.full(4, 7.0), sync=True)
@@ -469,8 +467,8 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
             {"contained": 1},
         ]:
             message = TableAddition(**{**fields, **changes})
-            node.node_handle.tell("w2", message, b"12345678")
-        node.node_handle.tell(
+            node.tx.tell("w2", message, b"12345678")
+        node.tx.tell(
             "w2",
             TableAdded(
                 **{k: fields[k] for k in ("request", "name", "incarnation", "view", "table")},

@@ -3,6 +3,7 @@ import math
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
 import zmq
@@ -11,7 +12,7 @@ from support.nodes import eventually
 from support.ports import free_ports
 
 from dpwa.errors import AddressError
-from dpwa.node.node_thread import Mailbox
+from dpwa.node.node_thread import NodeThread
 from dpwa.runtime import SYSTEM
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import drop_frames, receive, receive_from, send, serving_socket
@@ -176,41 +177,56 @@ def test_ipv6_works(context):
 
 
 def test_an_interrupt_while_something_is_put_costs_nobody_else_a_wake_up():
-    moments, closing = Moments(), contextlib.ExitStack()
+    moments, closing, made_calls = Moments(), contextlib.ExitStack(), []
 
     def made():
-        mailbox, poller = Mailbox(SYSTEM.waker()), zmq.Poller()
-        closing.callback(mailbox.close)
-        poller.register(mailbox.receiver, zmq.POLLIN)
-        return mailbox, poller
+        thread, poller = NodeThread(SYSTEM, "called"), zmq.Poller()
+        closing.callback(thread.discard)
+        poller.register(thread.waker.receiver, zmq.POLLIN)
+        return thread, poller
 
     with closing:
-        mailbox, poller = made()
-        moments.watch(lambda: mailbox.put(0))
+        thread, poller = made()
+        moments.watch(lambda: thread.call_soon(made_calls.append, 0))
         for moment in moments.seen:
-            mailbox, poller = made()
-            assert moments.interrupt(moment, lambda mailbox=mailbox: mailbox.put(0))
+            thread, poller = made()
+            call = partial(thread.call_soon, made_calls.append)
+            assert moments.interrupt(moment, partial(call, 0))
             for number in (1, 2):
-                mailbox.put(number)
+                call(number)
                 assert poller.poll(30_000)
-                assert number in list(mailbox.take_all())
+                thread.make_calls()
+                assert made_calls[-1] == number
                 assert not poller.poll(0)
 
 
-def test_a_mailbox_wakes_its_reader_with_everything_put():
-    mailbox, poller = Mailbox(SYSTEM.waker()), zmq.Poller()
-    poller.register(mailbox.receiver, zmq.POLLIN)
+def test_a_call_that_fails_costs_the_others_nothing():
+    thread, poller, made_calls = NodeThread(SYSTEM, "called"), zmq.Poller(), []
+    poller.register(thread.waker.receiver, zmq.POLLIN)
+    thread.call_soon(divmod, 1, 0)
+    thread.call_soon(made_calls.append, 1)
+    with pytest.raises(ZeroDivisionError):
+        thread.make_calls()
+    assert poller.poll(0)
+    thread.make_calls()
+    assert made_calls == [1]
+    thread.discard()
+
+
+def test_a_thread_is_woken_for_every_call():
+    thread, poller, taken = NodeThread(SYSTEM, "called"), zmq.Poller(), []
+    poller.register(thread.waker.receiver, zmq.POLLIN)
     senders = [
-        threading.Thread(target=lambda: [mailbox.put(i) for i in range(2_000)]) for _ in range(4)
+        threading.Thread(target=lambda: [thread.call_soon(taken.append, i) for i in range(2_000)])
+        for _ in range(4)
     ]
-    taken = []
     for sender in senders:
         sender.start()
     while len(taken) < 8_000:
         assert poller.poll(30_000)
-        taken += mailbox.take_all()
+        thread.make_calls()
     for sender in senders:
         sender.join()
     assert sorted(taken) == sorted(list(range(2_000)) * 4)
-    mailbox.close()
-    mailbox.put(1)  # after the end: dropped
+    thread.discard()
+    thread.call_soon(taken.append, 1)  # after the end: dropped

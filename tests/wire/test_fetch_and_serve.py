@@ -17,7 +17,6 @@ from dpwa.wire import limits
 from dpwa.wire.fetching import (
     Announced,
     Ended,
-    FetchPlan,
     FetchSession,
     Greeting,
     InSharedMemory,
@@ -40,8 +39,8 @@ from dpwa.wire.shards import Shard, shard_of
 NONCE = b"n" * 16
 
 
-def plan_of(layout, **fields):
-    return FetchPlan(layout, Greeting("w1"), **fields)
+def session_of(layout, **fields):
+    return FetchSession(1, layout, Greeting("w1"), **fields)
 
 
 def layout_of(nbytes):
@@ -75,14 +74,13 @@ def chunk(payload, index=0):
 
 
 def begun(nbytes=100):
-    session = FetchSession(1, plan_of(layout_of(nbytes)))
+    session = session_of(layout_of(nbytes))
     session.receive(header(nbytes=nbytes), b"")
     return session
 
 
-def fetched(snapshot, plan, held_there=None, encoder=None):
+def fetched(snapshot, fetch, held_there=None, encoder=None):
     """Run one fetch; return its announcement and the pieces, never more in flight than allowed."""
-    fetch = FetchSession(1, plan)
     request = fetch.request_message(budget_ms=1000)
     serve = ServeSession(request, snapshot, encoder or codec("none"), held_there)
     (first, nothing), *waiting = serve.due()
@@ -110,7 +108,7 @@ def fetched(snapshot, plan, held_there=None, encoder=None):
 @given(size=st.sampled_from([1, 1000, 2**20 - 1, 2**20, 2**20 + 1, 7 * 2**20 + 5]))
 def test_a_snapshot_arrives_whole_and_within_the_credit(layout, size):
     snapshot = snapshot_of(size, layout)
-    announced, arrived = fetched(snapshot, plan_of(snapshot.layout))
+    announced, arrived = fetched(snapshot, session_of(snapshot.layout))
     assert b"".join(event.payload for event in arrived) == snapshot.data.tobytes()
     assert (announced.header.version, announced.header.clock, announced.header.loss) == (
         3,
@@ -128,7 +126,7 @@ def test_shards_take_turns_and_together_are_the_whole(size, fraction):
     for turn in range(turns):
         shard = shard_of(snapshot.layout, fraction, turn)
         assert shard == shard_of(snapshot.layout, fraction, turn)
-        _, arrived = fetched(snapshot, plan_of(snapshot.layout, shard=shard))
+        _, arrived = fetched(snapshot, session_of(snapshot.layout, shard=shard))
         for event in arrived:
             seen[event.piece.start : event.piece.stop] += 1
             expected = snapshot.data[event.piece.start : event.piece.stop].tobytes()
@@ -151,8 +149,8 @@ def test_differences_are_served_against_what_the_reader_holds():
     values = np.linspace(0, 1, 1000, dtype=np.float32)
     snapshot = Snapshot(1, TrainingProgress(clock=1.0), layout, values.view(np.uint8))
     there, here = DeltaBase(np.zeros(4000, np.uint8), token=5), np.zeros(4000, np.uint8)
-    plan = plan_of(layout, codec="topk", held=4)
-    announced, arrived = fetched(snapshot, plan, there, encoder)
+    fetch = session_of(layout, codec="topk", held=4)
+    announced, arrived = fetched(snapshot, fetch, there, encoder)
     assert (announced.header.codec, announced.header.token) == ("topk", 5)
     assert sum(len(event.payload) for event in arrived) < 200
     for event in arrived:
@@ -164,16 +162,31 @@ def test_differences_are_served_against_what_the_reader_holds():
 def test_a_reader_that_holds_nothing_gets_everything():
     snapshot = snapshot_of(5000)
     there = DeltaBase(np.zeros(5000, np.uint8), token=9)
-    plan = plan_of(snapshot.layout, codec="topk")
-    announced, arrived = fetched(snapshot, plan, there, codec("none"))
+    fetch = session_of(snapshot.layout, codec="topk")
+    announced, arrived = fetched(snapshot, fetch, there, codec("none"))
     assert (announced.header.codec, announced.header.token) == ("none", 9)
     assert there.data.tobytes() == snapshot.data.tobytes()
     assert b"".join(event.payload for event in arrived) == snapshot.data.tobytes()
 
 
+def test_a_snapshot_is_summed_once_for_all_who_read_it_as_it_is():
+    layout = Layout((TensorSpec("w", "float32", (600_000,), 4),))
+    values = np.random.default_rng(1).standard_normal(600_000, np.float32)
+    snapshot = Snapshot(1, TrainingProgress(clock=1.0), layout, values.view(np.uint8))
+    shard = Shard(limits.CHUNK_BYTES // 2)
+    for _ in range(2):
+        fetched(snapshot, session_of(layout))
+        fetched(snapshot, session_of(layout, shard=shard))
+        fetched(snapshot, session_of(layout, codec="fp16"), encoder=codec("fp16"))
+    snapshot.data[-1] ^= 1  # as it must not, and who reads the sum of before finds it
+    fetched(snapshot, session_of(layout, shard=shard))
+    with pytest.raises(ProtocolError):
+        fetched(snapshot, session_of(layout))
+
+
 def test_credit_never_exceeds_its_limit():
     snapshot = snapshot_of(limits.CHUNK_BYTES * 40)
-    request = FetchSession(1, plan_of(snapshot.layout)).request_message(0)
+    request = session_of(snapshot.layout).request_message(0)
     serve = ServeSession(request, snapshot, codec("none"))
     for _ in range(10):
         serve.grant(limits.MAX_CREDIT_CHUNKS)
@@ -182,7 +195,7 @@ def test_credit_never_exceeds_its_limit():
 
 def test_what_could_not_be_sent_is_due_again_and_encoded_once():
     snapshot = snapshot_of(limits.CHUNK_BYTES * 2)
-    request = FetchSession(1, plan_of(snapshot.layout)).request_message(0)
+    request = session_of(snapshot.layout).request_message(0)
     serve = ServeSession(request, snapshot, codec("none"))
     for _ in range(3):
         message, _ = next(serve.due())  # and then the socket is full
@@ -200,27 +213,25 @@ def test_what_could_not_be_sent_is_due_again_and_encoded_once():
 
 
 def test_not_ready_ends_the_fetch_without_blame():
-    session = FetchSession(1, plan_of(layout_of(4)))
+    session = session_of(layout_of(4))
     assert session.receive(NotReady(request=1), b"") == Ended(Outcome.NOT_READY)
 
 
 def test_shared_memory_is_an_answer_only_to_those_who_can_map_it():
     answer = SharedMemoryName(request=1, name="dpwa-0", nonce=NONCE)
-    session = FetchSession(1, plan_of(layout_of(4), can_map=True))
+    session = session_of(layout_of(4), can_map=True)
     assert session.receive(answer, b"") == InSharedMemory("dpwa-0", NONCE)
     with pytest.raises(ProtocolError):
-        FetchSession(1, plan_of(layout_of(4))).receive(answer, b"")
+        session_of(layout_of(4)).receive(answer, b"")
 
 
 def test_a_refusal_is_told_in_its_words():
-    ended = FetchSession(1, plan_of(layout_of(4))).receive(
-        Refused(request=1, reason="unknown codec x\n"), b""
-    )
+    ended = session_of(layout_of(4)).receive(Refused(request=1, reason="unknown codec x\n"), b"")
     assert (ended.outcome, ended.detail) == (Outcome.MISBEHAVED, "it refuses: unknown codec x?")
 
 
 def test_another_model_is_refused_naming_the_first_difference():
-    session = FetchSession(1, plan_of(layout_of(4)))
+    session = session_of(layout_of(4))
     ended = session.receive(OtherModel(request=1), pack_layout(layout_of(5)))
     assert ended.outcome is Outcome.OTHER_MODEL
     assert "here 'w' uint8[4], there 'w' uint8[5]" in ended.detail
@@ -239,7 +250,7 @@ def test_another_model_is_refused_naming_the_first_difference():
 )
 def test_a_header_of_what_was_not_asked_for_is_refused(fields, layout):
     with pytest.raises(ProtocolError):
-        FetchSession(1, plan_of(layout)).receive(header(**fields), b"")
+        session_of(layout).receive(header(**fields), b"")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +272,7 @@ def test_what_the_protocol_does_not_allow_is_a_protocol_error(message, payload):
 
 def test_a_chunk_before_its_header_or_after_the_last_is_refused():
     with pytest.raises(ProtocolError):
-        FetchSession(1, plan_of(layout_of(4))).receive(*chunk(bytes(4)))
+        session_of(layout_of(4)).receive(*chunk(bytes(4)))
     session = begun()
     session.receive(*chunk(bytes(100)))
     with pytest.raises(ProtocolError):
@@ -279,7 +290,7 @@ def test_a_checksum_finds_every_change_of_one_byte(payload, data):
 
 def test_pieces_past_the_end_are_none_at_all():
     snapshot = snapshot_of(100)
-    plan = plan_of(snapshot.layout, shard=Shard(first=1000, count=1))
-    serve = ServeSession(FetchSession(1, plan).request_message(0), snapshot, codec("none"))
+    fetch = session_of(snapshot.layout, shard=Shard(first=1000, count=1))
+    serve = ServeSession(fetch.request_message(0), snapshot, codec("none"))
     assert [message.type for message, _ in serve.due()] == ["snapshot"]
     assert serve.finished

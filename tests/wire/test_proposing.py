@@ -6,7 +6,7 @@ import pytest
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
-from dpwa.wire.fetching import Ended, Greeting, Proposal, ProposalAgreed, ProposeSession
+from dpwa.wire.fetching import Ended, Greeting, ProposalAgreed, ProposeSession
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import (
     NotReady,
@@ -29,7 +29,7 @@ def layout_of(*shape):
 
 def session(terms="exchange", layout=None):
     greeting = Greeting("w1", "symmetric", NEWS)
-    return ProposeSession(7, Proposal(TRANSACTION, terms, 3, layout or layout_of(4), greeting))
+    return ProposeSession(7, TRANSACTION, terms, 3, layout or layout_of(4), greeting)
 
 
 def agreed(**fields):

@@ -97,13 +97,17 @@ class Connections:
         for channel in sorted(idle, key=lambda channel: channel.used_at)[: max(0, room)]:
             self.open(channel)
 
-    def open(self, channel: PeerChannel) -> bool:
-        """Connect to a peer if needed; return whether there is a link now, which may be down."""
+    def open(self, channel: PeerChannel, *, must: bool = True) -> bool:
+        """Connect to a peer if needed; return whether there is a link now, which may be down.
+
+        `must`: `False` does not, if there are as many as there may be and all are in use.
+        """
         channel.used_at = self._context.runtime.now()
         self._leaving.pop(channel, None)
         if channel.link is not None:
             return True
-        self._make_room()
+        if not self._make_room() and not must:
+            return False
         try:
             link = PeerLink(self._zmq_context, channel.peer, channel.endpoint, self._keyring)
         except zmq.ZMQError as error:
@@ -201,15 +205,20 @@ class Connections:
     def _may_go(self, channel: PeerChannel, latest: float) -> bool:
         return channel.used_at < latest and not self._is_busy(channel)
 
-    def _make_room(self) -> None:
-        """Close the least recently used link, if there are as many as there may be."""
+    def _make_room(self) -> bool:
+        """Close the least recently used link, if there are as many as there may be.
+
+        Returns whether another one may be opened: not if all are in use.
+        """
         open_ones = self.with_link()
         if len(open_ones) < self._most:
-            return
+            return True
         idle = [channel for channel in open_ones if not self._is_busy(channel)]
-        if idle:
-            # Nothing is sent to those whose memory is mapped, though it is read all the time.
-            self._let_go(min(idle, key=lambda c: (c.mapped_bytes > 0, c.used_at)))
+        if not idle:
+            return False
+        # Nothing is sent to those whose memory is mapped, though it is read all the time.
+        self._let_go(min(idle, key=lambda c: (c.mapped_bytes > 0, c.used_at)))
+        return len(open_ones) == self._most
 
     def _let_go(self, channel: PeerChannel) -> None:
         self.mute(channel)

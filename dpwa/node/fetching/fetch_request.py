@@ -59,7 +59,9 @@ class IncomingSnapshot:
         self._token = header.token
         self._codec = codec
         self._held = held
-        self._is_finite = is_finite
+        # Its publisher has looked, and a checksum says that it comes as it was.
+        is_checked = header.is_finite is True and header.codec == "none"
+        self._is_finite = None if is_checked else is_finite
         self._buffer = buffer if held is None else held.data
         self.data = self._buffer[self.start : self._stop]  # complete once all pieces have come
         if held is not None:
@@ -133,22 +135,15 @@ class FetchRequest:
         collects: bytes | None = None,
     ) -> None:
         self.target = target
+        self.layout, self.is_finite = target.layout, target.is_finite
         self.deadline = deadline
         self.collects = collects
         self.first: str | None = target.only  # the peer to ask first
         self.may_map = True  # its shared memory will do
         self._runtime = runtime
         self._changed = runtime.condition()
-        self._found: Found | None = None
+        self.found: Found | None = None
         self._is_over = False
-
-    @property
-    def layout(self) -> Layout:
-        return self.target.layout
-
-    @property
-    def is_finite(self) -> IsFinite | None:
-        return self.target.is_finite
 
     def again(self, peer: str) -> FetchRequest:
         """Return a request for a stream of the same, first of this peer, by the same deadline."""
@@ -159,16 +154,17 @@ class FetchRequest:
     def take(self, timeout_s: float) -> Found | None:
         """Wait for the result and end the request; `None` when nothing comes in time."""
         with self._changed:
-            self._changed.wait_for(lambda: self._found is not None or self._is_over, timeout_s)
+            if self.found is None:
+                self._changed.wait_for(lambda: self.found is not None or self._is_over, timeout_s)
             self._is_over = True
-            return self._found
+            return self.found
 
     def offer(self, found: Found) -> bool:
         """Offer a snapshot; return whether somebody still waits for it."""
         with self._changed:
             if self._is_over:
                 return False
-            self._found = found
+            self.found = found
             self._changed.notify_all()
             return True
 

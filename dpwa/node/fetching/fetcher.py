@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
 
@@ -37,7 +36,6 @@ from dpwa.wire.fetching import (
     FetchSession,
     InSharedMemory,
     PieceArrived,
-    Proposal,
     ProposalAgreed,
     ProposeSession,
     TransactionTerms,
@@ -112,8 +110,8 @@ class TransactionFetches:
         if transaction is None:
             return None
         terms: TransactionTerms = "exchange" if target.terms is Terms.EXCHANGE else "share"
-        proposal = Proposal(transaction, terms, target.own_version, target.layout, self._greet())
-        attempt = Attempt(channel, ProposeSession(number, proposal))
+        own = target.own_version, target.layout, self._greet()
+        attempt = Attempt(channel, ProposeSession(number, transaction, terms, *own))
         attempt.transaction = transaction
         return attempt
 
@@ -383,9 +381,10 @@ class Fetcher:
         """Ask a peer, now or as soon as its link is up."""
         request, number = active.request, self.next_request()
         if request.target.terms is Terms.PULL or request.collects is not None:
-            plan = channel.plan(request, self._greet())
-            active.attempt = Attempt(channel, FetchSession(number, plan))
-            active.attempt.version = request.target.version
+            version = request.target.version
+            session = channel.fetch(number, request, self._greet(), version)
+            active.attempt = Attempt(channel, session)
+            active.attempt.version = version
         else:
             active.attempt = self.transactions.propose(channel, request, number)
             if active.attempt is None:
@@ -501,9 +500,9 @@ class Fetcher:
             self._peer_table.streamed(attempt.channel.peer, attempt.streamed_bytes, elapsed_s)
 
     def fetch(self, active: FetchTask, attempt: Attempt) -> None:
-        plan = attempt.channel.plan(active.request, self._greet())
-        session = FetchSession(self.next_request(), replace(plan, version=attempt.version))
-        again = Attempt(attempt.channel, session)
+        channel, number = attempt.channel, self.next_request()
+        session = channel.fetch(number, active.request, self._greet(), attempt.version)
+        again = Attempt(channel, session)
         again.transaction, again.version = attempt.transaction, attempt.version
         active.attempt = again
         self._request(active, again)

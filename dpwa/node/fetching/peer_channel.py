@@ -17,7 +17,7 @@ from dpwa.data.shared_memory import remains
 from dpwa.node.fetching.fetch_request import FetchRequest, IncomingSnapshot
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame
-from dpwa.wire.fetching import Announced, FetchPlan, Greeting, InSharedMemory
+from dpwa.wire.fetching import Announced, FetchSession, Greeting, InSharedMemory
 from dpwa.wire.messages import Message
 
 log = logging.getLogger("dpwa.tx")
@@ -90,16 +90,19 @@ class PeerChannel:
         memory = self._memory  # likewise
         return 0 if memory is None else memory.nbytes
 
-    def plan(self, request: FetchRequest, greeting: Greeting) -> FetchPlan:
-        """Return what to ask the peer for, and who asks."""
+    def fetch(
+        self, number: int, request: FetchRequest, greeting: Greeting, version: int
+    ) -> FetchSession:
+        """Return a fetch of this version of the peer's snapshot, 0 for the newest."""
         codec = self._settings.codec
-        return FetchPlan(
+        return FetchSession(
+            number,
             layout=request.layout,
             codec=codec.name,
             can_map=self._is_mappable and (request.may_map or not self.may_stream),
             held=0 if self._held is None else self._held.token,
             shard=request.target.shard,
-            version=request.target.version,
+            version=version,
             # Differences of one snapshot come in several fetches, the largest values first.
             merged=0 if codec.is_delta else request.target.merged_of(self.peer),
             greeting=greeting,

@@ -13,26 +13,11 @@ from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.node.context import NodeContext
-from dpwa.node.fetching.commands import (
-    AddPeer,
-    Attach,
-    Command,
-    Connect,
-    Detach,
-    PartnerPrepared,
-    PassOnNews,
-    PeerLeft,
-    RemovePeer,
-    RenewLinks,
-    Stop,
-    Tell,
-    TickListeners,
-)
 from dpwa.node.fetching.connections import LINGER_MS, Connections
 from dpwa.node.fetching.fetch_request import BrokenFetchError, FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
-from dpwa.node.fetching.peer_channel import PeerChannel
-from dpwa.node.node_thread import Mailbox, NodeThread
+from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
+from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.transport.keyring import Keyring
@@ -41,7 +26,7 @@ from dpwa.transport.sockets import Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import GoAway, Goodbye, Message, NewsMessage, Refused, decode
-from dpwa.wire.transaction_messages import DecisionAck, TransactionDecision
+from dpwa.wire.transaction_messages import DecisionAck, Prepared, TransactionDecision
 
 log = logging.getLogger("dpwa.tx")
 
@@ -173,8 +158,7 @@ class TxThread(NodeThread):
         keyring: Keyring | None,
         most_connections: int,
     ) -> None:
-        self._commands: Mailbox[Command] = Mailbox(context.runtime.waker())
-        super().__init__(context.runtime, f"dpwa-tx-{context.name}", self._commands)
+        super().__init__(context.runtime, f"dpwa-tx-{context.name}")
         self._looked_at_links = context.runtime.now()
         self._context = context
         self._has_transactions = context.transactions.terms is not Terms.PULL
@@ -197,10 +181,6 @@ class TxThread(NodeThread):
         self.bytes_received = 0
         self.late_answers = 0
 
-    def submit(self, command: Command) -> None:
-        """Hand over a command; returns at once. A new fetch replaces one still under way."""
-        self._commands.put(command)
-
     def reaches(self, peer: str) -> bool:
         """Tell whether a peer is connected, or would be if needed; from any thread."""
         return self.state_of(peer) in (LinkState.UP, LinkState.IDLE)
@@ -213,11 +193,12 @@ class TxThread(NodeThread):
     def start(self) -> None:
         self._thread.start()
 
+    @soon
     def end(self) -> None:
-        self.submit(Stop())
+        self._stopping = True
 
     def _run(self) -> None:
-        self._poller.register(self._commands.receiver, zmq.POLLIN)
+        self._poller.register(self.waker.receiver, zmq.POLLIN)
         while not self._stopping:
             ready = dict(self._poller.poll(self._patience_ms()))
             try:
@@ -258,9 +239,8 @@ class TxThread(NodeThread):
             self._read(channel)  # first: a peer may answer and be gone
             if is_changed:
                 self._follow(channel)
-        if ready.pop(self._commands.receiver, 0):
-            for command in self._commands.take_all():
-                self._obey(command)
+        if ready.pop(self.waker.receiver, 0):
+            self.make_calls()
         if ready:  # what is left is of sockets of listeners
             self._listeners.ready()
         now = self._context.runtime.now()
@@ -275,62 +255,70 @@ class TxThread(NodeThread):
             self._connections.end_idle()
             self._doubt_farewells()
 
-    # Commands
+    # What others have it do
 
-    def _obey(self, command: Command) -> None:
-        match command:
-            case FetchRequest():
-                self._pursue(command)
-            case AddPeer():
-                self._add(command)
-            case RemovePeer():
-                self._remove(command.name)
-            case PartnerPrepared():
-                self._partner_prepared(command)
-            case PeerLeft():
-                self._ended(command.name)
-            case PassOnNews():
-                self._pass_on_news()
-            case Tell():
-                self._send(command)
-            case Attach():
-                up = [channel.peer for channel in self._connections.up()]
-                self._listeners.attach(command.listener, up)
-            case Detach():
-                self._listeners.detach(command.listener)
-            case TickListeners():
-                self._listeners.look_at_once()
-            case Connect():
-                self._connections.open_more(needs_all=command.needs_all)
-            case RenewLinks():
-                self._renew_links()
-            case Stop():
-                self._stopping = True
-
-    def _pursue(self, request: FetchRequest) -> None:
-        """Fetch, unless this node has agreed to an exchange meanwhile: that goes first."""
+    @soon
+    def fetch(self, request: FetchRequest) -> None:
+        """Fetch in place of what is under way, unless this node has agreed to an exchange."""
         is_late = request.target.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
         if is_late:
             request.end()
         else:
             self._fetcher.pursue(request)
 
-    def _send(self, command: Tell) -> None:
-        channel = self._channels.get(command.peer)
+    @soon
+    def tell(
+        self, peer: str, message: Message, payload: Frame | None = None, *, connects: bool = True
+    ) -> None:
+        """Send a message, connecting if needed; to a peer that is not there it is lost.
+
+        `connects`: `False` sends it only where there is a connection.
+        """
+        channel = self._channels.get(peer)
         if channel is None:
             return
         was_idle = channel.state is LinkState.IDLE
-        is_for_later = command.connects and self._connections.open(channel) and was_idle
+        is_for_later = connects and self._connections.open(channel, must=False) and was_idle
         if is_for_later or channel.unsent:
-            channel.unsent.append((command.message, command.payload))
+            channel.unsent.append((message, payload))
         elif channel.is_up:
-            channel.send(command.message, command.payload)
+            channel.send(message, payload)
 
-    def _add(self, command: AddPeer) -> None:
-        if not self._connections.add(command.name, command.endpoint, command.settings):
-            self._listeners.link_changed(command.name, is_up=False)
+    @soon
+    def attach(self, listener: Listener) -> None:
+        """Let a listener hear of connections, beginning with the present ones."""
+        self._listeners.attach(listener, [channel.peer for channel in self._connections.up()])
 
-    def _remove(self, name: str) -> None:
+    @soon
+    def detach(self, listener: Listener) -> None:
+        """End a listener."""
+        self._listeners.detach(listener)
+
+    @soon
+    def tick_listeners(self) -> None:
+        """Have the listeners look at once whether something has become due."""
+        self._listeners.look_at_once()
+
+    @soon
+    def connect(self, *, needs_all: bool = False) -> None:
+        """Connect to the longest idle peers, as many as there may be.
+
+        `needs_all`: all of them are needed from now on, and the connections are to stay.
+        """
+        self._connections.open_more(needs_all=needs_all)
+
+    @soon
+    def renew_links(self) -> None:
+        """Take note that other keys are allowed than before."""
+        self._renew_links()
+
+    @soon
+    def add_peer(self, name: str, endpoint: str, settings: ChannelSettings) -> None:
+        if not self._connections.add(name, endpoint, settings):
+            self._listeners.link_changed(name, is_up=False)
+
+    @soon
+    def remove_peer(self, name: str) -> None:
         channel = self._channels.get(name)
         if channel is None:
             return
@@ -339,18 +327,42 @@ class TxThread(NodeThread):
             for transaction, commit in self._context.transactions.decisions_for(
                 name
             ):  # the last chance to tell it
-                self._tell(channel, transaction, commit=commit)
+                self._tell_decision(channel, transaction, commit=commit)
                 self._context.transactions.noted(transaction)
         self._connections.remove(channel, LINGER_MS)
         self._listeners.link_changed(name, is_up=False)
 
-    def _ended(self, name: str) -> None:
+    @soon
+    def peer_left(self, name: str) -> None:
         """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
         channel = self._channels.get(name)
         if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
             self._forget(name)
         else:
             self._farewells.setdefault(name, self._context.runtime.now())
+
+    @soon
+    def partner_prepared(self, said: Prepared) -> None:
+        """Go on with a transaction of which a peer has, or cannot have, all of this node's
+        snapshot; for one that is over, the peer is told how it ended.
+        """
+        transactions, transaction = self._fetcher.transactions, said.transaction
+        if not said.is_there:
+            transactions.partner_failed(transaction)
+        elif not transactions.partner_prepared(transaction):
+            channel = self._channels.get(said.name)
+            if channel is not None:
+                commit = self._context.transactions.outcome(transaction)
+                self._tell_decision(channel, transaction, commit=commit)
+
+    @soon
+    def pass_on_news(self) -> None:
+        """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
+        up = self._connections.up()
+        if up:
+            greeting = self._context.greeting()
+            message = NewsMessage(request=0, algorithm=greeting.algorithm, news=greeting.news)
+            self._rng.choice(up).send(message)
 
     def _forget(self, name: str) -> None:
         # Again: this thread may have seen its connection come up after the goodbye was read.
@@ -368,35 +380,13 @@ class TxThread(NodeThread):
             if state is LinkState.UP:
                 self._context.peer_table.connected(name)
 
-    def _partner_prepared(self, command: PartnerPrepared) -> None:
-        """Go on with a transaction; for one that is over, the peer is told how it ended."""
-        if command.is_there and not self._fetcher.transactions.partner_prepared(
-            command.transaction
-        ):
-            channel = self._channels.get(command.name)
-            if channel is not None:
-                self._tell(
-                    channel,
-                    command.transaction,
-                    commit=self._context.transactions.outcome(command.transaction),
-                )
-        elif not command.is_there:
-            self._fetcher.transactions.partner_failed(command.transaction)
-
-    def _pass_on_news(self) -> None:
-        up = self._connections.up()
-        if up:
-            greeting = self._context.greeting()
-            message = NewsMessage(request=0, algorithm=greeting.algorithm, news=greeting.news)
-            self._rng.choice(up).send(message)
-
     def _deliver_decisions(self) -> None:
         for transaction, peer, commit in self._context.transactions.decisions_due():
             channel = self._channels.get(peer)
             if channel is not None and self._connections.open(channel) and channel.is_up:
-                self._tell(channel, transaction, commit=commit)
+                self._tell_decision(channel, transaction, commit=commit)
 
-    def _tell(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
+    def _tell_decision(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
         request = self._fetcher.next_request()
         channel.send(TransactionDecision(request=request, transaction=transaction, commit=commit))
 

@@ -60,8 +60,7 @@ class RxThread(NodeThread):
         most_clients: int,
     ) -> None:
         self._name = name
-        self._waker = runtime.waker()
-        super().__init__(runtime, f"dpwa-rx-{name}", self._waker)
+        super().__init__(runtime, f"dpwa-rx-{name}")
         self.admission = admission
         self._keys_changed = keys_changed
         self._zmq_context = zmq_context
@@ -78,7 +77,7 @@ class RxThread(NodeThread):
         self._listen_error: Exception | None = None
         self.bad_messages = 0  # messages that were no requests
         self.bytes_sent = 0  # payload of answers, without those to onlookers
-        self.received: ReceivedMessage | None = None  # the message that is being answered
+        self._received: ReceivedMessage | None = None  # the message that is being answered
 
     def register(self, service: Service) -> None:
         """From any thread, at any time."""
@@ -98,9 +97,24 @@ class RxThread(NodeThread):
         self._is_stopping = True
         self.wake()
 
-    def wake(self) -> None:
-        """Have the services look at once whether something has become due; from any thread."""
-        self._waker.wake()
+    @property
+    def source(self) -> str:
+        """Where the request is from that a service is answering; see `ReceivedMessage`."""
+        if self.endpoint.startswith("ipc://"):
+            return "localhost"  # not every system tells
+        return "" if self._received is None else self._received.source
+
+    @contextmanager
+    def unthrottled(self) -> Iterator[None]:
+        """Serve peers without a limit while the trainer waits for them; from any thread."""
+        is_paused = self.admission.paused_s()
+        self.admission.begin_unthrottled()
+        try:
+            if is_paused:
+                self.wake()
+            yield
+        finally:
+            self.admission.end_unthrottled()
 
     def _run(self) -> None:
         try:
@@ -158,7 +172,7 @@ class RxThread(NodeThread):
     def _serve(self, router: Socket, authenticator: Authenticator) -> None:
         wakes, poller = self._runtime.poller(), self._runtime.poller()
         asking = frozenset(authenticator.sockets)
-        for each in (self._waker.receiver, *authenticator.sockets):
+        for each in (self.waker.receiver, *authenticator.sockets):
             wakes.register(each, zmq.POLLIN)
             poller.register(each, zmq.POLLIN)
         poller.register(router, zmq.POLLIN)
@@ -173,8 +187,8 @@ class RxThread(NodeThread):
             )
             if self._is_stopping:
                 return
-            if self._waker.receiver in ready:
-                self._waker.clear()
+            if self.waker.receiver in ready:
+                self.waker.clear()
                 self._due = dict.fromkeys(self._ticking)
             try:
                 if router in ready:
@@ -241,7 +255,7 @@ class RxThread(NodeThread):
                 self.admission.served(received)
 
     def _answer_one(self, router: Socket, received: ReceivedMessage) -> None:
-        self.received, sender = received, bytes(received.frames[0])
+        self._received, sender = received, bytes(received.frames[0])
         try:
             message, payload = decode(received.frames[1:])
             if self.admission.is_forged(received, message):

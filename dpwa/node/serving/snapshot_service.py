@@ -210,8 +210,6 @@ class SnapshotService(Service):
 
     def _lease(self, fetch: Fetch) -> Lease | None:
         """Lease what is asked for; `None` if it is not there, or not yet."""
-        if fetch.origin not in ("", self._own.name):
-            return None
         lease = self._pool.at(fetch.version) if fetch.version else None
         lease = lease or self._pool.newest()
         # Whoever is rounds behind, as after a restart, is not waited for.
@@ -223,7 +221,7 @@ class SnapshotService(Service):
     def _decline(self, sender: bytes, request: _Request) -> None:
         """Say that it is not there; whoever waits for a version that is to come is let wait."""
         fetch = request.fetch
-        if fetch.origin or not fetch.version or len(self._waiting) >= limits.MAX_SESSIONS:
+        if not fetch.version or len(self._waiting) >= limits.MAX_SESSIONS:
             request.reply(NotReady(request=fetch.request))
         else:
             self._waiting[sender] = request

@@ -70,7 +70,7 @@ class Collector:
             self._runtime, min(message.budget_ms / 1000, self._transactions.longest_s)
         )
         request = FetchRequest(target, deadline, self._runtime, collects=message.transaction)
-        self._tx.submit(request)
+        self._tx.fetch(request)
 
 
 @dataclass(frozen=True)

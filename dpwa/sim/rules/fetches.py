@@ -15,11 +15,12 @@ from typing import Any
 
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.config import Config
+from dpwa.data.arrays import ArrayValues
 from dpwa.policy.transactions import Acceptance, DecisionOutcome
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.arrays import part_of
 from dpwa.sim.rules.fleet import Fleet
-from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, ArrayValues, Participant
+from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, Participant
 from dpwa.sim.rules.peer_book import PeerBook
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS

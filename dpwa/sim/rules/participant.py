@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpwa.algorithms import Algorithm, Ask
 from dpwa.config import Config
+from dpwa.data.arrays import ArrayValues
 from dpwa.node.assembly import algorithm_of
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.interpolation import Interpolation, interpolation, merge_factor, mixed_clock
@@ -24,29 +25,6 @@ REMEMBER_S = 60.0  # decisions of transactions
 WHOLE = slice(None)
 
 Floats = NDArray[np.float64]
-
-
-class ArrayValues:
-    """`dpwa.algorithms.Values` over one array."""
-
-    def __init__(self, array: Floats) -> None:
-        self.array = array
-
-    def clone(self) -> ArrayValues:
-        return ArrayValues(self.array.copy())
-
-    def copy_(self, other: ArrayValues) -> None:
-        self.array[...] = other.array
-
-    def lerp_(self, other: ArrayValues, weight: float) -> None:
-        self.array += weight * (other.array - self.array)
-
-    def add_(self, other: ArrayValues, alpha: float = 1.0) -> None:
-        self.array += alpha * other.array
-
-    def mul_(self, factor: float) -> None:
-        """Set self = factor * self; 0 clears even values that are not finite."""
-        self.array[...] = factor * self.array if factor else 0.0
 
 
 @dataclass(frozen=True)

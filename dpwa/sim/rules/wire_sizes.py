@@ -26,7 +26,7 @@ from dpwa.data.layout import Layout, TensorSpec
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.wire import limits
-from dpwa.wire.fetching import FetchPlan, FetchSession, Greeting, pieces_of
+from dpwa.wire.fetching import FetchSession, Greeting, pieces_of
 from dpwa.wire.messages import Chunk, Credit, Message, NotReady, SnapshotHeader, encode
 from dpwa.wire.shards import shards_of
 from dpwa.wire.transaction_messages import (
@@ -68,8 +68,8 @@ class WireSizes:
         name = node_name(nodes - 1)
         has_news = follows_leaders(config.algorithm, config.interpolation)
         greeting = Greeting(name, config.algorithm, _news(nodes) if has_news else ())
-        plan = FetchPlan(layout, codec=config.codec, version=_COUNTER, greeting=greeting)
-        request = FetchSession(_COUNTER, plan).request_message(budget_ms=config.timeout_ms)
+        fetch = FetchSession(_COUNTER, layout, greeting, codec=config.codec, version=_COUNTER)
+        request = fetch.request_message(budget_ms=config.timeout_ms)
         header = SnapshotHeader(
             request=_COUNTER,
             version=_COUNTER,

@@ -42,6 +42,8 @@ def check(arrival):
 
 with Node("reader", config) as node:
     while fetched < count:
-        node.rounds.send(layout, 8 * elements, None, write)
+        view = node.rounds.begin(None)
+        node.rounds.publish(layout, 8 * elements, write)
+        node.rounds.ask(node.rounds.algorithm.asks(view), layout)
         node.rounds.wait(None, check)
 print(fetched, torn)

@@ -28,7 +28,9 @@ def read(arrival):
 with Node(name, load_config(json.loads(config))) as node:
     print("ready", flush=True)
     while True:
-        node.rounds.send(layout, layout.nbytes, None, write)
+        view = node.rounds.begin(None)
+        node.rounds.publish(layout, layout.nbytes, write)
+        node.rounds.ask(node.rounds.algorithm.asks(view), layout)
         if node.rounds.wait(None, read):
             print("merged", flush=True)
         time.sleep(0.01)

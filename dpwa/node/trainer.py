@@ -1,0 +1,262 @@
+"""Trainer: takes a model of whatever kind through publishing, asking, waiting and merging."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Protocol
+
+from dpwa.algorithms import Terms, Values
+from dpwa.config import Config
+from dpwa.data.layout import Layout
+from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import SnapshotCopy
+from dpwa.errors import UserError
+from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.assembly import clip_of, control_of
+from dpwa.node.fetching.fetch_request import IsFinite
+from dpwa.node.gossip_rounds import GossipRounds
+from dpwa.policy.clipping import ClipRadius
+from dpwa.policy.consensus_control import ConsensusControl
+from dpwa.types import TrainingProgress
+from dpwa.wire.shards import Shard, shards_of
+
+
+class Model(Protocol):
+    """Parameters in training. `data` is bytes of a peer's snapshot, from `start` on.
+
+    `base` is the whole of an own snapshot, to count from in place of the model.
+    """
+
+    @property
+    def layout(self) -> Layout: ...
+    def values(self) -> Values: ...
+    # starts to write a snapshot of the model, with these values for the parameters
+    def start_copy(self, data: ByteArray, check_finite: bool, values: Any) -> SnapshotCopy: ...
+    # merges it with these weights; returns how far away the parameters were
+    def merge(
+        self, start: int, data: ByteArray, factor: float, base: ByteArray | None, buffers: float
+    ) -> float: ...
+    # measures how far away all of it is, buffers too
+    def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float: ...
+    def view_of(self, data: ByteArray) -> Values: ...
+    # also returns how far away they are from those of the model
+    def values_of(self, data: ByteArray, into: Any) -> tuple[Values, float]: ...
+    def buffers_shard(self) -> Shard | None: ...
+    # called before peers are merged into one mean
+    def begin_mean(self) -> None: ...
+
+
+class ReceivedSnapshot:
+    """What came of one fetch or transaction; see `dpwa.algorithms.Received`."""
+
+    def __init__(self, arrival: Arrival, model: Model, clip: ClipRadius | None) -> None:
+        self.peer: str = arrival.peer
+        self.standing: TrainingProgress = arrival.progress
+        self.factor: float = arrival.factor
+        self.distance = 0.0  # to the peer, as far as measured
+        self._arrival = arrival
+        self._own = None if arrival.published is None else arrival.published.data
+        self._model = model
+        self._clip = clip  # shortens merges that go too far
+        self._own_copy: Values | None = None
+        self._scale: float | None = None
+
+    @property
+    def published(self) -> Values:
+        """What this node has published in the same round, or if it could not, its parameters."""
+        if self._own is not None:
+            return self._model.view_of(self._own)
+        if self._own_copy is None:
+            self._own_copy = self._model.values().clone()
+        return self._own_copy
+
+    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
+        weight = factor if buffers is None else buffers
+        return self._merge(factor, self._own if delta else None, weight)
+
+    def merge_buffers(self, factor: float) -> None:
+        self._merge(0.0, None, factor)
+
+    def values(self, into: Values | None = None) -> Values:
+        """Return a copy of the peer's parameters.
+
+        Raises `UserError` if the round fetches a part of the parameters only.
+        """
+        scale = 1.0 if self._clip is None else self._clipped(self._clip)
+        values, self.distance = self._model.values_of(self._all(), into)
+        if scale < 1.0:
+            values.lerp_(self._model.values(), 1.0 - scale)
+        return values
+
+    def _merge(self, factor: float, published: ByteArray | None, buffers: float) -> float:
+        for given in (factor, buffers):
+            if not 0.0 <= given <= 1.0:
+                raise UserError(
+                    f"received.merge: expected a factor from 0 to 1 (got {given!r}) [DPWA-E116]"
+                )
+        arrival = self._arrival
+        if self._clip is not None:
+            scale = self._clipped(self._clip)
+            factor, buffers = factor * scale, buffers * scale
+        self.distance = self._model.merge(arrival.start, arrival.data, factor, published, buffers)
+        return factor
+
+    def _all(self) -> ByteArray:
+        if self._arrival.data.nbytes != self._arrival.nbytes:
+            raise UserError(
+                "an algorithm that needs all values of a peer needs `fraction: 1`, and so "
+                "does `robust: clip` [DPWA-E117]"
+            )
+        return self._arrival.data
+
+    def _clipped(self, clip: ClipRadius) -> float:
+        """Return by how much the merge is shortened, from 0 to 1."""
+        if self._scale is None:
+            self._scale = clip.scale(self._model.distance(self._all(), 0, self._own))
+        return self._scale
+
+
+class Trainer:
+    """Takes a model through the rounds of its node, by its algorithm; on the training thread.
+
+    In each update: `send`, a training step, `wait`. When nodes end together, `publish` and `read`
+    average their models, and `go_on` serves those who still train.
+    """
+
+    def __init__(
+        self,
+        rounds: GossipRounds,
+        model: Model,
+        terms: FetchTerms,
+        clip: ClipRadius | None = None,
+        control: ConsensusControl | None = None,
+    ) -> None:
+        self.rounds = rounds
+        self.model = model
+        self.consensus_distance = 0.0  # to the peer that was merged last, before that
+        self._terms = terms
+        self._clip = clip
+        self._control = control
+        self._sent = model.layout  # of what was published last
+        self._has_sent = False  # since the last `wait`
+
+    @classmethod
+    def of(cls, rounds: GossipRounds, model: Model, config: Config, is_finite: IsFinite) -> Trainer:
+        """Train by the settings; `is_finite` is the test that `guard` may ask for."""
+        terms = FetchTerms(config.fraction, is_finite if config.guard == "finite" else None)
+        rounds.merger.knows_beginners = True
+        rounds.guard_transactions(terms.is_finite)
+        return cls(rounds, model, terms, clip_of(config), control_of(config))
+
+    def send(self, loss: float | None) -> None:
+        """Publish, and start a fetch, as the algorithm wants it; never waits."""
+        self._sent = self.model.layout
+        self.rounds.begin(loss)
+        self._publish_and_ask()
+        self._has_sent = True
+
+    def _publish_and_ask(self) -> None:
+        rounds, view = self.rounds, self.rounds.view
+        own = view.model = self.model.values()
+        values = rounds.algorithm.publishes(view)
+        is_published = values is None or self._publish(values)
+        ask = rounds.algorithm.asks(view)
+        # Whoever merges by what it has published needs that, if it is not simply the model.
+        may_ask = is_published or values is own
+        rounds.ask(ask if may_ask else None, self._sent, self._terms)
+
+    def _publish(self, values: Values) -> bool:
+        checks = self._terms.is_finite is not None
+        write = partial(self.model.start_copy, check_finite=checks, values=values)
+        return self.rounds.publish(self._sent, self._sent.nbytes or 0, write)
+
+    def wait(self, loss: float | None) -> Arrival | None:
+        """Wait for what `send` has started, and merge what comes; see `GossipRounds.wait`.
+
+        Returns what was merged, the first if the algorithm asks for more; `None` also when the
+        model's layout is another one than at `send`.
+        """
+        rounds, control = self.rounds, self._control
+        if self.model.layout != self._sent:
+            rounds.skip()
+            return None
+        if self._has_sent:
+            rounds.algorithm.after_step(rounds.view)
+            self._has_sent = False
+        merge = self._merge if control is None else self._merge_first
+        arrival = rounds.wait(loss, merge)
+        more, extra = arrival, 0
+        while more and control and control.wants_more(self.consensus_distance, extra):
+            arrival, extra = more, extra + 1  # as long as the nodes are too far apart
+            self._publish_and_ask()
+            more = rounds.wait(None, self._merge)
+        arrival = more or arrival
+        for ask in rounds.algorithm.more:
+            rounds.ask_anew(ask, self._sent, self._terms)
+            second = rounds.wait(None, merge)
+            arrival = arrival or second
+        # A clip needs all of a snapshot, to tell whether a peer lies.
+        if rounds.algorithm.averages_buffers and self._clip is None:
+            self._average_buffers()
+        return arrival
+
+    def _average_buffers(self) -> None:
+        shard = self.model.buffers_shard()
+        if shard is not None:
+            for arrival in self.rounds.read_all(self._sent, shard, self._terms.is_finite):
+                ReceivedSnapshot(arrival, self.model, None).merge_buffers(arrival.factor)
+
+    def _merge_first(self, arrival: Arrival) -> float:
+        if self._control is not None and arrival.published is not None:
+            self._control.observed(self.model.distance(arrival.published.data, 0, None))
+        return self._merge(arrival)
+
+    def _merge(self, arrival: Arrival) -> float:
+        received = ReceivedSnapshot(arrival, self.model, self._clip)
+        if arrival.takes_over:
+            factor = received.merge(1.0)
+            self.rounds.renew_algorithm()
+        else:
+            factor = self.rounds.algorithm.merge(self.rounds.view, received)
+        self.consensus_distance = self.rounds.figures.consensus_distance = received.distance
+        return factor
+
+    def publish(self) -> bool:
+        """Publish the model, to be averaged with others; return whether that was possible."""
+        self._sent, self._has_sent = self.model.layout, False
+        self.model.begin_mean()
+        return self.rounds.settle(self._publish(self.model.values()))
+
+    def read(self, peer: str, weight: float) -> float | None:
+        """Merge all of a peer's snapshot, shard by shard.
+
+        Returns the distance to it before, `None` if not all of it came.
+        """
+        distances: list[float] = []
+
+        def merge(arrival: Arrival) -> float:
+            received = ReceivedSnapshot(arrival, self.model, self._clip)
+            factor = received.merge(arrival.factor)
+            distances.append(received.distance)
+            return factor
+
+        layout = self.model.layout
+        for shard in shards_of(layout, self._terms.fraction):
+            read = self.rounds.read(peer, layout, shard, weight, merge, self._terms.is_finite)
+            if read is None:
+                return None
+            weight = max(weight, read.factor)  # all of it in full, if a part of it was
+        distance = math.sqrt(sum(d * d for d in distances) / len(distances))
+        self.consensus_distance = self.rounds.figures.consensus_distance = distance
+        return distance
+
+    def go_on(self, others_train: bool) -> bool:
+        """Take part in what peers that still train have begun; return whether that was merged."""
+        rounds = self.rounds
+        if others_train and rounds.algorithm.terms is Terms.SHARE:
+            # Else those who train would draw all mass to themselves.
+            ask = rounds.algorithm.asks(rounds.view)
+            if ask is not None:
+                rounds.ask_anew(ask, self.model.layout, self._terms)
+        return rounds.wait(None, self._merge_first) is not None
