@@ -64,8 +64,8 @@ RunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run; by default one of `dpwa launch` here: that of this "
-        "folder, else the newest.",
+        help="The configuration of the run; by default that which `dpwa launch` runs in this "
+        "folder, else its dpwa.yaml, else the newest run here.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -117,11 +117,18 @@ def run_of(config: Path | None) -> Path:
 def run_here(otherwise: str = "") -> LaunchedRun:
     """Return a run of this machine, and say which it is, and which others there are.
 
+    It is one that was launched in this folder, else that of its dpwa.yaml, else the newest.
     `otherwise` tells the error how else than by -c a run can be named.
     """
-    from dpwa.launch.configs import runs_here
+    from dpwa.config.load import settings_in
+    from dpwa.discovery.connect import FILE
+    from dpwa.launch.configs import LaunchedRun, runs_here
 
-    runs = runs_here()
+    runs, own = runs_here(), Path(FILE)
+    is_launched = bool(runs) and runs[0].is_here
+    if not is_launched and own.is_file() and settings_in(own) & {"nodes", "join"}:
+        typer.echo(f"dpwa: this is the run of {FILE} in this folder", err=True)
+        return LaunchedRun(own.resolve(), own.stat().st_mtime, Path.cwd(), "")
     if not runs:
         raise UserError(
             "no run of `dpwa launch` is under way on this machine: name the run to look at by "

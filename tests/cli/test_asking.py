@@ -92,6 +92,19 @@ def test_commands_that_ask_every_node_find_the_run_themselves(temporary, command
     assert "w1" in asked.stdout
 
 
+def test_nodes_that_were_started_by_hand_are_found_by_the_file_of_their_folder(
+    temporary, monkeypatch
+):
+    (temporary / "dpwa.yaml").write_text(NODES)
+    monkeypatch.chdir(temporary)
+    asked = run_dpwa("status", "--timeout-ms", 100)
+    assert asked.exit_code == 3
+    assert asked.stderr.startswith("dpwa: this is the run of dpwa.yaml in this folder\n")
+    assert "w1" in asked.stdout
+    (temporary / "dpwa.yaml").write_text("timeout_ms: 100\n")  # for `dpwa launch -n`
+    assert "name the run to look at" in run_dpwa("status").stderr
+
+
 def test_without_any_run_it_says_how_to_name_one():
     with pytest.raises(UserError, match="no run of `dpwa launch` is under way on this machine"):
         watch(None, None)
