@@ -97,7 +97,7 @@ class Optimizers:
         self._updates = 0
         self._has_warned = False
         self.is_beginning = False  # still to be seen: which optimizers train the module
-        self.is_replaced = False  # parameters were replaced by those of others far ahead
+        self._is_replaced = False  # parameters were replaced by those of others far ahead
 
     def begin(self, state: ModuleState) -> None:
         self._state = state
@@ -123,6 +123,10 @@ class Optimizers:
             self.schedulers = schedulers
         return is_new
 
+    def note_replaced(self) -> None:
+        """Note that the parameters were replaced by those of others far ahead."""
+        self._is_replaced = True
+
     @contextmanager
     def prepared(self, *, for_good: bool = False) -> Iterator[None]:
         """Have the module hold what its optimizers evaluate, for the block or from now on."""
@@ -137,8 +141,8 @@ class Optimizers:
             is_done = True
         finally:
             self.to_prepare = prepared
-            if self.is_replaced:  # what they have had before is as far behind
-                self.is_replaced = False
+            if self._is_replaced:  # what they have had before is as far behind
+                self._is_replaced = False
                 for each in training:
                     each.state.clear()
             for optimizer, before in curved:

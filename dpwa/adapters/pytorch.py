@@ -161,12 +161,14 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._generation = self._state.generation
             self._rounds = self._node.rounds
             check = partial(are_finite, spared=self._state.spared)
+            self._optimizers = Optimizers()
             self._trainer = Trainer.of(self._rounds, self._state, settings, check)
+            if self._ranks is None:  # all ranks must do alike
+                self._trainer.took_over = self._optimizers.note_replaced
             self._leader_loss = leader_loss
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(net, name)
-            self._optimizers = Optimizers()
             self._optimizers.begin(self._state)
             self._training = TrainingState.of(net, self._state, settings, self._optimizers)
             self._states = self.connection.states
@@ -250,10 +252,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()  # a tensor that was replaced meanwhile must not be merged into
-        algorithm = self._rounds.algorithm
         arrival = self._trainer.wait(loss_value(loss))
-        is_replaced = self._rounds.algorithm is not algorithm
-        self._optimizers.is_replaced = is_replaced and self._ranks is None  # all ranks do alike
         if not self._goes_on:  # else it is one training step ahead of its number of updates
             self._states.copy_if_due(self._training.capture, saves=False)
         return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)

@@ -273,13 +273,3 @@ class Gather(Operation):
 
     def complete(self) -> None:
         self.values = {name: unpack_object(data) for name, data in self._found.items()}
-
-    def _pull(
-        self, space: Workspace, entries: Entries, wait: CollectiveWait, far: list[str]
-    ) -> None:
-        with space.puller(wait, far) as puller:
-            for name in far:
-                puller.request(name, BROUGHT, 0, entries[name].nbytes)
-            puller.start()
-            for request, data in puller.arrivals(wait.look):
-                self._found[request.peer][request.start : request.stop] = data

@@ -137,7 +137,8 @@ class ArrayModel:
         buffers: float,  # noqa: ARG002
     ) -> float:
         own, step = self._step(data, start, base)
-        own += factor * step
+        if factor:  # else what is infinite would become NaN
+            own += factor * step
         return float(np.linalg.norm(step))
 
     def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float:

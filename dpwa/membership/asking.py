@@ -183,7 +183,7 @@ class Asking(Listener):
             self._tell(name)
 
     def _tell(self, name: str) -> None:
-        self._tx.tell(name, *self._member_list.roster(name, asks=True))
+        self._tx.tell(name, *self._member_list.roster(name, asks=True), must=False)
 
     # Others
 

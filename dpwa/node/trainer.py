@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -76,7 +77,9 @@ class ReceivedSnapshot:
         return self._merge(factor, self._own if delta else None, weight)
 
     def merge_buffers(self, factor: float) -> None:
+        distance = self.distance  # that of the merge of the parameters
         self._merge(0.0, None, factor)
+        self.distance = distance
 
     def values(self, into: Values | None = None) -> Values:
         """Return a copy of the peer's parameters.
@@ -138,6 +141,8 @@ class Trainer:
         self._terms = terms
         self._clip = clip
         self._control = control
+        # called when all of a peer's parameters were taken
+        self.took_over: Callable[[], None] = lambda: None
         self._sent = model.layout  # of what was published last
         self._has_sent = False  # since the last `wait`
 
@@ -216,6 +221,7 @@ class Trainer:
         received = ReceivedSnapshot(arrival, self.model, self._clip)
         if arrival.takes_over:
             factor = received.merge(1.0)
+            self.took_over()
             self.rounds.renew_algorithm()
         else:
             factor = self.rounds.algorithm.merge(self.rounds.view, received)

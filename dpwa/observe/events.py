@@ -109,7 +109,7 @@ _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "
 
 
 def before_all_came(report: NodeReport) -> NodeReport:
-    """Return a first report without those who are there: they have come, however late it is."""
+    """Return a first report without the peers that are there: they have come since the start."""
     absent = tuple(peer for peer in report.peers if _OF_HEALTH.get(peer.health) != "joined")
     return replace(report, peers=absent)
 

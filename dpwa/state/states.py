@@ -128,8 +128,8 @@ class States(Closeable):
         `capture` copies all parts. `saves`: the update is complete, so that it may be kept on disk.
         """
         if not self._has_begun:
-            self._has_begun = True
             self._restore.end()
+            self._has_begun = True
         self._donor_snapshots.progress = self._node.rounds.merger.progress
         is_due = saves and self._writer is not None and self._is_checkpoint_due(self._writer)
         is_wanted = self.is_wanted

@@ -355,6 +355,37 @@ def test_who_is_far_behind_at_a_merge_begins_with_what_it_takes_over():
         assert are_equal(state_of(one), state_of(two))
 
 
+def test_so_does_who_is_interrupted_after_that_merge():
+    class Interrupted:
+        def observed(self, distance):
+            """Take note of nothing."""
+
+        def wants_more(self, distance, extra):
+            raise KeyboardInterrupt
+
+    one, two = net_of(1), net_of(2)
+    optimizer = schedule_free(two)
+    config = config_of(2, initial_state="own")
+    with nodes(DpwaPyTorchAdapter(one, "w1", config), DpwaPyTorchAdapter(two, "w2", config)) as (
+        first,
+        second,
+    ):
+        eventually(lambda: is_connected(second.connection, "w1"))
+        for _ in range(40):
+            first.step(0.5)
+        steps_of(two, [optimizer], 2)
+        second._trainer._control = Interrupted()
+
+        def merges():
+            first.step(0.5)
+            return second.step(0.5)
+
+        with pytest.raises(KeyboardInterrupt):
+            eventually(merges)
+        assert not any(optimizer.state.values())
+        assert are_equal(state_of(one), state_of(two))
+
+
 def test_what_lbfgs_knows_of_the_curvature_is_forgotten_where_a_merge_has_moved_the_module():
     net = net_of()
     lbfgs = torch.optim.LBFGS(net.parameters())

@@ -192,6 +192,22 @@ def test_who_trains_on_after_the_end_is_merged_once_again(transport):
         assert rounds(quick) == [None] * 5
 
 
+def test_a_peer_that_had_ended_and_is_started_again_is_merged_once_a_version():
+    config = config_of(2, transport="tcp")
+    with DpwaConnection("w1", config) as quick:
+        with DpwaConnection("w2", config) as other:
+            other.update_send(ONE)
+            eventually(lambda: merged(quick))
+            said = {"round_number": 1, "version": 9}
+            ended = other.node.finish.endings.message().model_copy(update=said)
+            quick.node.finish.endings.hear("w2", ended)
+            eventually(lambda: rounds(quick) == [1.0] * 5)
+        with DpwaConnection("w2", config) as other:
+            other.update_send(TWO)
+            assert eventually(lambda: merged(quick)) == 2.0
+            assert rounds(quick) == [None] * 5
+
+
 def test_who_comes_after_the_others_have_ended_merges_them_again():
     config = config_of(2, transport="tcp")
     with DpwaConnection("w2", config) as ended:

@@ -102,12 +102,12 @@ class Connections:
 
         `must`: `False` does not, if there are as many as there may be and all are in use.
         """
+        if channel.link is None and not self._make_room() and not must:
+            return False
         channel.used_at = self._context.runtime.now()
         self._leaving.pop(channel, None)
         if channel.link is not None:
             return True
-        if not self._make_room() and not must:
-            return False
         try:
             link = PeerLink(self._zmq_context, channel.peer, channel.endpoint, self._keyring)
         except zmq.ZMQError as error:
@@ -206,19 +206,20 @@ class Connections:
         return channel.used_at < latest and not self._is_busy(channel)
 
     def _make_room(self) -> bool:
-        """Close the least recently used link, if there are as many as there may be.
+        """Close the least recently used links, if there are as many as there may be.
 
-        Returns whether another one may be opened: not if all are in use.
+        Returns whether another one may be opened: not if all that are left are in use.
         """
         open_ones = self.with_link()
-        if len(open_ones) < self._most:
+        too_many = len(open_ones) - self._most + 1
+        if too_many <= 0:
             return True
         idle = [channel for channel in open_ones if not self._is_busy(channel)]
-        if not idle:
-            return False
         # Nothing is sent to those whose memory is mapped, though it is read all the time.
-        self._let_go(min(idle, key=lambda c: (c.mapped_bytes > 0, c.used_at)))
-        return len(open_ones) == self._most
+        idle.sort(key=lambda channel: (channel.mapped_bytes > 0, channel.used_at))
+        for channel in idle[:too_many]:
+            self._let_go(channel)
+        return len(idle) >= too_many
 
     def _let_go(self, channel: PeerChannel) -> None:
         self.mute(channel)

@@ -268,17 +268,24 @@ class TxThread(NodeThread):
 
     @soon
     def tell(
-        self, peer: str, message: Message, payload: Frame | None = None, *, connects: bool = True
+        self,
+        peer: str,
+        message: Message,
+        payload: Frame | None = None,
+        *,
+        connects: bool = True,
+        must: bool = True,
     ) -> None:
         """Send a message, connecting if needed; to a peer that is not there it is lost.
 
-        `connects`: `False` sends it only where there is a connection.
+        `connects`: `False` sends it only where there is a connection. `must`: `False` does not open
+        one while there are as many as there may be and all are in use.
         """
         channel = self._channels.get(peer)
         if channel is None:
             return
         was_idle = channel.state is LinkState.IDLE
-        is_for_later = connects and self._connections.open(channel, must=False) and was_idle
+        is_for_later = connects and self._connections.open(channel, must=must) and was_idle
         if is_for_later or channel.unsent:
             channel.unsent.append((message, payload))
         elif channel.is_up:
