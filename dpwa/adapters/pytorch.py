@@ -197,7 +197,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     def _build(self, given: Making, connection: DpwaConnection) -> tuple[ModuleState, Optimizers]:
         """Make all but the state that it begins with."""
-        self.connection, rounding = connection, BY_CHANCE
+        self.connection = connection
+        rounding = BY_CHANCE
         if self._ranks.has_node:
             self._node, self._states = connection.node, connection.states
             self._rounds = self._node.rounds

@@ -178,12 +178,17 @@ RESULTS = {kind.__name__: kind for kind in (Merge, FinishReport)}  # of calls, b
 
 
 def pack(said: object) -> bytearray:
-    packed = msgpack.packb(said, default=lambda result: {type(result).__name__: vars(result)})
-    return bytearray(packed)
+    """Pack plain data and results; whatever else, such as a wrong name, goes as text."""
+    return bytearray(msgpack.packb(said, default=_plain, unicode_errors="surrogatepass"))
+
+
+def _plain(value: object) -> Any:
+    kind = type(value).__name__
+    return {kind: vars(value)} if kind in RESULTS else str(value)
 
 
 def unpack(data: ByteArray) -> Any:
-    return msgpack.unpackb(data, use_list=False)
+    return msgpack.unpackb(data, use_list=False, unicode_errors="surrogatepass")
 
 
 def result_of(told: Any) -> Any:
