@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, NoReturn
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from dpwa.adapters.merge import Merge, center_of, require_module
 from dpwa.adapters.module_state import ModuleState, warn_of_left_out
 from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
-from dpwa.adapters.ranks.calls import (
-    Ranks,
-    begins_later,
-    by_all_ranks,
-    leads_the_others,
-    led_by_first,
-    made_by_all_ranks,
-    of_all_shards,
-    whole_of,
-)
+from dpwa.adapters.ranks.group import Alone, Making, RankGroup
+from dpwa.adapters.ranks.replicas import replicas_of
+from dpwa.adapters.ranks.shards import shards_of_module
 from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.collectives import CollectiveCalls, Collectives
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
-from dpwa.data.kernels import Rounding, are_finite
+from dpwa.data.kernels import BY_CHANCE, Rounding, are_finite
 from dpwa.lifecycle import Closeable
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.trainer import Trainer
@@ -35,6 +30,47 @@ from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
 
 __all__ = ["DpwaPyTorchAdapter"]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def ranks_of(net: torch.nn.Module) -> Alone:
+    """Return the ranks that hold a module together.
+
+    Raises `ParametersError` if parameters are sharded in a way that cannot be gossiped.
+    """
+    if not dist.is_available():
+        return Alone()
+    return replicas_of(net) or shards_of_module(net) or Alone()
+
+
+def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
+    """Let a method of an adapter be called by all ranks; see `RankGroup.call`.
+
+    Optimizers that have the module hold something else while they train are switched on each of
+    them.
+    """
+    signature = inspect.signature(call)
+    begins = call.__name__ == "update_send"  # when leaders are chosen
+    ends = call.__name__ == "finish"
+
+    @wraps(call)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        adapter: Any = args[0]
+        if adapter._optimizers.to_prepare:
+            with adapter._optimizers.prepared(for_good=ends):
+                return called(*args, **kwargs)
+        if adapter._ranks.is_inside:
+            return call(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        arguments = {name: given for name, given in bound.arguments.items() if name != "self"}
+        ranks: RankGroup = adapter._ranks
+        return ranks.call(partial(call, adapter), arguments, with_leader_loss=begins)
+
+    return called
 
 
 class ConnectionFacts:
@@ -137,11 +173,9 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             own: it is sharded, nested, sparse, quantised, or has no values yet.
     """
 
-    _ranks: Ranks | None  # that hold the module together, by `made_by_all_ranks`
     _attachment: Attachment | None = None
     _goes_on = False  # with the next update, in the same call
 
-    @made_by_all_ranks
     def __init__(
         self,
         net: torch.nn.Module,
@@ -152,34 +186,49 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         scheduler: Schedulers = None,
     ) -> None:
         require_module(net)
-        self.connection = DpwaConnection(name, config)
+        self._ranks = ranks_of(net)
+        given = Making(net, name, config, leader_loss, optimizer, scheduler)
         try:
-            self._node = self.connection.node
-            settings = self._node.config
-            rounding = Rounding(self._node.rng("rounding"))
-            self._state = ModuleState.of(net, settings, whole_of(self._ranks), rounding)
-            self._generation = self._state.generation
+            self._ranks.make(given, self._build, self._begin_with_state)
+        except BaseException:
+            if hasattr(self, "connection"):
+                self.connection.close()
+            raise
+
+    def _build(self, given: Making, connection: DpwaConnection) -> tuple[ModuleState, Optimizers]:
+        """Make all but the state that it begins with."""
+        self.connection = connection
+        rounding = BY_CHANCE
+        if self._ranks.has_node:
+            self._node, self._states = connection.node, connection.states
             self._rounds = self._node.rounds
+            rounding = Rounding(self._node.rng("rounding"))
+        else:
+            elsewhere: Any = connection
+            self._node = self._rounds = self._states = elsewhere
+        settings = self._node.config
+        self._state = ModuleState.of(given.net, settings, self._ranks.whole_norm(), rounding)
+        self._generation = self._state.generation
+        self._optimizers = Optimizers()
+        self._optimizers.begin(self._state)
+        self._leader_loss = given.leader_loss
+        if self._ranks.has_node:
             check = partial(are_finite, spared=self._state.spared)
-            self._optimizers = Optimizers()
             self._trainer = Trainer.of(self._rounds, self._state, settings, check)
-            if self._ranks is None:  # all ranks must do alike
+            if self._ranks.is_alone:  # all ranks must do alike
                 self._trainer.took_over = self._optimizers.note_replaced
-            self._leader_loss = leader_loss
+            self._training = TrainingState.of(given.net, self._state, settings, self._optimizers)
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
-            warn_of_left_out(net, name)
-            self._optimizers.begin(self._state)
-            self._training = TrainingState.of(net, self._state, settings, self._optimizers)
-            self._states = self.connection.states
-            waits = begins_later(self._ranks)
-            if waits or self._states.start(self._training.model()) is None:
-                self._rounds.begin_with(self._optimizers.trace())
-            if self._optimizers.include(optimizer, scheduler):
-                self._take_over_optimizers()
-        except BaseException:
-            self.connection.close()
-            raise
+            warn_of_left_out(given.net, given.name)
+        self._optimizers.include(given.optimizer, given.scheduler)
+        return self._state, self._optimizers
+
+    def _begin_with_state(self) -> None:
+        if self._states.start(self._training.model()) is None:
+            self._rounds.begin_with(self._optimizers.trace())
+        if self._optimizers.given:
+            self._take_over_optimizers()
 
     def include_optimizer(self, optimizer: Given, scheduler: Schedulers = None) -> None:
         """Hand on, keep and take over the state of an optimizer together with the module's.
@@ -194,7 +243,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             UserError: one is no optimizer, or no scheduler.
         """
         is_new = self._optimizers.include(optimizer, scheduler)
-        if is_new and self._take_over_optimizers() and self._ranks is not None:
+        if is_new and self._take_over_optimizers():
             self._ranks.share(self._optimizers)
 
     @by_all_ranks
@@ -298,41 +347,24 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()
-        report = self._end(seconds, timeout_s, of_all_shards(self._ranks, self._state.rest()))
+        read, length = self._trainer.read, self._state.norm
+        rest = self._ranks.rest(self._state.rest())
+        averaged = Averaged(self._trainer.publish, read, self._go_on, length, rest)
+        run = partial(self._node.finish.run, seconds=seconds, timeout_s=timeout_s)
+        try:
+            report = self._ranks.end(averaged, run)
+        finally:
+            self._state.rounding.forget()
         if report.took_part:  # what the algorithm remembers is of other parameters
             self._rounds.renew_algorithm()
         return report
 
-    @leads_the_others
-    def _end(
-        self, seconds: float, timeout_s: float | None, rest: Mapping[str, str]
-    ) -> FinishReport:
-        averaged = Averaged(self._publish, self._read, self._go_on, self._length, rest)
-        try:
-            return self._node.finish.run(averaged, seconds, timeout_s)
-        finally:
-            self._state.rounding.forget()
-
-    @led_by_first
-    def _publish(self) -> bool:
-        return self._trainer.publish()
-
-    @led_by_first
-    def _read(self, peer: str, weight: float) -> float | None:
-        return self._trainer.read(peer, weight)
-
-    @led_by_first
     def _go_on(self, others_train: bool) -> bool:
         """Take part in what peers that still train have begun, and serve newcomers."""
         has_merged = self._trainer.go_on(others_train)
         self._states.copy_if_due(self._training.capture, saves=False)
-        if self._ranks is not None:
-            self._ranks.still_at_work()
+        self._ranks.still_at_work()
         return has_merged
-
-    @led_by_first
-    def _length(self) -> float:
-        return self._state.norm()
 
     def _report(self) -> JsonObject:
         return {"consensus_distance": self._trainer.consensus_distance}

@@ -224,7 +224,7 @@ class Node(Closeable):
         Raises `UserError` if the name is this node's own or known at another address, or
         impossible.
         """
-        self._check_open()
+        self.check_open()
         self.connect_peer(name, peer_config(name, host, port).connect_endpoint)
 
     def connect_peer(self, name: str, endpoint: str) -> None:
@@ -238,7 +238,7 @@ class Node(Closeable):
             self._threads.tx.add_peer(name, endpoint, settings)
 
     def remove_peer(self, name: str) -> None:
-        self._check_open()
+        self.check_open()
         self._context.peer_table.remove(name)
         self._context.forget(name)
         self.rounds.figures.forget(name)
@@ -247,7 +247,7 @@ class Node(Closeable):
     # What stands on the node
 
     def attach(self, service: Service, listener: Listener) -> None:
-        self._check_open()
+        self.check_open()
         self._threads.rx.register(service)
         self._threads.tx.attach(listener)
 
@@ -378,7 +378,7 @@ class Node(Closeable):
         """Raise a `ForkedError` in a forked child."""
         require_own_process(self._owner, self.name)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         require_own_process(self._owner, self.name)
         if not self._close_all.alive:
             raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
@@ -386,7 +386,7 @@ class Node(Closeable):
 
 def _check_of(node: Node) -> Callable[[], None]:
     """Return what raises `ClosedError` once a node is closed; does not keep the node alive."""
-    reference = weakref.WeakMethod(node._check_open)
+    reference = weakref.WeakMethod(node.check_open)
 
     def check() -> None:
         check_open = reference()

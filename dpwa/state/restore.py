@@ -272,7 +272,7 @@ class TogetherRestore:
         have it from there, so that it was loaded.
         """
         held, origin = self._held(target, lambda held: self._restore.start(held, source))
-        own = None if origin is None else (sorted(origin.donors), origin.clock)
+        own = None if origin is None else (tuple(sorted(origin.donors)), origin.clock)
         found = self._shard_group.each(own)
         is_agreed = all(each == own for each in found)
         self._origin = origin if is_agreed else None

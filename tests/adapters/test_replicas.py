@@ -5,8 +5,9 @@ import json
 import pytest
 from support.processes import ended, start
 
-from dpwa.adapters.ranks.group import Failure
-from dpwa.errors import JoinTimeoutError
+from dpwa.adapters.ranks.group import Failure, pack, unpack
+from dpwa.distributed import MissingError
+from dpwa.errors import JoinTimeoutError, PeerLost, UserError
 
 SILENCE_S = 15.0  # as in ddp_groups.py
 
@@ -68,11 +69,24 @@ def test_what_one_rank_refuses_all_refuse(told, what, words):
         assert words in found[what]
 
 
+def as_raised_elsewhere(error):
+    with pytest.raises(Exception, match=rf"rank 0 .* {error}") as caught:
+        Failure(*unpack(pack(Failure.of(error, 0)))).throw()
+    return caught.value
+
+
 def test_who_ends_with_its_rank_0_has_the_same_exit_code():
-    failure = Failure.of(JoinTimeoutError("nobody answers"), 0)
-    with pytest.raises(JoinTimeoutError, match=r"rank 0 .* nobody answers") as caught:
-        failure.throw()
-    assert caught.value.code == 3
+    error = as_raised_elsewhere(JoinTimeoutError("nobody answers"))
+    assert isinstance(error, JoinTimeoutError)
+    assert error.code == 3
+
+
+def test_an_error_of_rank_0_is_of_the_same_kind_on_all_ranks_or_of_the_nearest_public_one():
+    lost = as_raised_elsewhere(PeerLost(["w2"], "w2 is gone"))
+    assert isinstance(lost, PeerLost)
+    assert lost.names == ("w2",)
+    assert type(as_raised_elsewhere(MissingError("no such name"))) is UserError
+    assert type(as_raised_elsewhere(OSError("no space left"))) is RuntimeError
 
 
 @pytest.mark.parametrize("what", ["center", "collective", "connection", "leader"])

@@ -1,4 +1,7 @@
-"""RankGroup: the ranks of a process group that hold one model, and what they tell each other."""
+"""RankGroup: the ranks of a process group that hold one model, and what they tell each other.
+
+A message is msgpack of plain data.
+"""
 
 from __future__ import annotations
 
@@ -9,51 +12,40 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import msgpack
 import torch
 import torch.distributed as dist
 
+from dpwa import errors
+from dpwa.adapters.merge import Merge
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.optimizer import Given, Optimizers, Schedulers
-from dpwa.adapters.training_state import TrainingState
 from dpwa.config import ConfigSource, load_config
 from dpwa.connection import DpwaConnection
-from dpwa.errors import ClosedError, DpwaError, ParametersError, UserError
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ClosedError, ParametersError, UserError
 from dpwa.lifecycle import require_own_process
-from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.node import Node
-from dpwa.state.states import States
+from dpwa.node.finish import Averaged
+from dpwa.policy.finishing import FinishReport
 from dpwa.types import Loss, loss_value
 
 log = logging.getLogger("dpwa.adapters")
 
 
-class Adapter(Protocol):
-    """What ranks need of a `DpwaPyTorchAdapter`."""
-
-    connection: DpwaConnection
-    _node: Node
-    _rounds: GossipRounds
-    _state: ModuleState
-    _training: TrainingState
-    _states: States
-    _optimizers: Optimizers
-    _leader_loss: Callable[[], Loss] | None
-
-    def _take_over_optimizers(self) -> bool: ...
-
+R = TypeVar("R")
 
 BUCKET_BYTES = 32 * 1024**2  # of tensors that are broadcast at once
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """An error on one rank, as the others hear of it."""
 
     rank: int
-    kind: type[Exception]
+    kind: str  # name of a class in `dpwa.errors`; empty: it is none of dpwa's own
     text: str
     attributes: dict[str, Any]
     code: int | None = None  # with which it ends a process that does not handle it
@@ -61,13 +53,16 @@ class Failure:
     @classmethod
     def of(cls, error: Exception, rank: int) -> Failure:
         """Errors that are not dpwa's own are described by their text."""
-        if isinstance(error, DpwaError):
-            code = getattr(error, "code", None)
-            return cls(rank, type(error), str(error), vars(error), code)
-        return cls(rank, RuntimeError, f"{type(error).__name__}: {error}", {})
+        for kind in type(error).__mro__:
+            if vars(errors).get(kind.__name__) is kind:
+                attributes = vars(error) if kind is type(error) else {}
+                code = getattr(error, "code", None)
+                return cls(rank, kind.__name__, str(error), attributes, code)
+        return cls(rank, "", f"{type(error).__name__}: {error}", {})
 
     def throw(self) -> NoReturn:
-        error = self.kind.__new__(self.kind)
+        kind: type[Exception] = vars(errors)[self.kind] if self.kind else RuntimeError
+        error = kind.__new__(kind)
         error.args = (f"rank {self.rank} of the model's process group: {self.text}",)
         vars(error).update(self.attributes)
         if isinstance(error, SystemExit):  # which ends a process without a word
@@ -76,17 +71,17 @@ class Failure:
         raise error
 
 
-@dataclass(frozen=True)
-class RankOutcome:
+Progress = tuple[float, int, tuple[str, ...]]  # clock, updates and peers of the node
+
+
+class RankOutcome(NamedTuple):
     """The outcome of a call on rank 0."""
 
     result: Any = None  # what it returns
     failure: Failure | None = None  # what it raises
     has_changed: bool = False  # parameters or averaged buffers are to be broadcast
     fingerprint: bytes = b""  # of their layout
-    clock: float = 0.0
-    updates: int = 0
-    peers: tuple[str, ...] = ()
+    progress: Progress = (0.0, 0, ())
 
 
 class NodeElsewhere:
@@ -109,7 +104,7 @@ class NodeElsewhere:
     def check_process(self) -> None:
         require_own_process(self._owner, self.name)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         self.check_process()
         if self._is_closed:
             raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
@@ -118,8 +113,8 @@ class NodeElsewhere:
         state = "closed" if self._is_closed else f"clock {self.clock:.4g}"
         return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
 
-    def follow(self, told: Form | RankOutcome) -> None:
-        self.clock, self.updates, self.peers = told.clock, told.updates, told.peers
+    def follow(self, progress: Progress) -> None:
+        self.clock, self.updates, self.peers = progress
 
     def close(self) -> None:
         """Refuse to be used from now on; rank 0 closes the node."""
@@ -132,51 +127,38 @@ class NodeElsewhere:
         )
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """What a rank says of the adapter that it makes; rank 0 also what its node begins with."""
 
     name: str
-    has_leader_loss: bool
-    has_optimizer: bool
-    has_scheduler: bool
+    has: dict[str, bool]  # which of the arguments that may be left out
     failure: Failure | None
     has_origin: bool = False
-    clock: float = 0.0
-    updates: int = 0
-    peers: tuple[str, ...] = ()
+    progress: Progress = (0.0, 0, ())
 
 
 @dataclass(frozen=True)
 class Making:
-    """An adapter that is to be made: how, and its arguments."""
+    """An adapter that is to be made: its arguments."""
 
-    init: Callable[..., None]
+    net: torch.nn.Module
     name: str
     config: ConfigSource
     leader_loss: Callable[[], Loss] | None = None
     optimizer: Given = None
     scheduler: Schedulers = None
 
-    def make(self, config: ConfigSource) -> None:
-        self.init(self.name, config, self.leader_loss, self.optimizer, self.scheduler)
-
     def form(self, failure: Exception | None, rank: int) -> Form:
-        told = None if failure is None else Failure.of(failure, rank)
-        return Form(
-            self.name,
-            self.leader_loss is not None,
-            self.optimizer is not None,
-            self.scheduler is not None,
-            told,
-        )
+        what = ("leader_loss", "optimizer", "scheduler")
+        has = {each: getattr(self, each) is not None for each in what}
+        return Form(self.name, has, None if failure is None else Failure.of(failure, rank))
 
 
 def require_alike(forms: Sequence[Form]) -> None:
     """Raise what a rank has failed with, or a `UserError` if ranks were given different things."""
     for form in forms:
         if form.failure is not None:
-            form.failure.throw()
+            Failure(*form.failure).throw()
     first = forms[0]
     for rank, form in enumerate(forms):
         if form.name != first.name:
@@ -184,12 +166,37 @@ def require_alike(forms: Sequence[Form]) -> None:
                 "the ranks that hold a module together are one node: rank 0 of its process "
                 f"group calls it {first.name!r}, rank {rank} {form.name!r} [DPWA-E140]"
             )
-        for what in ("leader_loss", "optimizer", "scheduler"):
-            if getattr(form, f"has_{what}") != getattr(first, f"has_{what}"):
+        for what, has in form.has.items():
+            if has != first.has[what]:
                 raise UserError(
                     f"rank 0 and rank {rank} of the model's process group must both have "
                     f"`{what}`, or neither [DPWA-E142]"
                 )
+
+
+RESULTS = {kind.__name__: kind for kind in (Merge, FinishReport)}  # of calls, but for plain ones
+
+
+def pack(said: object) -> bytearray:
+    """Pack plain data and results; whatever else, such as a wrong name, goes as text."""
+    return bytearray(msgpack.packb(said, default=_plain, unicode_errors="surrogatepass"))
+
+
+def _plain(value: object) -> Any:
+    kind = type(value).__name__
+    return {kind: vars(value)} if kind in RESULTS else str(value)
+
+
+def unpack(data: ByteArray) -> Any:
+    return msgpack.unpackb(data, use_list=False, unicode_errors="surrogatepass")
+
+
+def result_of(told: Any) -> Any:
+    """Return what a call on rank 0 has returned, of what was unpacked."""
+    if not isinstance(told, dict):
+        return told
+    ((kind, fields),) = told.items()
+    return RESULTS[kind](**fields)
 
 
 def versions(state: ModuleState) -> list[tuple[int, int]]:
@@ -215,21 +222,61 @@ def buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 PATIENCE_S = 30.0  # before a rank says that it waits for the others
 
 
+# makes an adapter, without the state that it begins with, of a `DpwaConnection` or `NodeElsewhere`
+Build = Callable[[Making, Any], tuple[ModuleState, Optimizers]]
+
+
+class Alone:
+    """The ranks of a model that one process holds: what an adapter asks its ranks, and no more."""
+
+    is_alone = True
+    has_node = True
+    is_inside = True  # a call is under way on this rank
+
+    def make(self, given: Making, build: Build, begin: Callable[[], None]) -> None:
+        """Make the adapters of all ranks, or fail on all of them.
+
+        `begin` takes over the state to begin with. Raises `UserError` if one of the ranks cannot
+        have its own, or they are not alike.
+        """
+        build(given, DpwaConnection(given.name, given.config))
+        begin()
+
+    def whole_norm(self) -> Callable[[float], float] | None:
+        """Return what turns the norm of shards into that of the model; `None`: each has all."""
+        return None
+
+    def rest(self, own: dict[str, str]) -> dict[str, str]:
+        """Return what all ranks tell of tensors by name."""
+        return own
+
+    def end(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
+        """Average the model with those of peers."""
+        return run(averaged)
+
+    def share(self, optimizers: Optimizers) -> None:
+        """Give what rank 0 has taken over for the optimizers to all ranks, if only it has."""
+
+    def still_at_work(self) -> None:
+        """Say, now and then, that rank 0 is at work, if others wait for it meanwhile."""
+
+
 @dataclass
-class RankGroup:
+class RankGroup(Alone):
     """The ranks of the process group of a module, seen from one of them."""
 
     group: dist.ProcessGroup
     device: torch.device  # of small messages: one that the group can send from
     rank: int = field(init=False)
     size: int = field(init=False)
-    is_inside: bool = field(default=False, init=False)  # a call is under way on this rank
-    # returns the loss by which leaders are chosen, on each rank
-    leader_loss: Callable[[], Loss] | None = field(default=None, init=False)
+    is_alone: bool = field(default=False, init=False)
+    is_inside: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self._source = dist.get_global_rank(self.group, 0)
+        # returns the loss by which leaders are chosen, on each rank
+        self._measure: Callable[[], Loss] | None = None
         self._leader_loss: float | None = None  # mean of the ranks, for the call under way
 
     @property
@@ -245,9 +292,31 @@ class RankGroup:
         finally:
             self.is_inside = False
 
-    def mean(
-        self, loss: Loss, *, with_leader_loss: bool, problem: Exception | None = None
-    ) -> float | None:
+    def with_mean_of_leader_losses(self, given: Making) -> Making:
+        self._measure = given.leader_loss
+        if self._measure is None:
+            return given
+        return replace(given, leader_loss=lambda: self._leader_loss)
+
+    def call(
+        self, call: Callable[..., R], arguments: dict[str, Any], *, with_leader_loss: bool
+    ) -> R:
+        """Call a method on all ranks; a `loss` that it takes is the mean of those of all."""
+        problem = self.problem()
+        if "loss" in arguments:
+            arguments["loss"] = self.mean(arguments["loss"], problem, with_leader_loss)
+        elif problem is not None:
+            raise problem
+        return self.run(partial(call, **arguments))
+
+    def problem(self) -> Exception | None:
+        """Return why this rank cannot be called; the others are to know before they wait for it."""
+        raise NotImplementedError
+
+    def run(self, call: Callable[[], R]) -> R:
+        raise NotImplementedError
+
+    def mean(self, loss: Loss, problem: Exception | None, with_leader_loss: bool) -> float | None:
         """Return the mean of the losses of all ranks that have measured one.
 
         Raises `ParametersError` if on some rank the loss is not one number, or there is a
@@ -258,8 +327,8 @@ class RankGroup:
         values: list[float | None] = []
         try:
             values.append(loss_value(loss))
-            if with_leader_loss and self.leader_loss is not None:
-                values.append(loss_value(self.leader_loss()))
+            if with_leader_loss and self._measure is not None:
+                values.append(loss_value(self._measure()))
         except Exception as error:  # noqa: BLE001 - the other ranks must not wait
             problem, values = error, [None]
         values += [None] * (2 - len(values))
@@ -288,7 +357,7 @@ class RankGroup:
 
     def gather(self, form: Form) -> list[Form]:
         with self.patience(form.name):
-            return self.each(form)
+            return [Form(*told) for told in self.each(form)]
 
     @contextmanager
     def patience(self, name: str) -> Iterator[None]:
@@ -305,19 +374,28 @@ class RankGroup:
         finally:
             timer.cancel()
 
-    def each(self, own: Any) -> list[Any]:
-        said: list[Any] = [None] * self.size
-        dist.all_gather_object(said, own, group=self.group)
-        return said
+    def each(self, own: object) -> list[Any]:
+        """Return what each rank says, in order of rank; tuples come as tuples."""
+        data = pack(own)
+        lengths = [int(length) for (length,) in self.numbers([len(data)])]
+        rows = torch.zeros(self.size, max(lengths), dtype=torch.uint8)
+        rows[self.rank, : len(data)] = torch.frombuffer(data, dtype=torch.uint8)
+        rows = rows.to(self.device)
+        dist.all_reduce(rows, group=self.group)
+        told = zip(rows.cpu(), lengths, strict=True)
+        return [unpack(row[:length].numpy()) for row, length in told]
 
-    def say(self, said: Any) -> Any:
+    def say(self, said: object) -> Any:
         """Give what rank 0 says to all ranks."""
-        box = [said]
-        dist.broadcast_object_list(box, self._source, self.group, self.device)
-        return box[0]
+        return unpack(self.hand_out(pack(said)))
 
-    def share(self, optimizers: Optimizers) -> None:
-        """Give what rank 0 has taken over for the optimizers to all ranks, if only it has."""
-
-    def still_at_work(self) -> None:
-        """Say, now and then, that rank 0 is at work, if others wait for it meanwhile."""
+    def hand_out(self, data: bytearray | ByteArray) -> ByteArray:
+        """Give bytes of rank 0, at least one, to all ranks."""
+        length = torch.tensor([len(data)], device=self.device)
+        dist.broadcast(length, self._source, self.group)
+        if self.is_first:
+            there = torch.frombuffer(data, dtype=torch.uint8).to(self.device)
+        else:
+            there = torch.empty(int(length), dtype=torch.uint8, device=self.device)
+        dist.broadcast(there, self._source, self.group)
+        return there.cpu().numpy()

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.optimizer import Optimizers
-from dpwa.adapters.optimizer_state import progress_of, resume
+from dpwa.adapters.optimizer_state import load_optimizers, optimizer_part
 from dpwa.adapters.ranks.group import (
-    Adapter,
+    Build,
     Failure,
     Making,
     NodeElsewhere,
+    Progress,
     RankGroup,
     RankOutcome,
     buckets,
     require_alike,
+    result_of,
     versions,
 )
 from dpwa.connection import DpwaConnection
@@ -44,123 +45,98 @@ class Replicas(RankGroup):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.has_node = self.is_first
         self._told_at = time.monotonic()
 
-    @property
-    def has_node(self) -> bool:
-        return self.is_first
-
-    # Making an adapter
-
-    def make(self, adapter: Adapter, net: torch.nn.Module, given: Making) -> None:
-        """Make the adapters of all ranks, or fail on all of them.
-
-        Raises `UserError` if one of the ranks cannot have its own, or they are not alike.
-        """
+    def make(self, given: Making, build: Build, begin: Callable[[], None]) -> None:
         failure: Exception | None = None
+        given = self.with_mean_of_leader_losses(given)
+        connection: Any
         try:
             if self.has_node:
-                with self.entered():
-                    given.make(given.config)
-                self.leader_loss = adapter._leader_loss
-                if self.leader_loss is not None:
-                    adapter._leader_loss = lambda: self._leader_loss
+                connection = DpwaConnection(given.name, given.config)
             else:
-                self._make_elsewhere(adapter, net, given)
+                connection = NodeElsewhere(given.name, given.config, self.rank)
+            self._connection = connection
+            self._state, optimizers = build(given, connection)
+            if self.has_node:
+                with self.entered():
+                    begin()
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
         form = given.form(failure, self.rank)
         if failure is None and self.has_node:
-            has_origin = adapter._states.origin is not None
-            form = replace(form, has_origin=has_origin, **_progress(adapter.connection))
+            has_origin = connection.states.origin is not None
+            form = form._replace(has_origin=has_origin, progress=self._progress())
         forms = self.gather(form)
         if failure is not None:
             raise failure
-        try:
-            require_alike(forms)
-        except Exception:
-            adapter.connection.close()
-            raise
+        require_alike(forms)
         if not self.has_node:
-            elsewhere: Any = adapter.connection
-            elsewhere.follow(forms[0])
+            connection.follow(forms[0].progress)
         if forms[0].has_origin:
-            self._send_all(tensor for _, tensor in adapter._state.handed_on())
-            self.share(adapter._optimizers)
-
-    def _make_elsewhere(self, adapter: Adapter, net: torch.nn.Module, given: Making) -> None:
-        elsewhere: Any = NodeElsewhere(given.name, given.config, self.rank)
-        adapter.connection = adapter._node = adapter._rounds = adapter._states = elsewhere
-        adapter._state = ModuleState.of(net, elsewhere.config)
-        adapter._optimizers = Optimizers()
-        adapter._optimizers.begin(adapter._state)
-        adapter._optimizers.include(given.optimizer, given.scheduler)
-        self.leader_loss = given.leader_loss
+            self._send_all(tensor for _, tensor in self._state.handed_on())
+            self.share(optimizers)
 
     def share(self, optimizers: Optimizers) -> None:
         if not optimizers.given:
             return
-        schedulers, own = optimizers.schedulers or (), None
-        if self.has_node:
-            own = [o.state_dict() for o in optimizers.given], [*map(progress_of, schedulers)]
-        states, progress = self.say(own)
+        part = optimizer_part(optimizers) if self.has_node else None
+        numbers = self.say(part and part.numbers)
+        if numbers is None:  # a state that nodes do not hand on
+            return
+        image = self.hand_out(part.image if part else bytearray())
         if not self.has_node:
-            for optimizer, state in zip(optimizers.given, states, strict=True):
-                optimizer.load_state_dict(state)
-            resume(schedulers, progress)
+            load_optimizers(optimizers, image, numbers, keeps_lr=False, is_guarded=False)
 
     # A call
 
-    def problem(self, adapter: Adapter) -> Exception | None:
+    def problem(self) -> Exception | None:
         """Return `None`: rank 0 finds out for all why they cannot be called."""
-        adapter._node._check_open()
+        (self._connection.node if self.has_node else self._connection).check_open()
         return None
 
-    def call(self, adapter: Adapter, run: Callable[[], R]) -> R:
+    def run(self, call: Callable[[], R]) -> R:
         """Run something on rank 0, and bring the other ranks to the same state.
 
         What rank 0 returns or raises, all ranks do.
         """
         if not self.has_node:
-            return cast("R", self._follow(adapter))
-        before = versions(adapter._state)
+            return cast("R", self._follow())
+        before = versions(self._state)
         try:
             with self.entered():
-                result = run()
-                outcome = self._outcome(adapter, result, before)
+                result = call()
+                has_changed = result is not None or versions(self._state) != before
+                fingerprint, progress = self._state.layout.fingerprint, self._progress()
         except Exception as error:
             self.say(RankOutcome(failure=Failure.of(error, self.rank)))
             raise
-        self.say(outcome)
-        if outcome.has_changed:
-            self._send_all(entry.tensor for entry in adapter._state.entries)
+        self.say(RankOutcome(result, None, has_changed, fingerprint, progress))
+        if has_changed:
+            self._send_all(entry.tensor for entry in self._state.entries)
         return result
 
-    def _outcome(self, adapter: Adapter, result: object, before: object) -> RankOutcome:
-        return RankOutcome(
-            result,
-            has_changed=result is not None or versions(adapter._state) != before,
-            fingerprint=adapter._state.layout.fingerprint,
-            **_progress(adapter.connection),
-        )
-
-    def _follow(self, adapter: Adapter) -> Any:
-        outcome: RankOutcome | None = None
-        while outcome is None:  # rank 0 is still at work
-            outcome = self.say(None)
+    def _follow(self) -> Any:
+        while (told := self.say(None)) is None:
+            pass  # rank 0 is still at work
+        outcome = RankOutcome(*told)
         if outcome.failure is not None:
-            outcome.failure.throw()
-        elsewhere = cast("NodeElsewhere", adapter.connection)
-        elsewhere.follow(outcome)
+            Failure(*outcome.failure).throw()
+        self._connection.follow(outcome.progress)
         if outcome.has_changed:
-            adapter._state.refresh()
-            if adapter._state.layout.fingerprint != outcome.fingerprint:
+            self._state.refresh()
+            if self._state.layout.fingerprint != outcome.fingerprint:
                 raise ParametersError(
                     f"rank {self.rank} of the model's process group has other trainable parameters "
                     "than rank 0: freeze and replace them on all ranks alike [DPWA-E141]"
                 )
-            self._send_all(entry.tensor for entry in adapter._state.entries)
-        return outcome.result
+            self._send_all(entry.tensor for entry in self._state.entries)
+        return result_of(outcome.result)
+
+    def _progress(self) -> Progress:
+        connection = self._connection
+        return connection.clock, connection.updates, connection.peers
 
     def still_at_work(self) -> None:
         """Tell the ranks that wait for rank 0 to go on: else their process group would time out."""
@@ -181,14 +157,6 @@ class Replicas(RankGroup):
             parts = flat.split_with_sizes([tensor.nbytes for tensor in bucket])
             for tensor, part in zip(bucket, parts, strict=True):
                 tensor.detach().copy_(part.clone().view(tensor.dtype).view(tensor.shape))
-
-
-def _progress(connection: DpwaConnection) -> dict[str, Any]:
-    return {
-        "clock": connection.clock,
-        "updates": connection.updates,
-        "peers": connection.peers,
-    }
 
 
 def replicas_of(net: torch.nn.Module) -> Replicas | None:

@@ -13,6 +13,7 @@ import math
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -23,12 +24,22 @@ from torch import nn
 
 from dpwa import fault_points
 from dpwa.adapters.plain_tensors import is_sharded, reshard
-from dpwa.adapters.ranks.group import Adapter, Failure, Making, RankGroup, require_alike
+from dpwa.adapters.ranks.group import (
+    Build,
+    Failure,
+    Making,
+    RankGroup,
+    require_alike,
+    result_of,
+)
 from dpwa.algorithms import Ask, Terms, algorithm
 from dpwa.config import Config, load_config
+from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, ParametersError, UserError
 from dpwa.node.arrival import Arrival
 from dpwa.node.assembly import neighbours_in
+from dpwa.node.finish import Averaged
+from dpwa.policy.finishing import FinishReport
 from dpwa.transport.link import LinkState
 
 
@@ -141,6 +152,17 @@ EXACT_BYTES = 6  # of a digest that a float64 holds
 NOBODY = -1.0
 
 
+class Step(IntEnum):
+    """What rank 0 tells the others at the end of the training: what to do, or what came of it."""
+
+    PUBLISH = 0
+    READ = 1  # a peer, with a weight
+    GO_ON = 2  # told whether others train
+    LENGTH = 3
+    RESULT = 4
+    FAILURE = 5
+
+
 @dataclass
 class Shards(RankGroup):
     """The ranks of a sharded model, seen from one of them."""
@@ -157,50 +179,33 @@ class Shards(RankGroup):
         super().__post_init__()
         self._names: tuple[str, ...] = ()
         self._unreached: set[str] = set()  # by some rank, a round ago
-        self._leads = False
 
     # Making an adapter
 
-    def make(self, adapter: Adapter, net: nn.Module, given: Making) -> None:  # noqa: ARG002
-        """Make the adapters of all ranks, or fail on all of them.
-
-        Raises `UserError` if one of the ranks cannot have its own, or they are not alike.
-        """
+    def make(self, given: Making, build: Build, begin: Callable[[], None]) -> None:
         with self.patience(given.name):
             said = self.each((given.name, secrets.randbits(32)))
         members, seed = self._members([name for name, _ in said]), said[0][1]
-        given, failure, loaded = replace(given, name=(members or [[given.name]])[0][0]), None, None
+        given = replace(given, name=(members or [[given.name]])[0][0])
+        given, failure = self.with_mean_of_leader_losses(given), None
         try:
-            loaded = load_config(given.config)
-            loaded.require(given.name)
-            with self.entered():
-                given.make(self._rank_config(loaded, members, seed))
+            config = load_config(given.config)
+            config.require(given.name)
+            given = replace(given, config=self._rank_config(config, members, seed))
+            connection = DpwaConnection(given.name, given.config)
+            self._state, _ = build(given, connection)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
         forms = self.gather(given.form(failure, self.rank))
         if failure is not None:
             raise failure
-        try:
-            require_alike(forms)
-            self._begin(adapter, given)
-        except BaseException:
-            adapter.connection.close()
-            raise
-
-    def _begin(self, adapter: Adapter, given: Making) -> None:
-        """Have the nodes of all ranks go along, and begin with one state."""
-        self._names = (given.name, *adapter.connection.peers)
-        self._node, self._states = adapter._node, adapter._states
-        self.leader_loss = adapter._leader_loss
-        if self.leader_loss is not None:
-            adapter._leader_loss = lambda: self._leader_loss
-        adapter._rounds.shard_group = self
-        adapter._states.keep_together(self)
-        if adapter._states.start(adapter._training.model()) is not None:
-            adapter._rounds.begin_with(b"")
-            if adapter._optimizers.given:
-                with self.entered():
-                    adapter._take_over_optimizers()
+        require_alike(forms)
+        self._names = (given.name, *connection.peers)
+        self._node, self._states = connection.node, connection.states
+        self._node.rounds.shard_group = self
+        self._states.keep_together(self)
+        with self.entered():
+            begin()
 
     def _members(self, names: list[str]) -> list[list[str]]:
         """Return the names of the ranks of all members, this one first, if a launcher gave them.
@@ -209,9 +214,8 @@ class Shards(RankGroup):
         """
         if len(set(names)) < self.size:
             return []
-        everywhere: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everywhere, names)
-        others = dict.fromkeys(map(tuple, everywhere))
+        world: Any = dist.group.WORLD
+        others = dict.fromkeys(RankGroup(world, self.device).each(names))
         return [names, *(list(ranks) for ranks in others if list(ranks) != names)]
 
     def _rank_config(self, config: Config, members: list[list[str]], seed: int) -> Config:
@@ -223,61 +227,66 @@ class Shards(RankGroup):
 
     # A call
 
-    def problem(self, adapter: Adapter) -> Exception | None:
-        """Return why this rank cannot be called; the others are to know before they wait for it."""
+    def problem(self) -> Exception | None:
         try:
-            adapter._node._check_open()
+            self._node.check_open()
             reshard(self.net)
-            adapter._state.refresh()
+            self._state.refresh()
         except DpwaError as error:
             return error
         return None
 
-    def call(self, adapter: object, run: Callable[[], R]) -> R:  # noqa: ARG002
+    def run(self, call: Callable[[], R]) -> R:
         """Run something on each rank; what they must agree on, they do in the course of it."""
         with self.entered():
-            result = run()
+            result = call()
         fault_points.reached("shards.called")
         return result
+
+    def whole_norm(self) -> Callable[[float], float]:
+        return self.norm
+
+    def rest(self, own: dict[str, str]) -> dict[str, str]:
+        return {name: told for each in self.each(own) for name, told in each.items()}
 
     def norm(self, own: float) -> float:
         return math.hypot(*(row[0] for row in self.numbers([own]))) / math.sqrt(self.copies)
 
-    # The end of the training, which rank 0 leads
+    # The end of the training
 
-    def end(self, adapter: Adapter, run: Callable[[], R]) -> R:
-        """Run something on rank 0, with the others doing what it does in `told`.
-
-        What rank 0 returns or raises, all ranks do.
-        """
+    def end(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
+        """Run the end on rank 0, whose steps all ranks take; all return or raise what it does."""
+        take: dict[int, Callable[..., Any]] = {
+            Step.PUBLISH: averaged.publish,
+            Step.READ: averaged.read,
+            Step.GO_ON: averaged.go_on,
+            Step.LENGTH: averaged.length,
+        }
         if not self.is_first:
-            adapter._rounds.end_training(None)
-            return cast("R", self._follow(adapter))
-        self._leads = True
+            self._node.rounds.end_training(None)
+            while True:
+                step, *told = self.say(None)
+                if step == Step.RESULT:
+                    return cast("FinishReport", result_of(*told))
+                if step == Step.FAILURE:
+                    Failure(*told).throw()
+                take[step](*told)
+
+        def with_all(step: int) -> Callable[..., Any]:
+            def taken(*given: object) -> Any:
+                self.say((step, *given))
+                return take[step](*given)
+
+            return taken
+
         try:
-            result = run()
+            publish, read, go_on, length = map(with_all, take)
+            report = run(Averaged(publish, read, go_on, length, averaged.rest))
         except Exception as error:
-            self.say(Failure.of(error, self.rank))
+            self.say((Step.FAILURE, *Failure.of(error, self.rank)))
             raise
-        finally:
-            self._leads = False
-        self.say(_Result(result))
-        return result
-
-    def told(self, method: str, *args: object) -> None:
-        """Have the other ranks call a method of their adapters, while rank 0 leads."""
-        if self._leads:
-            self.say((method, args))
-
-    def _follow(self, adapter: Adapter) -> object:
-        while True:
-            said = self.say(None)
-            if isinstance(said, Failure):
-                said.throw()
-            if isinstance(said, _Result):
-                return said.value
-            method, args = said
-            getattr(adapter, method)(*args)
+        self.say((Step.RESULT, report))
+        return report
 
     # What the nodes agree on
 
@@ -352,11 +361,6 @@ def _described(arrival: Arrival | None) -> object:
         return None
     whose = arrival.peer, arrival.version, arrival.progress.clock, arrival.progress.loss
     return (*whose, arrival.factor, arrival.takes_over, arrival.published is None)
-
-
-@dataclass(frozen=True)
-class _Result:
-    value: object
 
 
 def shards_of_module(net: nn.Module) -> Shards | None:

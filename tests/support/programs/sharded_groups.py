@@ -229,31 +229,35 @@ def checkpoints(name, rank, config, folder):
         return {"kept": len(kept), "updates": gossip.updates, "is_same": is_same}
 
 
+def error_of(call):
+    try:
+        call()
+    except DpwaError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 def refused(name, rank, config, folder):
     """What cannot be is refused on all ranks, by name."""
     found, net = {}, sharded(name)
     nodes = config["nodes"]
 
     def attempt(what, changes, own=name):
-        try:
-            dpwa.connect(net, config={**config, **changes}, name=own).close()
-            found[what] = ""
-        except DpwaError as error:
-            found[what] = f"{type(error).__name__}: {error}"
+        changed = {**config, **changes}
+        found[what] = error_of(lambda: dpwa.connect(net, config=changed, name=own).close())
 
     attempt("algorithm", {"algorithm": "symmetric"})
     attempt("leader", {"algorithm": "lsgd"})
     attempt("fraction", {"fraction": 0.5})
     attempt("topology", {"topology": "one_peer_exponential"})
     attempt("ports", {"nodes": [nodes[0], {**nodes[1], "port": nodes[0]["port"] + 1}]})
+    with dpwa.connect(net, config=config, name=name) as gossip:
+        found["seconds"] = error_of(lambda: gossip.finish(seconds=-1.0))
     found["one rank"] = called_after_close(net, name, rank, config)
     plain = nn.Linear(4, 4)
     with dpwa.connect(plain, config={**config, **apart(nodes, rank)}, name=name) as gossip:
         fully_shard(plain)
-        try:
-            gossip.update_send()
-        except DpwaError as error:
-            found["later"] = f"{type(error).__name__}: {error}"
+        found["later"] = error_of(gossip.update_send)
     return found
 
 
@@ -262,10 +266,7 @@ def called_after_close(net, name, rank, config):
     with dpwa.connect(net, config=config, name=name) as gossip:
         if rank == 1:
             gossip.close()
-        try:
-            gossip.update_send(1.0)
-        except DpwaError as error:
-            return f"{type(error).__name__}: {error}"
+        return error_of(lambda: gossip.update_send(1.0))
 
 
 def apart(nodes, rank):
