@@ -193,8 +193,8 @@ MUTANTS = [
     ),
     Mutant(
         "factor", "node/merger.py",
-        "self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor * share))",
-        "self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor))",
+        "clock = mixed_clock(own.clock, arrival.progress.clock, factor * share)",
+        "clock = mixed_clock(own.clock, arrival.progress.clock, factor)",
         "tests/node/test_codecs_between_nodes.py::test_a_shard_moves_the_clock_by_its_share",
     ),
     Mutant(
@@ -204,7 +204,7 @@ MUTANTS = [
         "tests/policy/test_interpolation.py",
     ),
     Mutant(
-        "divergence", "node/arrival.py",
+        "divergence", "node/fetching/fetch_request.py",
         'return "" if is_finite else "its parameters or buffers are not finite"',
         'return ""',
         "tests/adapters/test_pytorch.py tests/node/test_peer_faults.py",

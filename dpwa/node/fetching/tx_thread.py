@@ -12,9 +12,10 @@ import zmq
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.node.arrival import BrokenFetchError
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import LINGER_MS, Connections
-from dpwa.node.fetching.fetch_request import BrokenFetchError, FetchRequest
+from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.node_thread import NodeThread, soon
@@ -246,7 +247,8 @@ class TxThread(NodeThread):
         now = self._context.runtime.now()
         if now >= self._listeners.tick_at:
             self._listeners.tick(now)
-        self._fetcher.keep_deadlines(now)
+        if now >= self._fetcher.due:
+            self._fetcher.keep_deadlines(now)
         if self._has_transactions:
             self._deliver_decisions()
         self._connections.leave()
@@ -260,7 +262,7 @@ class TxThread(NodeThread):
     @soon
     def fetch(self, request: FetchRequest) -> None:
         """Fetch in place of what is under way, unless this node has agreed to an exchange."""
-        is_late = request.target.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
+        is_late = request.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
         if is_late:
             request.end()
         else:
@@ -387,7 +389,7 @@ class TxThread(NodeThread):
                 self._tell_decision(channel, transaction, commit=commit)
 
     def _tell_decision(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
-        request = self._fetcher.next_request()
+        request = self._fetcher.next_number()
         channel.send(TransactionDecision(request=request, transaction=transaction, commit=commit))
 
     # The links
@@ -434,7 +436,7 @@ class TxThread(NodeThread):
 
     def _read(self, channel: PeerChannel) -> None:
         for _ in range(ANSWERS_PER_TURN):
-            frames = channel.receive()
+            frames = None if channel.link is None else channel.link.receive()
             if frames is None:
                 return
             try:
