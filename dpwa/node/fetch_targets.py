@@ -99,6 +99,8 @@ class Fetches:
             )
 
     def among(self, updates: int) -> Collection[str] | None:
+        if self._neighbours.are_everybody:
+            return None
         return self._neighbours.among(self._peer_table.names, updates - 1)
 
     def request(
@@ -116,7 +118,7 @@ class Fetches:
         takes_all: bool,  # fetch all of the parameters, whatever the terms
         without: str = "",  # a peer that another one is to confirm; any other in view will do
     ) -> FetchRequest:
-        is_whole = takes_all or ask.terms is not Terms.PULL
+        is_whole = takes_all or ask.terms is not Terms.PULL or terms.fraction >= 1.0
         skips = is_first and ask.terms is Terms.PULL and not self._repeats
         is_tagged = ask.peer is None and self._neighbours.are_tagged and not without
         among = None if ask.peer else self.among(updates)
@@ -139,16 +141,14 @@ class Fetches:
             merged=self._peer_table.merged if skips else None,
         )
 
-    def draw(
-        self, barred: Collection[str] = (), among: Collection[str] | None = None
-    ) -> str | None:
+    def draw(self, barred: Collection[str], among: Collection[str] | None) -> str | None:
         """Have flow control draw a peer that is not barred, out of all or `among` some."""
         return self._peer_table.choose(self._rng, barred, among)
 
     def pull(self, request: FetchRequest) -> None:
         """Begin with a fetch that needs no peer's consent."""
         if request.first is None:
-            request.first = self.draw(among=request.among)
+            request.first = self._peer_table.choose(self._rng, (), request.among)
         memory = None if request.first is None else self._peer_table.memory_of(request.first)
         if request.first is not None and memory is not None:
             # It lies there: nobody needs to be asked.
@@ -206,7 +206,8 @@ class Fetches:
 
     def _pin(self, memory: PeerMemory, layout: Layout, version: int = 0) -> Snapshot | None:
         if self._read is not memory:
-            self.let_go()
+            if self._read is not None:
+                self.let_go()
             self._read = memory
         lease = memory.pin(layout, version, self)
         return None if lease is None else lease.snapshot

@@ -211,7 +211,7 @@ class Merger:
                 self._losses.merged(arrival.peer, factor)
         if arrival.takes_over:
             self._took_over(arrival)
-        elif arrival.peer != self._name:
+        elif arrival.peer != self._name and self.progress.trace != arrival.progress.trace:
             self._compare_beginnings(arrival, factor)
         own = self.progress
         share = arrival.data.nbytes / arrival.nbytes  # of the parameters came

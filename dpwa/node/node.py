@@ -14,7 +14,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import dpwa
@@ -135,7 +135,7 @@ class Node(Closeable):
         config, context = self.config, self._context
         settings = ServingSettings(
             longest_s(config),
-            partial(codec_of, config),
+            cache(partial(codec_of, config)),
             config.topk.resync_every,
             config.limits.sessions_per_peer,
             self.runtime.token_bytes,

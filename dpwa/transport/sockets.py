@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import operator
 import os
 import socket
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ Context = zmq.Context[Socket]
 # Plain numbers: to combine members of an enumeration takes longer than to send.
 NOBLOCK, NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 SRCFD = int(zmq.SRCFD)
+_BUFFER = operator.attrgetter("buffer")
 
 HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
@@ -180,7 +182,7 @@ def receive(socket: Socket) -> list[Frame] | None:
     `MAX_FRAMES`, but not all.
     """
     frames = _receive(socket)
-    return None if frames is None else [frame.buffer for frame in frames]
+    return None if frames is None else list(map(_BUFFER, frames))
 
 
 def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
@@ -191,8 +193,7 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     user_id = _user_id(frames[0]) if is_named else None
     last = frames[-1]
     goes_on = len(frames) == _MOST_READ and last.more
-    buffers: list[Frame] = [frame.buffer for frame in frames]
-    return ReceivedMessage(buffers, user_id, _descriptor(last), goes_on, last)
+    return ReceivedMessage(list(map(_BUFFER, frames)), user_id, _descriptor(last), goes_on, last)
 
 
 def _receive(socket: Socket) -> list[zmq.Frame] | None:

@@ -282,7 +282,8 @@ class Fetcher:
             case SharedMemoryName() as name:
                 self._in_shared_memory(attempt, name)
             case SnapshotHeader() as header if isinstance(session, FetchSession):
-                self._hear(header.news, channel.peer)
+                if header.news:
+                    self._hear(header.news, channel.peer)
                 self._announced(attempt, header, session.pieces)
             case Agreed() as agreed:
                 self._hear(agreed.news, channel.peer)
@@ -305,10 +306,11 @@ class Fetcher:
             self._tried.add(name)
             channel = self._channels.get(name)
             can_open = channel is not None and self._connections.open(channel)
-            if channel is None or not can_open or channel.state is LinkState.DOWN:
+            state = LinkState.DOWN if channel is None or not can_open else channel.state
+            if channel is None or state is LinkState.DOWN:
                 self._peer_table.record(name, Outcome.UNREACHABLE)
                 continue
-            self._attempt(request, channel)
+            self._attempt(request, channel, is_up=state is LinkState.UP)
             return
 
     def _next_peer(self, request: FetchRequest) -> str | None:
@@ -319,7 +321,7 @@ class Fetcher:
         budget_s = request.deadline.remaining_s()
         return self._peer_table.choose(self._rng, self._tried, request.among, budget_s)
 
-    def _attempt(self, request: FetchRequest, channel: PeerChannel) -> None:
+    def _attempt(self, request: FetchRequest, channel: PeerChannel, *, is_up: bool) -> None:
         """Ask a peer, now or as soon as its link is up."""
         if request.terms is Terms.PULL or request.collects is not None:
             attempt = self._of(request, channel, request.version)
@@ -330,7 +332,7 @@ class Fetcher:
                 return
             attempt = proposed
         self.attempt = attempt
-        if channel.is_up:
+        if is_up:
             self._ask(attempt)
         elif not self._connections.keeps_all and request.only is None:
             share_s = CONNECTED_WITHIN * request.deadline.remaining_s()

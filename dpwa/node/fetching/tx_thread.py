@@ -92,7 +92,7 @@ class Listeners:
         self._zmq_context = zmq_context
         self._poller = poller
         self._listeners: list[Listener] = []
-        self._by_message: dict[type[Any], Listener] = {}
+        self.by_message: dict[type[Any], Listener] = {}  # who takes which answers
 
     def attach(self, listener: Listener, connected: Iterable[str]) -> None:
         self._listeners.append(listener)
@@ -114,7 +114,7 @@ class Listeners:
 
     def _look_up(self) -> None:
         listeners = reversed(self._listeners)  # of two that take the same, the first has it
-        self._by_message = {handled: each for each in listeners for handled in each.handles}
+        self.by_message = {handled: each for each in listeners for handled in each.handles}
 
     def end(self) -> None:
         for listener in list(self._listeners):
@@ -139,9 +139,6 @@ class Listeners:
     def let_go(self, peer: str) -> None:
         for listener in self._listeners:
             listener.let_go(peer)
-
-    def of(self, message: Message) -> Listener | None:
-        return self._by_message.get(type(message))
 
 
 IDLE_S = 1.0
@@ -251,7 +248,8 @@ class TxThread(NodeThread):
             self._fetcher.keep_deadlines(now)
         if self._has_transactions:
             self._deliver_decisions()
-        self._connections.leave()
+        if self._connections.leaving:
+            self._connections.leave()
         if now - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
             self._connections.end_idle()
@@ -464,7 +462,7 @@ class TxThread(NodeThread):
                 self._context.transactions.noted(message.transaction)
             case GoAway():
                 self._connections.asked_to_go(channel)
-            case _ if listener := self._listeners.of(message):
+            case _ if listener := self._listeners.by_message.get(type(message)):
                 listener.receive(channel.peer, message, payload)
             case _:
                 if not self._fetcher.receive(channel, message, payload):

@@ -133,7 +133,8 @@ class SnapshotService(Service):
         if isinstance(message, Fetch):
             self._end(sender)
             request = self._request(message, reply)
-            self._keep_to_share(request.fetch.name)
+            if self._waiting or self._serving:
+                self._keep_to_share(message.name)
             self._answer(sender, request)
             return
         waiting = self._waiting.get(sender)
@@ -163,6 +164,8 @@ class SnapshotService(Service):
             if waiting.expires > now:
                 self._answer(sender, waiting)
         self._send_in_turn()
+        if not self._serving:
+            return bool(self._waiting)
         return bool(self._waiting) or any(s.is_blocked for s in self._serving.values())
 
     def _request(self, fetch: Fetch, reply: Reply) -> _Request:
@@ -172,8 +175,6 @@ class SnapshotService(Service):
 
     def _keep_to_share(self, reader: str) -> None:
         """End the oldest of a peer's sessions before there are more than it may have."""
-        if not (self._waiting or self._serving):
-            return
         held = {**self._waiting, **{s: serving.request for s, serving in self._serving.items()}}
         own = [sender for sender, request in held.items() if request.fetch.name == reader]
         if len(own) >= self._sessions_per_peer:
@@ -185,7 +186,8 @@ class SnapshotService(Service):
             reply(OtherAlgorithm(request=fetch.request, algorithm=self._own.algorithm))
             return
         self._own.met(fetch.name)
-        self._own.hear(fetch.news)
+        if fetch.news:
+            self._own.hear(fetch.news)
         lease = self._lease(fetch)
         if lease is None:
             self._decline(sender, request)
@@ -194,11 +196,12 @@ class SnapshotService(Service):
             lease.release()
             reply(NotReady(request=fetch.request))
             return
-        layout, shared = lease.snapshot.layout, self._pool.shared
+        layout = lease.snapshot.layout
+        shared = self._pool.shared if fetch.can_map else None
         if layout.fingerprint != fetch.fingerprint:
             lease.release()
             reply(OtherModel(request=fetch.request), self._described(layout))
-        elif fetch.can_map and lease.is_shared and shared is not None:
+        elif lease.is_shared and shared is not None:
             lease.release()
             self.served += 1
             reply(SharedMemoryName(request=fetch.request, name=shared.name, nonce=shared.nonce))
@@ -325,5 +328,6 @@ class SnapshotService(Service):
             return
         serving.end()
         reader = serving.request.fetch.name
-        if not any(other.request.fetch.name == reader for other in self._serving.values()):
+        others = self._serving.values()
+        if not others or all(other.request.fetch.name != reader for other in others):
             self._upload.forget(reader)
