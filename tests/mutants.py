@@ -204,7 +204,7 @@ MUTANTS = [
         "tests/policy/test_interpolation.py",
     ),
     Mutant(
-        "divergence", "node/fetching/fetch_request.py",
+        "divergence", "node/arrival.py",
         'return "" if is_finite else "its parameters or buffers are not finite"',
         'return ""',
         "tests/adapters/test_pytorch.py tests/node/test_peer_faults.py",

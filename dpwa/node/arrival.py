@@ -1,4 +1,4 @@
-"""What a fetch brings: pieces that come in a stream, and the snapshot that is ready to be merged.
+"""What is wanted of a peer, the pieces that come in a stream, and what is ready to be merged.
 
 Pieces are decoded into one buffer as they come, which is merged in one pass when complete. What is
 not complete in time is dropped, so there is nothing to take back.
@@ -6,20 +6,29 @@ not complete in time is dropped, so there is nothing to take back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpwa.algorithms import Terms
+from dpwa.clock import Deadline
 from dpwa.data.codecs import Codec
 from dpwa.data.delta_base import NOTHING, DeltaBase
 from dpwa.data.layout import Layout, Piece
+from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import PeerError
+from dpwa.node.repeats import MergedVersions
+from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
+from dpwa.runtime import Condition, Runtime
 from dpwa.types import Frame, TrainingProgress
+from dpwa.wire.fetching import Ended, pieces_of
 from dpwa.wire.messages import SnapshotHeader
+from dpwa.wire.shards import WHOLE, Shard
 
 IsFinite = Callable[[ByteArray, str, int], bool]  # of a dtype, from a place in a snapshot on
 
@@ -117,3 +126,87 @@ class IncomingSnapshot:
             raise BrokenFetchError(Outcome.DIVERGED, "its parameters or buffers are not finite")
         if self._held is not None and piece.stop == self._stop:
             self._held.token = self._header.token  # it is now what the peer thinks it is
+
+
+@dataclass(eq=False)
+class FetchRequest:
+    """What is to be fetched, from whom, on what terms, and until when; and what was found.
+
+    The TxThread offers what it finds; the training thread takes it.
+    """
+
+    layout: Layout  # what the snapshot must be like
+    deadline: Deadline
+    runtime: Runtime
+    shard: Shard = WHOLE  # which pieces of it
+    is_finite: IsFinite | None = None  # tests the values of a dtype; `None`: unchecked
+    terms: Terms = Terms.PULL
+    only: str | None = None  # the one peer to ask; `None` if others will do
+    among: Collection[str] | None = None  # peers to choose from; `None` for all
+    version: int = 0  # of the snapshot; 0 for the newest
+    own_version: int = 0  # of this node's snapshot in a transaction
+    # of this node's training; a peer that is far behind will not do; 0: any will
+    clock: float = 0.0
+    # already merged, and not wanted again; `None`: repeats are wanted
+    merged: MergedVersions | None = None
+    # the transaction of a peer that this is for; `None`: the trainer's own
+    collects: bytes | None = None
+    first: str | None = None  # the peer to ask first
+    may_map: bool = True  # its shared memory will do
+    peer: str = ""  # of which something was found
+    # what it has sent, or where its snapshot lies
+    found: Arrival | PeerMemory | None = None
+    _is_over: bool = field(default=False, init=False)
+    _changed: Condition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.first = self.first or self.only
+        self._changed = self.runtime.condition()
+
+    def merged_of(self, peer: str) -> int:
+        """Return the version of a peer's snapshot that is not wanted again; 0: any will do."""
+        return 0 if self.merged is None else self.merged.of(peer, self.shard)
+
+    def take(self, timeout_s: float) -> Arrival | PeerMemory | None:
+        """Wait for what is found and end the request; `None` when nothing comes in time."""
+        with self._changed:
+            if not self._is_over:
+                self._changed.wait(timeout_s)
+            self._is_over = True
+            return self.found
+
+    def offer(self, peer: str, found: Arrival | PeerMemory) -> bool:
+        """Offer what was found, which ends it; return whether somebody still waits for it."""
+        with self._changed:
+            if self._is_over:
+                return False
+            self.peer, self.found, self._is_over = peer, found, True
+            self._changed.notify_all()
+            return True
+
+    def end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def objection(self, snapshot: Snapshot) -> Ended | None:
+        """Say why a snapshot must not be merged; `None`: it may be."""
+        why_not = self._divergence(snapshot)
+        if why_not:
+            return Ended(Outcome.DIVERGED, why_not)
+        if self.clock and is_far_behind(snapshot.progress.clock, self.clock):
+            return Ended(Outcome.BEHIND)
+        return None
+
+    def _divergence(self, snapshot: Snapshot) -> str:
+        """Say what of it is not finite, and would spread to all nodes."""
+        if snapshot.progress.loss == math.inf:
+            return "its loss is not finite"
+        is_finite, check = snapshot.is_finite, self.is_finite
+        if check is None or is_finite:
+            return ""
+        if is_finite is None:
+            data = snapshot.data
+            pieces = pieces_of(self.layout, data.nbytes, self.shard)
+            is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
+        return "" if is_finite else "its parameters or buffers are not finite"

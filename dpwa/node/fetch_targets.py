@@ -12,10 +12,9 @@ from dpwa.data.layout import Layout
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import UserError
-from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.arrival import Arrival, FetchRequest, FetchTerms
 from dpwa.node.assembly import neighbours_in
 from dpwa.node.context import NodeContext
-from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.serving.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
 from dpwa.wire.fetching import Ended, pieces_of
@@ -70,7 +69,7 @@ class Fetches:
         self._runtime = context.runtime
         self._fetch = fetch
         self._rng = context.rng("peer")
-        self._read: PeerMemory | None = None  # in which this thread has pinned something
+        self.reads: PeerMemory | None = None  # in which this thread has pinned something
         self._config = context.config
         self._peer_table = context.peer_table
         self._pool = context.pool
@@ -99,8 +98,6 @@ class Fetches:
             )
 
     def among(self, updates: int) -> Collection[str] | None:
-        if self._neighbours.are_everybody:
-            return None
         return self._neighbours.among(self._peer_table.names, updates - 1)
 
     def request(
@@ -121,10 +118,11 @@ class Fetches:
         is_whole = takes_all or ask.terms is not Terms.PULL or terms.fraction >= 1.0
         skips = is_first and ask.terms is Terms.PULL and not self._repeats
         is_tagged = ask.peer is None and self._neighbours.are_tagged and not without
-        among = None if ask.peer else self.among(updates)
+        among = None
+        if not ask.peer and not self._neighbours.are_everybody:
+            among = self.among(updates)
         if without:
             among = [name for name in self._peer_table.names if name != without]
-        version = self._pool.version if published is None else published
         self._next_shard += 1
         return FetchRequest(
             layout,
@@ -135,8 +133,9 @@ class Fetches:
             terms=ask.terms,
             only=ask.peer,
             among=among,
-            version=version if is_tagged else 0,
-            own_version=self._pool.version,  # that is complete
+            version=(published or self._pool.version) if is_tagged else 0,
+            # that is complete
+            own_version=0 if ask.terms is Terms.PULL else self._pool.version,
             clock=clock,
             merged=self._peer_table.merged if skips else None,
         )
@@ -200,15 +199,15 @@ class Fetches:
 
     def let_go(self) -> None:
         """Release what is pinned, also by an interrupted call."""
-        if self._read is not None:
-            self._read.unpin(self)
-            self._read = None
+        if self.reads is not None:
+            self.reads.unpin(self)
+            self.reads = None
 
     def _pin(self, memory: PeerMemory, layout: Layout, version: int = 0) -> Snapshot | None:
-        if self._read is not memory:
-            if self._read is not None:
+        if self.reads is not memory:
+            if self.reads is not None:
                 self.let_go()
-            self._read = memory
+            self.reads = memory
         lease = memory.pin(layout, version, self)
         return None if lease is None else lease.snapshot
 

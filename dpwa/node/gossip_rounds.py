@@ -16,11 +16,10 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
 from dpwa.lifecycle import tell_launcher
-from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, IsFinite, Merge
+from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchRequest, FetchTerms, IsFinite, Merge
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_targets import Fetches, ShardGroup
-from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.merger import LossWatch, Merger
@@ -205,7 +204,6 @@ class GossipRounds:
             self.figures.turn_to(before)
         if own is not None and self._transactions is not None:
             self._transactions.published(own.version)
-        self._fetches.let_go()
         self._request, self._published = None, own
         return own is not None
 
@@ -284,7 +282,8 @@ class GossipRounds:
                 arrival = self.merger.merge_transaction(transaction, own, merge) or arrival
             return arrival
         finally:
-            self._fetches.let_go()
+            if self._fetches.reads is not None:
+                self._fetches.let_go()
             self.figures.turn_to(before)
 
     def skip(self) -> None:
@@ -444,7 +443,13 @@ class GossipRounds:
     ) -> Arrival | None:
         if request is None:
             return None
-        arrival = self._arrived(request, published)
+        before = self._context.runtime.now()
+        self._context.pool.settle()
+        arrival = self._fetches.wait(request)
+        waited_s = self._context.runtime.now() - before
+        self.figures.waits.add(waited_s)
+        if arrival is not None:
+            arrival = self._judged(arrival, request, published, waited_s)
         if self.shard_group is not None:
             older = partial(self._older, request, published)
             arrival = self.shard_group.same_for_all(arrival, older)
@@ -456,14 +461,6 @@ class GossipRounds:
         if merged.factor > 0.0:
             self._context.peer_table.merged.add(merged.peer, merged.version, request.shard)
         return merged
-
-    def _arrived(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
-        before = self._context.runtime.now()
-        self._context.pool.settle()
-        arrival = self._fetches.wait(request)
-        waited_s = self._context.runtime.now() - before
-        self.figures.waits.add(waited_s)
-        return None if arrival is None else self._judged(arrival, request, published, waited_s)
 
     def _judged(
         self, arrival: Arrival, request: FetchRequest, published: Snapshot | None, waited_s: float
@@ -529,4 +526,5 @@ class GossipRounds:
 
     def _end_round(self) -> None:
         self._request = self._published = None
-        self._fetches.let_go()  # what an interrupt has left
+        if self._fetches.reads is not None:  # what an interrupt has left
+            self._fetches.let_go()

@@ -379,19 +379,20 @@ class Node(Closeable):
         require_own_process(self._owner, self.name)
 
     def _check_open(self) -> None:
-        require_own_process(self._owner, self.name)
+        if os.getpid() != self._owner:
+            self.check_process()
         if not self._close_all.alive:
             raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
 
 
 def _check_of(node: Node) -> Callable[[], None]:
     """Return what raises `ClosedError` once a node is closed; does not keep the node alive."""
-    reference = weakref.WeakMethod(node._check_open)
+    reference = weakref.ref(node)
 
     def check() -> None:
-        check_open = reference()
-        if check_open is not None:
-            check_open()
+        node = reference()
+        if node is not None:
+            node._check_open()
 
     return check
 

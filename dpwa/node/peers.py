@@ -252,7 +252,8 @@ class PeerTable:
             peer.outcomes[outcome] += 1
             is_starting = self._clock.now() - peer.added < STARTUP_GRACE_S
             before = peer.health
-            peer.health = health_after(outcome, before, is_starting=is_starting)
+            if before is not Health.ALIVE or outcome is not Outcome.FETCHED:
+                peer.health = health_after(outcome, before, is_starting=is_starting)
             peer.judged = self._clock.now()
             if outcome not in UNHEARD:
                 peer.heard = peer.judged

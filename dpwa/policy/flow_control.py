@@ -112,7 +112,8 @@ class FlowControl:
         rested = self.connected(peer) if peer in self.back_offs else self
         if peer == self.retrying:
             return replace(rested._with(peer, HIGHEST_SCORE), retried_at=-math.inf)
-        return rested._with(peer, min(HIGHEST_SCORE, self.scores[peer] + REWARD))
+        score = min(HIGHEST_SCORE, self.scores[peer] + REWARD)
+        return rested if score == self.scores[peer] else rested._with(peer, score)
 
     def failed(self, peer: str, now: float, rng: random.Random) -> FlowControl:
         """Penalise a fetch that brought nothing in time."""

@@ -251,7 +251,7 @@ class Stream:
     def read(self):
         """Take what has come, allow as much again, and begin anew after the end."""
         while (frames := receive(self.socket)) is not None:
-            message, payload = decode(frames)
+            message, payload = decode([frame.buffer for frame in frames])
             if isinstance(message, SnapshotHeader):
                 self._left = message.nbytes
             elif isinstance(message, Chunk) and message.request == self._request:

@@ -16,10 +16,9 @@ from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease
 from dpwa.errors import ProtocolError
-from dpwa.node.arrival import BrokenFetchError, IncomingSnapshot
+from dpwa.node.arrival import BrokenFetchError, FetchRequest, IncomingSnapshot
 from dpwa.node.context import NodeContext, most_nodes
 from dpwa.node.fetching.connections import Connections
-from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
@@ -419,7 +418,7 @@ class Fetcher:
         if header.loss == math.inf or (request.is_finite and header.is_finite is False):
             what = "loss is" if header.loss == math.inf else "parameters or buffers are"
             raise BrokenFetchError(Outcome.DIVERGED, f"its {what} not finite")
-        if is_far_behind(header.clock, request.clock):
+        if request.clock and is_far_behind(header.clock, request.clock):
             raise BrokenFetchError(Outcome.BEHIND)
         if attempt.is_of_transaction and header.version != attempt.version:
             raise BrokenFetchError(Outcome.SUPERSEDED, "its snapshot is gone")

@@ -16,8 +16,7 @@ from dpwa.data.layout import Piece
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import remains
-from dpwa.node.arrival import IncomingSnapshot, IsFinite
-from dpwa.node.fetching.fetch_request import FetchRequest
+from dpwa.node.arrival import FetchRequest, IncomingSnapshot, IsFinite
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame
 from dpwa.wire.fetching import FetchSession, Greeting

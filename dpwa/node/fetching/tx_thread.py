@@ -12,10 +12,9 @@ import zmq
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
-from dpwa.node.arrival import BrokenFetchError
+from dpwa.node.arrival import BrokenFetchError, FetchRequest
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import LINGER_MS, Connections
-from dpwa.node.fetching.fetch_request import FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.node_thread import NodeThread, soon

@@ -131,11 +131,10 @@ class SnapshotService(Service):
     def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
         """Start, continue or end the session of this peer."""
         if isinstance(message, Fetch):
-            self._end(sender)
-            request = self._request(message, reply)
             if self._waiting or self._serving:
+                self._end(sender)
                 self._keep_to_share(message.name)
-            self._answer(sender, request)
+            self._answer(sender, self._request(message, reply))
             return
         waiting = self._waiting.get(sender)
         if waiting is not None and waiting.fetch.request == message.request:
@@ -170,8 +169,9 @@ class SnapshotService(Service):
 
     def _request(self, fetch: Fetch, reply: Reply) -> _Request:
         budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
-        shared = self._upload.shared(fetch.name, reply)
-        return _Request(fetch, shared, self._clock.now() + budget_s)
+        if self._upload.is_limited:
+            reply = self._upload.shared(fetch.name, reply)
+        return _Request(fetch, reply, self._clock.now() + budget_s)
 
     def _keep_to_share(self, reader: str) -> None:
         """End the oldest of a peer's sessions before there are more than it may have."""
@@ -327,7 +327,8 @@ class SnapshotService(Service):
         if serving is None:
             return
         serving.end()
-        reader = serving.request.fetch.name
-        others = self._serving.values()
-        if not others or all(other.request.fetch.name != reader for other in others):
+        if not self._upload.is_limited:
+            return
+        reader, others = serving.request.fetch.name, self._serving.values()
+        if all(other.request.fetch.name != reader for other in others):
             self._upload.forget(reader)

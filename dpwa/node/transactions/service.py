@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock, Deadline
 from dpwa.data.layout import Layout
-from dpwa.node.fetching.fetch_request import FetchRequest
+from dpwa.node.arrival import FetchRequest
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.service import Reply, Service
