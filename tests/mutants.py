@@ -163,7 +163,7 @@ MUTANTS = [
     ),
     Mutant(
         "credit", "wire/fetching.py",
-        "wanted = min(self._next + limits.CREDIT_CHUNKS, len(self._pieces or ()))",
+        "wanted = min(self._next + limits.CREDIT_CHUNKS, len(self.pieces))",
         "wanted = self._next + limits.CREDIT_CHUNKS",
         "tests/wire/test_fetch_and_serve.py",
     ),

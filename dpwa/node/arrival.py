@@ -191,20 +191,19 @@ class FetchRequest:
 
     def objection(self, snapshot: Snapshot) -> Ended | None:
         """Say why a snapshot must not be merged; `None`: it may be."""
-        why_not = self._divergence(snapshot)
-        if why_not:
-            return Ended(Outcome.DIVERGED, why_not)
+        if snapshot.progress.loss == math.inf:
+            return Ended(Outcome.DIVERGED, "its loss is not finite")
+        if self.is_finite is not None and not snapshot.is_finite:
+            why_not = self._divergence(snapshot, self.is_finite)
+            if why_not:
+                return Ended(Outcome.DIVERGED, why_not)
         if self.clock and is_far_behind(snapshot.progress.clock, self.clock):
             return Ended(Outcome.BEHIND)
         return None
 
-    def _divergence(self, snapshot: Snapshot) -> str:
+    def _divergence(self, snapshot: Snapshot, check: IsFinite) -> str:
         """Say what of it is not finite, and would spread to all nodes."""
-        if snapshot.progress.loss == math.inf:
-            return "its loss is not finite"
-        is_finite, check = snapshot.is_finite, self.is_finite
-        if check is None or is_finite:
-            return ""
+        is_finite = snapshot.is_finite
         if is_finite is None:
             data = snapshot.data
             pieces = pieces_of(self.layout, data.nbytes, self.shard)

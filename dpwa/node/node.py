@@ -95,6 +95,7 @@ class Node(Closeable):
         self._host = socket.gethostname()
         self._parts: dict[str, weakref.WeakMethod[Callable[[], Any]]] = {}
         config.require(name)
+        self._check_open = _check_of(self)
         self._context = NodeContext.of(name, config, self.seed, runtime)
         try:
             own = own_address(config, name)
@@ -124,7 +125,7 @@ class Node(Closeable):
 
     def _prepare(self) -> None:
         try:
-            self.rounds = GossipRounds(self._context, self._threads.tx, _check_of(self))
+            self.rounds = GossipRounds(self._context, self._threads.tx, self._check_open)
             self.finish = Finish(self._context, self.rounds, self._threads.tx)
             self._snapshots = self._snapshot_service()
         except BaseException:
@@ -378,12 +379,6 @@ class Node(Closeable):
         """Raise a `ForkedError` in a forked child."""
         require_own_process(self._owner, self.name)
 
-    def _check_open(self) -> None:
-        if os.getpid() != self._owner:
-            self.check_process()
-        if not self._close_all.alive:
-            raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
-
 
 def _check_of(node: Node) -> Callable[[], None]:
     """Return what raises `ClosedError` once a node is closed; does not keep the node alive."""
@@ -391,8 +386,12 @@ def _check_of(node: Node) -> Callable[[], None]:
 
     def check() -> None:
         node = reference()
-        if node is not None:
-            node._check_open()
+        if node is None:
+            return
+        if os.getpid() != node._owner:
+            node.check_process()
+        if not node._close_all.alive:
+            raise ClosedError(f"node {node.name!r} is closed [DPWA-E058]")
 
     return check
 
