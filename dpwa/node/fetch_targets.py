@@ -97,9 +97,6 @@ class Fetches:
                 f"{who} returned {ask!r}; expected the terms of the class, {terms} [DPWA-E118]"
             )
 
-    def among(self, updates: int) -> Collection[str] | None:
-        return self._neighbours.among(self._peer_table.names, updates - 1)
-
     def request(
         self,
         ask: Ask,
@@ -120,7 +117,7 @@ class Fetches:
         is_tagged = ask.peer is None and self._neighbours.are_tagged and not without
         among = None
         if not ask.peer and not self._neighbours.are_everybody:
-            among = self.among(updates)
+            among = self._neighbours.among(self._peer_table.names, updates - 1)
         if without:
             among = [name for name in self._peer_table.names if name != without]
         self._next_shard += 1
@@ -140,8 +137,9 @@ class Fetches:
             merged=self._peer_table.merged if skips else None,
         )
 
-    def draw(self, barred: Collection[str], among: Collection[str] | None) -> str | None:
-        """Have flow control draw a peer that is not barred, out of all or `among` some."""
+    def draw(self, barred: Collection[str], updates: int) -> str | None:
+        """Have flow control draw a neighbour in this round, none that is barred."""
+        among = self._neighbours.among(self._peer_table.names, updates - 1)
         return self._peer_table.choose(self._rng, barred, among)
 
     def pull(self, request: FetchRequest) -> None:

@@ -518,7 +518,7 @@ class GossipRounds:
         return None
 
     def _draw(self, barred: Collection[str]) -> str | None:
-        return self._fetches.draw(barred, self._fetches.among(self.view.updates))
+        return self._fetches.draw(barred, self.view.updates)
 
     def _all(self, own: bool) -> bool:
         """Tell whether something is so on all ranks."""

@@ -16,6 +16,7 @@ from dpwa.errors import UnknownNameError
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.upload import Upload
 from dpwa.transport.sockets import Receipt
+from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.fetching import ServeSession
 from dpwa.wire.fields import News
@@ -128,7 +129,13 @@ class SnapshotService(Service):
         updating = [s.held for s in tuple(self._serving.values()) if s.held is not None]
         return self._held.nbytes + sum(held.data.nbytes for held in updating)
 
-    def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
+    def receive(
+        self,
+        sender: bytes,
+        message: Fetch | Credit | Cancel,
+        payload: Frame,  # noqa: ARG002
+        reply: Reply,
+    ) -> None:
         """Start, continue or end the session of this peer."""
         if isinstance(message, Fetch):
             if self._waiting or self._serving:
