@@ -95,24 +95,24 @@ class IncomingSnapshot:
     ) -> None:
         self._header, self._codec, self._held = header, codec, held
         self._start, self._stop = pieces[0].start, pieces[-1].stop
+        # clock and loss of the peer
+        self._progress = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
         # Its publisher has looked, and a checksum says that it comes as it was.
         is_checked = header.is_finite is True and header.codec == "none"
         self._is_finite = None if is_checked else is_finite
         self._buffer = buffer if held is None else held.data
+        self._data = self._buffer[self._start : self._stop]  # complete once all pieces have come
         if held is not None:
             held.token = NOTHING  # until all of it is there
 
     def arrival(self, peer: str) -> Arrival:
         """Return what has come, once all pieces have; valid until the next fetch."""
-        header = self._header
-        progress = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
-        data = self._buffer[self._start : self._stop]
-        return Arrival(peer, header.nbytes, progress, header.version, data, self._start)
+        nbytes, version = self._header.nbytes, self._header.version
+        return Arrival(peer, nbytes, self._progress, version, self._data, self._start)
 
     def snapshot(self, layout: Layout) -> Snapshot:
-        """Return it as a snapshot of a layout, once all pieces have come."""
-        came = self.arrival("")
-        return Snapshot(came.version, came.progress, layout, came.data, is_finite=True)
+        """Return all of it as a snapshot of a layout, once all pieces have come."""
+        return Snapshot(self._header.version, self._progress, layout, self._data, is_finite=True)
 
     def add(self, piece: Piece, payload: Frame) -> None:
         """Raises `ProtocolError` if undecodable, `BrokenFetchError` if not finite."""

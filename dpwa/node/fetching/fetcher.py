@@ -323,7 +323,7 @@ class Fetcher:
     def _attempt(self, request: FetchRequest, channel: PeerChannel, *, is_up: bool) -> None:
         """Ask a peer, now or as soon as its link is up."""
         if request.terms is Terms.PULL or request.collects is not None:
-            attempt = self._of(request, channel, request.version)
+            attempt = self._fetch_from(request, channel, request.version)
         else:
             proposed = self.transactions.propose(channel, request, next(self._numbers))
             if proposed is None:
@@ -338,13 +338,14 @@ class Fetcher:
             another = self._clock.now() + max(CONNECTED_WITHIN_S, share_s)
             self.due = min(request.deadline.end, another)
 
-    def _of(
+    def _fetch_from(
         self,
         request: FetchRequest,
         channel: PeerChannel,
         version: int,
         transaction: bytes | None = None,
     ) -> Attempt:
+        """Return an attempt to fetch this version, for a transaction or for none."""
         session = channel.fetch(next(self._numbers), request, self._greet(), version)
         is_of_one = transaction is not None or request.collects is not None
         return Attempt(request, channel, session, version, transaction, is_of_one)
@@ -352,7 +353,9 @@ class Fetcher:
     def fetch(self, attempt: Attempt) -> None:
         """Ask the same peer again, for a snapshot."""
         request, channel = attempt.request, attempt.channel
-        self.attempt = again = self._of(request, channel, attempt.version, attempt.transaction)
+        self.attempt = again = self._fetch_from(
+            request, channel, attempt.version, attempt.transaction
+        )
         self._ask(again)
 
     def _ask(self, attempt: Attempt) -> None:
