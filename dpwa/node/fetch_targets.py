@@ -1,4 +1,4 @@
-"""Fetches: whom an algorithm asks and for what, and what comes of it."""
+"""TrainerFetches: whom an algorithm asks and for what, and what comes of it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report it
 POLL_S = 0.001
 
 
-class Fetches:
+class TrainerFetches:
     """Makes requests of what an algorithm asks for, begins them, and opens what they have found.
 
     Belongs to the training thread.

@@ -19,7 +19,7 @@ from dpwa.lifecycle import tell_launcher
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchRequest, FetchTerms, IsFinite, Merge
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_targets import Fetches, ShardGroup
+from dpwa.node.fetch_targets import ShardGroup, TrainerFetches
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.merger import LossWatch, Merger
@@ -113,7 +113,7 @@ class GossipRounds:
         self._transactions = context.transactions if has_transactions else None
         self._tx = tx
         self._check_open = check_open
-        self._fetches = Fetches(context, type(self.algorithm), tx.fetch)
+        self._fetches = TrainerFetches(context, type(self.algorithm), tx.fetch)
         self._losses = LossWatch(context, tx.pass_on_news)
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
