@@ -137,7 +137,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype, 0))
 
         rounds = self.node.rounds
-        view = rounds.begin(loss_value(loss))
+        view = rounds.begin(None if loss is None else loss_value(loss))
         rounds.publish(layout, source.nbytes, write)
         rounds.ask(rounds.algorithm.asks(view), layout, self._terms)
         self._states.copy_if_due(partial(values_part, layout, source))
@@ -162,7 +162,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
             copies.append(arrival.data.copy())
             return arrival.factor
 
-        arrival = self.node.rounds.wait(loss_value(loss), copy)
+        measured = None if loss is None else loss_value(loss)
+        arrival = self.node.rounds.wait(measured, copy)
         if arrival is None:
             return None, 0.0
         return as_published(self._layout, copies[-1]), arrival.factor

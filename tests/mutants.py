@@ -163,7 +163,7 @@ MUTANTS = [
     ),
     Mutant(
         "credit", "wire/fetching.py",
-        "wanted = min(self._next + limits.CREDIT_CHUNKS, len(self._pieces or ()))",
+        "wanted = min(self._next + limits.CREDIT_CHUNKS, len(self.pieces))",
         "wanted = self._next + limits.CREDIT_CHUNKS",
         "tests/wire/test_fetch_and_serve.py",
     ),
@@ -193,8 +193,8 @@ MUTANTS = [
     ),
     Mutant(
         "factor", "node/merger.py",
-        "self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor * share))",
-        "self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor))",
+        "clock = mixed_clock(own.clock, arrival.progress.clock, factor * share)",
+        "clock = mixed_clock(own.clock, arrival.progress.clock, factor)",
         "tests/node/test_codecs_between_nodes.py::test_a_shard_moves_the_clock_by_its_share",
     ),
     Mutant(

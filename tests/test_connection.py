@@ -183,13 +183,13 @@ def test_the_fetch_probability_is_a_seeded_bernoulli_trial():
         rounds = []
         for _ in range(1_000):
             one.update_send(b"x")
-            rounds.append(one.node.rounds._round.request is not None)
+            rounds.append(one.node.rounds._request is not None)
             one.update_wait()
     assert 0.25 < sum(rounds) / 1_000 < 0.35
     with DpwaConnection("w1", config) as again:
         for fetched in rounds[:200]:
             again.update_send(b"x")
-            assert (again.node.rounds._round.request is not None) == fetched
+            assert (again.node.rounds._request is not None) == fetched
 
 
 def test_waiting_without_sending_gives_nothing(pair):

@@ -103,7 +103,8 @@ class PeerMemory(Closeable):
 
     def _pin_newest(self, layout: Layout, reader: object) -> Snapshot | None:
         for _ in range(PIN_ATTEMPTS):
-            segment = self._newest_segment()
+            number = int(self._newest[0])
+            segment = None if number == 0 else self._segment(number)
             snapshot = None if segment is None else self._pin(segment, layout, reader)
             if snapshot is not None:
                 return snapshot
@@ -119,7 +120,8 @@ class PeerMemory(Closeable):
         return None
 
     def _pin(self, segment: _MappedSegment, layout: Layout, reader: object) -> Snapshot | None:
-        self.unpin(reader)
+        if reader in self._pinned:
+            self.unpin(reader)
         # First: whatever comes in between, it can be given back, and is not closed meanwhile.
         self._pinned[reader] = segment
         snapshot = segment.read(layout, self.nonce) if segment.lock() else None
@@ -138,10 +140,6 @@ class PeerMemory(Closeable):
     def nbytes(self) -> int:
         with self._lock:
             return sum(segment.nbytes for segment in self._segments.values())
-
-    def _newest_segment(self) -> _MappedSegment | None:
-        number = int(self._newest[0])
-        return None if number == 0 else self._segment(number)
 
     def _segment(self, number: int) -> _MappedSegment | None:
         if self._folder < 0:

@@ -1,19 +1,36 @@
-"""What a fetch has brought, ready to be merged: in shared memory, or received."""
+"""What is wanted of a peer, the pieces that come in a stream, and what is ready to be merged.
+
+Pieces are decoded into one buffer as they come, which is merged in one pass when complete. What is
+not complete in time is dropped, so there is nothing to take back.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from dpwa.algorithms import Terms
+from dpwa.clock import Deadline
+from dpwa.data.codecs import Codec
+from dpwa.data.delta_base import NOTHING, DeltaBase
+from dpwa.data.layout import Layout, Piece
+from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
-from dpwa.node.fetching.fetch_request import FetchRequest, IncomingSnapshot, IsFinite
-from dpwa.node.transactions.manager import Settled
+from dpwa.errors import PeerError
+from dpwa.node.repeats import MergedVersions
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
-from dpwa.types import TrainingProgress
+from dpwa.runtime import Condition, Runtime
+from dpwa.types import Frame, TrainingProgress
 from dpwa.wire.fetching import Ended, pieces_of
+from dpwa.wire.messages import SnapshotHeader
+from dpwa.wire.shards import WHOLE, Shard
+
+IsFinite = Callable[[ByteArray, str, int], bool]  # of a dtype, from a place in a snapshot on
 
 
 @dataclass(frozen=True)
@@ -28,23 +45,21 @@ class FetchTerms:
 WHOLE_SNAPSHOT = FetchTerms()
 
 
-@dataclass(frozen=True)
-class Source:
-    """A peer's snapshot, or the pieces of it that this round fetches, to be read now."""
+@dataclass(eq=False)
+class Arrival:
+    """A peer's snapshot, or the pieces of it that this round fetches, to be merged now.
+
+    Made by whoever has the bytes; the round that merges it fills in how.
+    """
 
     peer: str
     nbytes: int  # of the whole snapshot
     progress: TrainingProgress  # clock and loss of the peer when it published
     version: int
-    start: int  # where `data` begins in the snapshot
     data: ByteArray  # valid until `release`; not to be written to
-    release: Callable[[], None]  # called by the node
-
-
-@dataclass(frozen=True)
-class Arrival(Source):
-    """A snapshot that is to be merged."""
-
+    start: int = 0  # where `data` begins in the snapshot
+    # called by the node; what is received lies in the memory of the next fetch
+    release: Callable[[], object] = lambda: None
     factor: float = 0.0  # weight to merge it with, from 0 to 1
     # this node's own snapshot of the round; `None` when it could not be published
     published: Snapshot | None = None
@@ -56,67 +71,141 @@ class Arrival(Source):
 Merge = Callable[[Arrival], float]  # returns the factor that it took
 
 
-def streamed(peer: str, incoming: IncomingSnapshot) -> Source:
-    return Source(
-        peer=peer,
-        nbytes=incoming.nbytes,
-        progress=incoming.progress,
-        version=incoming.version,
-        start=incoming.start,
-        data=incoming.data,
-        release=lambda: None,  # the memory is that of the next fetch, which comes after the merge
-    )
+class BrokenFetchError(PeerError):
+    """What arrives must not be merged."""
+
+    def __init__(self, outcome: Outcome, detail: str = "") -> None:
+        super().__init__(detail or outcome.value)
+        self.outcome = outcome
+        self.detail = detail
 
 
-def mapped(
-    peer: str, snapshot: Snapshot, request: FetchRequest, release: Callable[[], None]
-) -> Source:
-    pieces = pieces_of(request.layout, snapshot.data.nbytes, request.target.shard)
-    start, stop = pieces[0].start, pieces[-1].stop
-    return Source(
-        peer=peer,
-        nbytes=snapshot.data.nbytes,
-        progress=snapshot.progress,
-        version=snapshot.version,
-        start=start,
-        data=snapshot.data[start:stop],
-        release=release,
-    )
+class IncomingSnapshot:
+    """One snapshot, or some of its pieces; belongs to the TxThread until it is complete."""
+
+    def __init__(
+        self,
+        header: SnapshotHeader,
+        pieces: Sequence[Piece],
+        codec: Codec,
+        buffer: ByteArray,  # room for the whole snapshot, shape `(nbytes,)`
+        # what this node holds of this peer: codecs that send differences decode into it
+        held: DeltaBase | None = None,
+        is_finite: IsFinite | None = None,  # tests the values of a dtype; `None`: unchecked
+    ) -> None:
+        self._header, self._codec, self._held = header, codec, held
+        self._start, self._stop = pieces[0].start, pieces[-1].stop
+        # clock and loss of the peer
+        self._progress = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
+        # Its publisher has looked, and a checksum says that it comes as it was.
+        is_checked = header.is_finite is True and header.codec == "none"
+        self._is_finite = None if is_checked else is_finite
+        self._buffer = buffer if held is None else held.data
+        self._data = self._buffer[self._start : self._stop]  # complete once all pieces have come
+        if held is not None:
+            held.token = NOTHING  # until all of it is there
+
+    def arrival(self, peer: str) -> Arrival:
+        """Return what has come, once all pieces have; valid until the next fetch."""
+        nbytes, version = self._header.nbytes, self._header.version
+        return Arrival(peer, nbytes, self._progress, version, self._data, self._start)
+
+    def snapshot(self, layout: Layout) -> Snapshot:
+        """Return all of it as a snapshot of a layout, once all pieces have come."""
+        return Snapshot(self._header.version, self._progress, layout, self._data, is_finite=True)
+
+    def add(self, piece: Piece, payload: Frame) -> None:
+        """Raises `ProtocolError` if undecodable, `BrokenFetchError` if not finite."""
+        place = self._buffer[piece.start : piece.stop]
+        decoded = self._codec.decode(payload, piece.dtype, place)
+        if not np.may_share_memory(decoded, place):
+            np.copyto(place, decoded)
+        # Afterwards: what was read is in the cache then, and nobody reads the buffer yet.
+        check = self._is_finite
+        if check is not None and not check(decoded, piece.dtype, piece.start):
+            raise BrokenFetchError(Outcome.DIVERGED, "its parameters or buffers are not finite")
+        if self._held is not None and piece.stop == self._stop:
+            self._held.token = self._header.token  # it is now what the peer thinks it is
 
 
-def settled(transaction: Settled) -> Source:
-    """Return the snapshot of a committed transaction."""
-    snapshot = transaction.theirs.snapshot
-    return Source(
-        peer=transaction.peer,
-        nbytes=snapshot.data.nbytes,
-        progress=snapshot.progress,
-        version=snapshot.version,
-        start=0,
-        data=snapshot.data,
-        release=transaction.release,
-    )
+@dataclass(eq=False)
+class FetchRequest:
+    """What is to be fetched, from whom, on what terms, and until when; and what was found.
 
+    The TxThread offers what it finds; the training thread takes it.
+    """
 
-def objection(snapshot: Snapshot, request: FetchRequest) -> Ended | None:
-    """Say why a snapshot must not be merged; `None`: it may be."""
-    why_not = _divergence(snapshot, request)
-    if why_not:
-        return Ended(Outcome.DIVERGED, why_not)
-    if is_far_behind(snapshot.progress.clock, request.target.clock):
-        return Ended(Outcome.BEHIND)
-    return None
+    layout: Layout  # what the snapshot must be like
+    deadline: Deadline
+    runtime: Runtime
+    shard: Shard = WHOLE  # which pieces of it
+    is_finite: IsFinite | None = None  # tests the values of a dtype; `None`: unchecked
+    terms: Terms = Terms.PULL
+    only: str | None = None  # the one peer to ask; `None` if others will do
+    among: Collection[str] | None = None  # peers to choose from; `None` for all
+    version: int = 0  # of the snapshot; 0 for the newest
+    own_version: int = 0  # of this node's snapshot in a transaction
+    # of this node's training; a peer that is far behind will not do; 0: any will
+    clock: float = 0.0
+    # already merged, and not wanted again; `None`: repeats are wanted
+    merged: MergedVersions | None = None
+    # the transaction of a peer that this is for; `None`: the trainer's own
+    collects: bytes | None = None
+    first: str | None = None  # the peer to ask first
+    may_map: bool = True  # its shared memory will do
+    peer: str = ""  # of which something was found
+    # what it has sent, or where its snapshot lies
+    found: Arrival | PeerMemory | None = None
+    _is_over: bool = field(default=False, init=False)
+    _changed: Condition = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.first = self.first or self.only
+        self._changed = self.runtime.condition()
 
-def _divergence(snapshot: Snapshot, request: FetchRequest) -> str:
-    """Say what of it is not finite, and would spread to all nodes."""
-    if snapshot.progress.loss == math.inf:
-        return "its loss is not finite"
-    is_finite = snapshot.is_finite
-    if request.is_finite is None or is_finite:
-        return ""
-    if is_finite is None:
-        pieces = pieces_of(request.layout, snapshot.data.nbytes, request.target.shard)
-        data, check = snapshot.data, request.is_finite
-        is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
-    return "" if is_finite else "its parameters or buffers are not finite"
+    def merged_of(self, peer: str) -> int:
+        """Return the version of a peer's snapshot that is not wanted again; 0: any will do."""
+        return 0 if self.merged is None else self.merged.of(peer, self.shard)
+
+    def take(self, timeout_s: float) -> Arrival | PeerMemory | None:
+        """Wait for what is found and end the request; `None` when nothing comes in time."""
+        with self._changed:
+            if not self._is_over:
+                self._changed.wait(timeout_s)
+            self._is_over = True
+            return self.found
+
+    def offer(self, peer: str, found: Arrival | PeerMemory) -> bool:
+        """Offer what was found, which ends it; return whether somebody still waits for it."""
+        with self._changed:
+            if self._is_over:
+                return False
+            self.peer, self.found, self._is_over = peer, found, True
+            self._changed.notify_all()
+            return True
+
+    def end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def objection(self, snapshot: Snapshot) -> Ended | None:
+        """Say why a snapshot must not be merged; `None`: it may be."""
+        if snapshot.progress.loss == math.inf:
+            return Ended(Outcome.DIVERGED, "its loss is not finite")
+        if self.is_finite is not None and not snapshot.is_finite:
+            why_not = self._divergence(snapshot, self.is_finite)
+            if why_not:
+                return Ended(Outcome.DIVERGED, why_not)
+        if self.clock and is_far_behind(snapshot.progress.clock, self.clock):
+            return Ended(Outcome.BEHIND)
+        return None
+
+    def _divergence(self, snapshot: Snapshot, check: IsFinite) -> str:
+        """Say what of it is not finite, and would spread to all nodes."""
+        is_finite = snapshot.is_finite
+        if is_finite is None:
+            data = snapshot.data
+            pieces = pieces_of(self.layout, data.nbytes, self.shard)
+            is_finite = all(check(data[p.start : p.stop], p.dtype, p.start) for p in pieces)
+        return "" if is_finite else "its parameters or buffers are not finite"

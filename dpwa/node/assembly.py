@@ -165,16 +165,13 @@ class Neighbours:
         self._options = options
         self._own = own
         self._order = {name: position for position, name in enumerate(names)}
-        self._is_everybody = topology.name in ("random", "full")
-
-    @property
-    def are_tagged(self) -> bool:
-        """Whether they change with the round, so that the rounds of both ends must match."""
-        return self._topology.period is not same_every_round
+        self.are_everybody = topology.name in ("random", "full")
+        # whether they change with the round, so that the rounds of both ends must match
+        self.are_tagged = topology.period is not same_every_round
 
     def among(self, peers: Collection[str], round_number: int) -> Collection[str] | None:
         """Return the neighbours in a round; `None` when all peers are."""
-        if self._is_everybody:
+        if self.are_everybody:
             return None
         last = len(self._order)
         nodes = sorted([self._own, *peers], key=lambda n: (self._order.get(n, last), n))

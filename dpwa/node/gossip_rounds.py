@@ -6,7 +6,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from dpwa.algorithms import Ask, Terms, Values
@@ -16,11 +16,10 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
 from dpwa.lifecycle import tell_launcher
-from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchTerms, Merge, Source
+from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchRequest, FetchTerms, IsFinite, Merge
 from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
-from dpwa.node.fetch_targets import FetchTargets, ShardGroup, Sources, Unsharded
-from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget, IsFinite
+from dpwa.node.fetch_targets import ShardGroup, TrainerFetches
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.merger import LossWatch, Merger
@@ -32,21 +31,9 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation
 from dpwa.transport.link import LinkState
 from dpwa.types import TrainingProgress
-from dpwa.wire.fetching import share_of
 from dpwa.wire.shards import Shard
 
 log = logging.getLogger("dpwa.node")
-
-
-@dataclass(frozen=True)
-class OpenRound:
-    """What is to be waited for: the fetch, if any, and what this node has published."""
-
-    request: FetchRequest | None
-    published: Snapshot | None
-
-
-NO_ROUND = OpenRound(None, None)
 
 
 class NodeView:
@@ -119,20 +106,20 @@ class GossipRounds:
             name, config, context.peer_table, context.leader_table, context.rng("fetch")
         )
         self.began_at: float | None = None  # when the first update began; `None` before
-        # the other ranks of a member whose model is sharded
-        self.shard_group: ShardGroup = Unsharded()
+        # the other ranks of a member whose model is sharded; `None`: it is not
+        self.shard_group: ShardGroup | None = None
         self._context = context
         has_transactions = self.algorithm.terms is not Terms.PULL
         self._transactions = context.transactions if has_transactions else None
         self._tx = tx
         self._check_open = check_open
-        self._targets = FetchTargets(context, type(self.algorithm))
-        self._sources = Sources(context, tx.fetch)
+        self._fetches = TrainerFetches(context, type(self.algorithm), tx.fetch)
         self._losses = LossWatch(context, tx.pass_on_news)
         # where the training stands, and what was merged
         self.merger = Merger(context, self._losses, uses_rule=self.algorithm.uses_rule)
         self.figures = self.merger.figures
-        self._round = NO_ROUND
+        self._request: FetchRequest | None = None  # that is to be waited for
+        self._published: Snapshot | None = None  # in this round
         self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
         self._publications = 0  # tried, by all ranks of a shard group alike
@@ -190,10 +177,12 @@ class GossipRounds:
         if self.began_at is None:
             self.began_at = self._context.runtime.now()
         self.figures.begin()
-        self.merger.set_progress(clock=self.merger.progress.clock + 1.0, loss=loss)
+        clock = self.merger.progress.clock + 1.0
+        self.merger.progress = replace(self.merger.progress, clock=clock, loss=loss)
         self.view.updates += 1
         self._deadline = None
-        self._losses.begin(loss, self.view.updates, self.merger.progress.clock)
+        if self._losses.is_used:
+            self._losses.begin(loss, self.view.updates, clock)
         return self.view
 
     def publish(
@@ -206,7 +195,7 @@ class GossipRounds:
         """
         self.merger.fingerprint = layout.fingerprint
         self._publications += 1
-        if self.shard_group.is_sharded:  # versions go together, whoever has to skip one
+        if self.shard_group is not None:  # versions go together, whoever has to skip one
             self._context.pool.resume(self._publications - 1)
         before = self.figures.turn_to(Activity.PUBLISH)
         try:
@@ -215,8 +204,7 @@ class GossipRounds:
             self.figures.turn_to(before)
         if own is not None and self._transactions is not None:
             self._transactions.published(own.version)
-        self._sources.let_go()
-        self._round = OpenRound(None, own)
+        self._request, self._published = None, own
         return own is not None
 
     def ask(self, ask: Ask | None, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
@@ -224,22 +212,24 @@ class GossipRounds:
 
         `layout` is what the peer's snapshot must be like.
         """
-        context, own = self._context, self._round.published
+        context, own = self._context, self._published
         if ask is not None:
-            self._targets.check(ask)
+            self._fetches.check(ask)
         doubted = self._bears_out = self._doubted
         if ask is not None and doubted:
             ask = Ask()  # anybody else, without a transaction, for which others may have no time
-        ask = self.shard_group.agreed(ask, self._draw)
+        if self.shard_group is not None:
+            ask = self.shard_group.agreed(ask, self._draw)
         if ask is None:
             return
         self._doubted = ""
         if is_first := self._deadline is None:
             self._deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
-        target = self._targets.of(
+        self._request = request = self._fetches.request(
             ask,
             layout,
             terms,
+            self._deadline,
             published=None if own is None else own.version,
             updates=self.view.updates,
             clock=self.merger.own_clock,
@@ -247,14 +237,12 @@ class GossipRounds:
             takes_all=self._wants_all or bool(doubted),
             without=doubted,
         )
-        request = FetchRequest(target, self._deadline, context.runtime)
-        self._round = OpenRound(request, self._round.published)
         if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
             request.end()
         elif ask.terms is not Terms.PULL:
             self._tx.fetch(request)
         else:
-            self._sources.pull(request)
+            self._fetches.pull(request)
 
     def ask_anew(self, ask: Ask, layout: Layout, terms: FetchTerms) -> None:
         """Start a fetch outside of an update, with `timeout_ms` of its own."""
@@ -272,27 +260,30 @@ class GossipRounds:
         rule returned an impossible factor.
         """
         self._check_open()
-        self._measured(loss)
+        if loss is not None:
+            self._measured(loss)
         diverged = self._context.pool.is_finite is False or self.merger.progress.loss == math.inf
         if diverged is not self._has_diverged:
             self._diverges(diverged)
-        round_, self._round = self._round, NO_ROUND
+        request, published = self._request, self._published
+        self._request = self._published = None
         self._begins = 0
-        if round_ is NO_ROUND:
+        if request is None and published is None:
             self._waits += 1
             if self._waits == MOST_UNPAIRED:
                 self._unpaired("update_wait", "update_send", "nothing is published, nor fetched")
         before = self.figures.turn_to(Activity.WAIT)
         try:
-            arrival = self._fetched(round_.request, round_.published, merge)
+            arrival = self._fetched(request, published, merge)
             while self._transactions and (transaction := self._transactions.take()) is not None:
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
-                own = round_.published if arrival is None else None
+                own = published if arrival is None else None
                 arrival = self.merger.merge_transaction(transaction, own, merge) or arrival
             return arrival
         finally:
-            self._sources.let_go()
+            if self._fetches.reads is not None:
+                self._fetches.let_go()
             self.figures.turn_to(before)
 
     def skip(self) -> None:
@@ -311,14 +302,15 @@ class GossipRounds:
         """
         self._check_open()
         self._end_round()
-        self._measured(loss)
+        if loss is not None:
+            self._measured(loss)
         self._has_warned = True  # those who go on to serve only wait
         self.figures.turn_to(Activity.IDLE)
 
     def settle(self, is_published: bool) -> bool:
         """Wait until what was published is complete; return whether it is on all ranks."""
         self._context.pool.settle()
-        return self.shard_group.all(is_published)
+        return self._all(is_published)
 
     def read(
         self,
@@ -335,24 +327,36 @@ class GossipRounds:
         far ahead is taken in full. Returns `None` when nothing was merged.
         """
         self._check_open()
-        context = self._context
-        target = FetchTarget(
-            layout=layout, shard=shard, is_finite=is_finite, only=peer, clock=self.merger.own_clock
-        )
-        deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
-        request = FetchRequest(target, deadline, context.runtime)
-        before = context.runtime.now()
-        self._sources.pull(request)
-        source, arrival = self._sources.wait(request), None
-        if source is not None:
-            arrival = self.merger.arrival(source, None, factor, context.runtime.now() - before)
-            if self.merger.is_to_take_over(arrival):
-                arrival = replace(arrival, factor=1.0, takes_over=True)
-        arrival = self.shard_group.same_for_all(arrival, lambda *_: None)
+        runtime = self._context.runtime
+        deadline = Deadline(runtime, self._context.config.timeout_ms / 1000)
+        before = runtime.now()
+        arrival = self._read(peer, layout, shard, is_finite, deadline)
+        if arrival is not None:
+            self.merger.judge(arrival, factor, runtime.now() - before)
+        if self.shard_group is not None:
+            arrival = self.shard_group.same_for_all(arrival, lambda *_: None)
         arrival = self._believed(arrival, factor=factor)
-        if arrival is None:
-            return None
-        return self.merger.merge(arrival, merge, share_of(layout, arrival.nbytes, shard))
+        return None if arrival is None else self.merger.merge(arrival, merge)
+
+    def _read(
+        self,
+        peer: str,
+        layout: Layout,
+        shard: Shard,
+        is_finite: IsFinite | None,
+        deadline: Deadline,
+    ) -> Arrival | None:
+        request = FetchRequest(
+            layout,
+            deadline,
+            self._context.runtime,
+            shard=shard,
+            is_finite=is_finite,
+            only=peer,
+            clock=self.merger.own_clock,
+        )
+        self._fetches.pull(request)
+        return self._fetches.wait(request)
 
     def read_all(
         self, layout: Layout, shard: Shard, is_finite: IsFinite | None = None
@@ -367,22 +371,14 @@ class GossipRounds:
         names = [name for name in able if self._tx.state_of(name) is LinkState.UP]
         deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
         for peer in self.view.rng.sample(names, min(len(names), MOST_READ)):
-            target = FetchTarget(
-                layout=layout,
-                shard=shard,
-                is_finite=is_finite,
-                only=peer,
-                clock=self.merger.own_clock,
-            )
-            request = FetchRequest(target, deadline, context.runtime)
-            self._sources.pull(request)
             with self.figures.doing(Activity.WAIT):
-                source = self._sources.wait(request)
-            if source is not None:
+                arrival = self._read(peer, layout, shard, is_finite, deadline)
+            if arrival is not None:
+                arrival.factor = factor
                 try:
-                    yield self.merger.arrival(source, None, factor)
+                    yield arrival
                 finally:
-                    source.release()
+                    arrival.release()
                 factor /= 1.0 + factor
 
     def renew_algorithm(self) -> None:
@@ -437,9 +433,9 @@ class GossipRounds:
             therefore,
         )
 
-    def _measured(self, loss: float | None) -> None:
-        if loss is not None:
-            self.merger.set_progress(loss=loss)
+    def _measured(self, loss: float) -> None:
+        self.merger.set_progress(loss=loss)
+        if self._losses.is_used:
             self._losses.measured(loss)
 
     def _fetched(
@@ -447,37 +443,33 @@ class GossipRounds:
     ) -> Arrival | None:
         if request is None:
             return None
-        arrival = self._arrived(request, published)
-        arrival = self.shard_group.same_for_all(arrival, partial(self._older, request, published))
-        terms, is_second = request.target.terms, bool(self._bears_out)
-        arrival = self._believed(arrival, terms=terms, is_second=is_second)
-        if arrival is None:
-            return None
-        share = share_of(request.layout, arrival.nbytes, request.target.shard)
-        merged = self.merger.merge(arrival, merge, share)
-        if merged.factor > 0.0:
-            self._context.peer_table.merged.add(merged.peer, merged.version, request.target.shard)
-        return merged
-
-    def _arrived(self, request: FetchRequest, published: Snapshot | None) -> Arrival | None:
         before = self._context.runtime.now()
         self._context.pool.settle()
-        source = self._sources.wait(request)
+        arrival = self._fetches.wait(request)
         waited_s = self._context.runtime.now() - before
-        self.figures.waited(waited_s)
-        return None if source is None else self._arrival_of(source, request, published, waited_s)
+        self.figures.waits.add(waited_s)
+        if arrival is not None:
+            arrival = self._judged(arrival, request, published, waited_s)
+        if self.shard_group is not None:
+            older = partial(self._older, request, published)
+            arrival = self.shard_group.same_for_all(arrival, older)
+        is_second = bool(self._bears_out)
+        arrival = self._believed(arrival, terms=request.terms, is_second=is_second)
+        if arrival is None:
+            return None
+        merged = self.merger.merge(arrival, merge)
+        if merged.factor > 0.0:
+            self._context.peer_table.merged.add(merged.peer, merged.version, request.shard)
+        return merged
 
-    def _arrival_of(
-        self, source: Source, request: FetchRequest, published: Snapshot | None, waited_s: float
+    def _judged(
+        self, arrival: Arrival, request: FetchRequest, published: Snapshot | None, waited_s: float
     ) -> Arrival | None:
-        factor = self.merger.factor(source)
-        arrival = self.merger.arrival(source, published, factor, waited_s)
-        share = share_of(request.layout, arrival.nbytes, request.target.shard)
-        takes_over = self.merger.is_to_take_over(arrival)
-        self._wants_all = takes_over and share < 1.0
-        if takes_over:
-            arrival = replace(arrival, factor=1.0, takes_over=True)
-        if self._wants_all or (request.target.terms is not Terms.PULL and not arrival.takes_over):
+        """Return what has come, with how it is merged; `None` if it is not to be."""
+        arrival.published = published
+        self.merger.judge(arrival, self.merger.factor(arrival), waited_s)
+        self._wants_all = arrival.takes_over and arrival.data.nbytes < arrival.nbytes
+        if self._wants_all or (request.terms is not Terms.PULL and not arrival.takes_over):
             arrival.release()  # a part will not do; without a transaction, only a take-over
             return None
         return arrival
@@ -486,10 +478,8 @@ class GossipRounds:
         self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
     ) -> Arrival | None:
         """Return another version of what has come, for ranks that have that one."""
-        source = self._sources.older(arrival.peer, request, version)
-        if source is None:
-            return None
-        return self._arrival_of(source, request, published, arrival.waited_s)
+        older, waited_s = self._fetches.older(arrival.peer, request, version), arrival.waited_s
+        return None if older is None else self._judged(older, request, published, waited_s)
 
     def _believed(
         self,
@@ -500,14 +490,14 @@ class GossipRounds:
         is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
     ) -> Arrival | None:
         """Return what is merged of a peer that may lie about its clock; see `policy.beginners`."""
-        own = self.progress.clock
+        own = self.merger.progress.clock
         if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
             return arrival
         doubt, clock = self.merger.doubt(arrival)
         waits = arrival.takes_over and self._asked_again < MOST_ASKED_AGAIN
         is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
-        is_sharded = self.shard_group.is_sharded  # who must all come to the same, and count alike
-        if self.shard_group.all(is_sound):
+        is_sharded = self.shard_group is not None  # who must all come to the same, and count alike
+        if self._all(is_sound):
             self._asked_again = 0
             if arrival.takes_over or not is_second:
                 return arrival
@@ -520,16 +510,21 @@ class GossipRounds:
         elif self.merger.is_beginner(clock):  # there are others ahead
             self._doubted = arrival.peer
         elif terms is Terms.PULL and not is_second:
-            progress = replace(arrival.progress, clock=clock)
-            changed = replace(arrival, progress=progress, takes_over=False, staleness=own - clock)
-            rule = self.merger.factor(changed) if factor is None else factor
-            return replace(changed, factor=rule)
+            arrival.progress = replace(arrival.progress, clock=clock)
+            arrival.takes_over, arrival.staleness = False, own - clock
+            arrival.factor = self.merger.factor(arrival) if factor is None else factor
+            return arrival
         arrival.release()
         return None
 
     def _draw(self, barred: Collection[str]) -> str | None:
-        return self._sources.draw(barred, self._targets.among(self.view.updates))
+        return self._fetches.draw(barred, self.view.updates)
+
+    def _all(self, own: bool) -> bool:
+        """Tell whether something is so on all ranks."""
+        return own if self.shard_group is None else self.shard_group.all(own)
 
     def _end_round(self) -> None:
-        self._round = NO_ROUND
-        self._sources.let_go()  # what an interrupt has left
+        self._request = self._published = None
+        if self._fetches.reads is not None:  # what an interrupt has left
+            self._fetches.let_go()

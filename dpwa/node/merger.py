@@ -13,7 +13,7 @@ from dpwa.config import Config
 from dpwa.data.shared_memory import NEWS_BYTES
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import UserError
-from dpwa.node.arrival import Arrival, Merge, Source, settled
+from dpwa.node.arrival import Arrival, Merge
 from dpwa.node.context import NodeContext
 from dpwa.node.training_figures import Activity, TrainingFigures
 from dpwa.node.transactions.manager import Settled
@@ -45,6 +45,8 @@ class LossWatch:
         duration_s = context.config.quarantine_s
         self._quarantine = Quarantine(duration_s=duration_s) if duration_s > 0.0 else None
         self._far_apart = _far_apart_of(context.config)
+        watches = self._quarantine is not None or self._far_apart is not None
+        self.is_used = context.follows_leaders or watches  # else nothing needs to be told
 
     def choose_leaders_by(self, loss: float | None) -> None:
         """Choose leaders by this loss from now on, in place of the training loss."""
@@ -154,35 +156,27 @@ class Merger:
         """The clock that peers must not be far behind; 0 for any."""
         return self.progress.clock if self.knows_beginners else 0.0
 
-    def factor(self, source: Source) -> float:
+    def factor(self, arrival: Arrival) -> float:
         """Interpolate for what a peer has published; `UserError` if a custom rule misbehaves."""
         threshold = self._config.divergence_threshold
-        return merge_factor(self._method, self._options, self.progress, source.progress, threshold)
+        return merge_factor(self._method, self._options, self.progress, arrival.progress, threshold)
 
-    def arrival(
-        self,
-        source: Source,
-        published: Snapshot | None,
-        factor: float,
-        waited_s: float = 0.0,
-    ) -> Arrival:
-        return Arrival(
-            **vars(source),
-            factor=factor,
-            published=published,
-            staleness=self.progress.clock - source.progress.clock,
-            waited_s=waited_s,
-        )
+    def judge(self, arrival: Arrival, factor: float, waited_s: float) -> None:
+        """Fill in how something is merged; if this node is far behind, it is taken over."""
+        arrival.factor, arrival.waited_s = factor, waited_s
+        arrival.staleness = self.progress.clock - arrival.progress.clock
+        if self.knows_beginners and self._is_to_take_over(arrival):
+            arrival.factor, arrival.takes_over = 1.0, True
 
-    def doubt(self, source: Source) -> tuple[Doubt, float]:
+    def doubt(self, arrival: Arrival) -> tuple[Doubt, float]:
         """Judge the clock of what has come: what is wrong with it, and how much it counts."""
-        own, clock = self.progress.clock, source.progress.clock
+        own, clock = self.progress.clock, arrival.progress.clock
         if clock - own < LEAD:  # as nearly always
             return Doubt.NONE, clock
-        doubt, most = self._peer_table.doubt(source.peer, clock, own)
+        doubt, most = self._peer_table.doubt(arrival.peer, clock, own)
         return doubt, min(clock, most) if doubt in _LIES else clock
 
-    def is_to_take_over(self, arrival: Arrival) -> bool:
+    def _is_to_take_over(self, arrival: Arrival) -> bool:
         """Tell whether the peer is so far ahead that its parameters are taken in full.
 
         Not if the rule of the configuration takes nothing of it, or merges are to be short.
@@ -195,11 +189,10 @@ class Merger:
     def is_beginner(self, clock: float) -> bool:
         return self.knows_beginners and is_far_behind(self.progress.clock, clock)
 
-    def merge(self, arrival: Arrival, merge: Merge, share: float = 1.0) -> Arrival:
+    def merge(self, arrival: Arrival, merge: Merge) -> Arrival:
         """Merge parameters and clock, and release the snapshot; return it with the factor taken.
 
-        `merge` merges the parameters and returns the factor that it took. `share` is the part of
-        the parameters that came, by which the clock is moved.
+        `merge` merges the parameters and returns the factor that it took.
         """
         before = self.figures.turn_to(Activity.MERGE)
         try:
@@ -214,13 +207,16 @@ class Merger:
             )
         if arrival.peer != self._name:  # else it is a share that came back
             self._peer_table.record(arrival.peer, Outcome.FETCHED)
-            self._losses.merged(arrival.peer, factor)
+            if self._losses.is_used:
+                self._losses.merged(arrival.peer, factor)
         if arrival.takes_over:
             self._took_over(arrival)
-        elif arrival.peer != self._name:
+        elif arrival.peer != self._name and self.progress.trace != arrival.progress.trace:
             self._compare_beginnings(arrival, factor)
         own = self.progress
-        self.set_progress(clock=mixed_clock(own.clock, arrival.progress.clock, factor * share))
+        share = arrival.data.nbytes / arrival.nbytes  # of the parameters came
+        clock = mixed_clock(own.clock, arrival.progress.clock, factor * share)
+        self.progress = replace(own, clock=clock)
         self.merges += factor > 0.0
         if factor > 0.0 and arrival.peer != self._name:
             self.figures.merged(
@@ -242,7 +238,8 @@ class Merger:
             arrival.progress.loss,
             self.progress.clock,
         )
-        return replace(arrival, factor=factor)
+        arrival.factor = factor
+        return arrival
 
     def merge_transaction(
         self, transaction: Settled, published: Snapshot | None, merge: Merge
@@ -254,9 +251,21 @@ class Merger:
             transaction.release()
             return None
         own = published if transaction.own is None else transaction.own.snapshot
-        source = settled(transaction)  # both ends merge, whatever it says of its clock
-        progress = replace(source.progress, clock=self.doubt(source)[1])
-        return self.merge(self.arrival(replace(source, progress=progress), own, factor), merge)
+        theirs = transaction.theirs.snapshot
+        arrival = Arrival(
+            transaction.peer,
+            theirs.data.nbytes,
+            theirs.progress,
+            theirs.version,
+            theirs.data,
+            release=transaction.release,
+            factor=factor,
+            published=own,
+        )
+        # Both ends merge, whatever it says of its clock.
+        arrival.progress = replace(theirs.progress, clock=self.doubt(arrival)[1])
+        arrival.staleness = self.progress.clock - arrival.progress.clock
+        return self.merge(arrival, merge)
 
     def _is_of_before(self, transaction: Settled) -> bool:
         """Tell whether this node has given up the parameters that it put into a transaction."""

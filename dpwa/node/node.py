@@ -14,7 +14,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import dpwa
@@ -95,6 +95,7 @@ class Node(Closeable):
         self._host = socket.gethostname()
         self._parts: dict[str, weakref.WeakMethod[Callable[[], Any]]] = {}
         config.require(name)
+        self.check_open = _check_of(self)
         self._context = NodeContext.of(name, config, self.seed, runtime)
         try:
             own = own_address(config, name)
@@ -124,7 +125,7 @@ class Node(Closeable):
 
     def _prepare(self) -> None:
         try:
-            self.rounds = GossipRounds(self._context, self._threads.tx, _check_of(self))
+            self.rounds = GossipRounds(self._context, self._threads.tx, self.check_open)
             self.finish = Finish(self._context, self.rounds, self._threads.tx)
             self._snapshots = self._snapshot_service()
         except BaseException:
@@ -135,7 +136,7 @@ class Node(Closeable):
         config, context = self.config, self._context
         settings = ServingSettings(
             longest_s(config),
-            partial(codec_of, config),
+            cache(partial(codec_of, config)),
             config.topk.resync_every,
             config.limits.sessions_per_peer,
             self.runtime.token_bytes,
@@ -378,20 +379,19 @@ class Node(Closeable):
         """Raise a `ForkedError` in a forked child."""
         require_own_process(self._owner, self.name)
 
-    def check_open(self) -> None:
-        require_own_process(self._owner, self.name)
-        if not self._close_all.alive:
-            raise ClosedError(f"node {self.name!r} is closed [DPWA-E058]")
-
 
 def _check_of(node: Node) -> Callable[[], None]:
     """Return what raises `ClosedError` once a node is closed; does not keep the node alive."""
-    reference = weakref.WeakMethod(node.check_open)
+    reference = weakref.ref(node)
 
     def check() -> None:
-        check_open = reference()
-        if check_open is not None:
-            check_open()
+        node = reference()
+        if node is None:
+            return
+        if os.getpid() != node._owner:
+            node.check_process()
+        if not node._close_all.alive:
+            raise ClosedError(f"node {node.name!r} is closed [DPWA-E058]")
 
     return check
 

@@ -17,7 +17,7 @@ from dpwa.errors import UnknownNameError, UserError
 from dpwa.node.repeats import MergedVersions
 from dpwa.node.report import PeerReport
 from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_out
-from dpwa.policy.deadlines import FetchTimes
+from dpwa.policy.deadlines import FLOOR_S, FetchTimes
 from dpwa.policy.flow_control import FlowControl, is_among_all
 from dpwa.policy.health import (
     IN_WORDS,
@@ -97,9 +97,7 @@ class PeerRecord:
 
     @property
     def place(self) -> str:
-        """Where it was not found, in words; empty if it was."""
-        if self.health is not Health.UNREACHABLE:
-            return ""
+        """Where it was not found, in words."""
         return self.problem or f"nothing answers at {self.endpoint}"
 
 
@@ -190,23 +188,25 @@ class PeerTable:
             barred = {*exclude, *self._quarantined}
             if among is not None:
                 barred.update(name for name in self._peers if name not in among)
-            expected_s = {
-                name: seconds
-                for name, peer in self._peers.items()
-                if name not in barred and (seconds := peer.expected_s) is not None
-            }
-            slow, now, chosen = shares(expected_s, budget_s), self._clock.now(), None
-            far = self._far(barred, now)
+            expected_s = dict[str, float]()
+            for name, peer in self._peers.items():
+                if name not in barred and (seconds := peer.expected_s) is not None:
+                    expected_s[name] = seconds
+            is_any_slow = max(expected_s.values(), default=0.0) > min(FLOOR_S, budget_s)
+            slow = shares(expected_s, budget_s) if is_any_slow else {}
+            now, chosen = self._clock.now(), None
+            are_many = len(self._peers) > self.most_connected
+            far = self._far(barred, now) if are_many else ()
             if far and not is_among_all(rng):
-                chosen, self._flow = self._flow.choose(rng, now, barred | far, slow)
+                chosen, self._flow = self._flow.choose(rng, now, barred.union(far), slow)
             if chosen is None:
                 chosen, self._flow = self._flow.choose(rng, now, barred, slow)
             return chosen
 
     def _far(self, barred: Collection[str], now: float) -> set[str]:
-        """Return which of the drawable peers are not near; none if all could be."""
-        if len(self._peers) <= self.most_connected:
-            return set()
+        """Return which of the drawable peers are not near, of more than could be; none if all
+        drawable ones could be.
+        """
         drawn = {name: peer for name, peer in self._peers.items() if name not in barred}
         connected = sum(peer.is_connected for peer in self._peers.values())
         if len(drawn) <= self.most_connected or connected < NEARLY_ALL * self.most_connected:
@@ -252,7 +252,8 @@ class PeerTable:
             peer.outcomes[outcome] += 1
             is_starting = self._clock.now() - peer.added < STARTUP_GRACE_S
             before = peer.health
-            peer.health = health_after(outcome, before, is_starting=is_starting)
+            if before is not Health.ALIVE or outcome is not Outcome.FETCHED:
+                peer.health = health_after(outcome, before, is_starting=is_starting)
             peer.judged = self._clock.now()
             if outcome not in UNHEARD:
                 peer.heard = peer.judged
@@ -266,7 +267,8 @@ class PeerTable:
             is_told = peer.health is Health.SILENT and peer.judged - peer.silent_told < SAME_AGAIN_S
             if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
                 peer.silent_told = peer.judged
-            detail = detail or peer.place
+            if peer.health is Health.UNREACHABLE:
+                detail = detail or peer.place
             was_never_there = peer.health is Health.UNREACHABLE and peer.heard is None
             if was_never_there and len(self._peers) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True

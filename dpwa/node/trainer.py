@@ -13,9 +13,8 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
 from dpwa.errors import UserError
-from dpwa.node.arrival import Arrival, FetchTerms
+from dpwa.node.arrival import Arrival, FetchTerms, IsFinite
 from dpwa.node.assembly import clip_of, control_of
-from dpwa.node.fetching.fetch_request import IsFinite
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.consensus_control import ConsensusControl

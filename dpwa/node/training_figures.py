@@ -69,20 +69,18 @@ class TrainingFigures:
         self._last_step_s: float | None = None
         # What is going on, since when, and the seconds before; one value, so that it is read whole.
         self._spent = Activity.IDLE, clock.now(), (0.0, 0.0, 0.0, 0.0, 0.0)
-        self._waits = Histogram(WAIT_BOUNDS_S)
+        self.waits = Histogram(WAIT_BOUNDS_S)
         self._staleness = Histogram(STALENESS_BOUNDS)
         self._merged: dict[str, MergedPeer] = {}
         self._merged_bytes = 0  # also of peers that were forgotten
 
     def begin(self) -> None:
         self.steps += 1
-        if self._spent[0] is Activity.IDLE:
-            self.turn_to(Activity.TRAIN)
-        if self.steps > 1:
-            self._end_step()
-
-    def _end_step(self) -> None:
-        trained_s = self._spent_until_now()[Activity.TRAIN]
+        activity = self._spent[0]
+        self.turn_to(Activity.TRAIN if activity is Activity.IDLE else activity)
+        if self.steps == 1:
+            return
+        trained_s = self._spent[2][Activity.TRAIN]
         step_s = trained_s - self._trained_s
         if self._last_step_s is not None:
             self._step_changes_s2 += (step_s - self._last_step_s) ** 2
@@ -113,9 +111,6 @@ class TrainingFigures:
                 spent = list(seconds)
                 spent[activity] += now - since
                 return spent
-
-    def waited(self, seconds: float) -> None:
-        self._waits.add(seconds)
 
     def merged(
         self, peer: str, nbytes: int, staleness: float, progress: TrainingProgress, version: int
@@ -160,6 +155,6 @@ class TrainingFigures:
             "step_changes_s2": self._step_changes_s2,
             "merged_bytes": self._merged_bytes,
             "consensus_distance": self.consensus_distance,
-            "waits": self._waits.report(),
+            "waits": self.waits.report(),
             "staleness": self._staleness.report(),
         }

@@ -21,7 +21,7 @@ from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config.endpoints import split_tcp
 from dpwa.connection import DpwaConnection
 from dpwa.data.arrays import array_layout
-from dpwa.data.layout import Layout
+from dpwa.data.layout import Layout, Piece
 from dpwa.errors import PeerError, UserError
 from dpwa.node.query import query_status
 from dpwa.node.serving.upload import BYTES_PER_MBIT
@@ -29,8 +29,8 @@ from dpwa.runtime import SYSTEM
 from dpwa.transport.addresses import all_resolved
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.wire import limits
-from dpwa.wire.fetching import Announced, FetchSession, Greeting, PieceArrived
-from dpwa.wire.messages import GoAway, decode
+from dpwa.wire.fetching import FetchSession, Greeting
+from dpwa.wire.messages import GoAway, SnapshotHeader, decode
 from dpwa.wire.shards import Shard
 
 SERVER = "dpwa-bench-link"  # the name of the node that serves
@@ -161,10 +161,10 @@ class _Client:
             if isinstance(message, GoAway):
                 continue
             event = session.receive(message, payload)
-            if isinstance(event, Announced):
+            if isinstance(event, SnapshotHeader):
                 announced = self._clock.now()
-            elif isinstance(event, PieceArrived):
-                if event.is_last:
+            elif isinstance(event, Piece):
+                if session.is_complete:
                     return announced - asked, self._clock.now() - announced
                 if (credit := session.credit()) is not None:
                     self._link.send(credit)

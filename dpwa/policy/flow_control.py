@@ -32,6 +32,7 @@ True
 from __future__ import annotations
 
 import math
+import operator
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -108,10 +109,11 @@ class FlowControl:
 
     def succeeded(self, peer: str) -> FlowControl:
         """Reward a fetch that brought a snapshot."""
-        rested = self.connected(peer)
+        rested = self.connected(peer) if peer in self.back_offs else self
         if peer == self.retrying:
             return replace(rested._with(peer, HIGHEST_SCORE), retried_at=-math.inf)
-        return rested._with(peer, min(HIGHEST_SCORE, self.scores[peer] + REWARD))
+        score = min(HIGHEST_SCORE, self.scores[peer] + REWARD)
+        return rested if score == self.scores[peer] else rested._with(peer, score)
 
     def failed(self, peer: str, now: float, rng: random.Random) -> FlowControl:
         """Penalise a fetch that brought nothing in time."""
@@ -138,29 +140,27 @@ class FlowControl:
         """Draw the peer to fetch from, or `None`; slow peers take part in a
         draw by their `shares`.
         """
-        allowed = _without(self.scores, exclude)
+        allowed = _without(self.scores, exclude) if exclude else self.scores
         scores = allowed
         if self.back_offs:
             scores = _without(allowed, {peer for peer in self.back_offs if self.rests(peer, now)})
         if allowed and not scores:
             return self._try_one_that_rests(rng, now, allowed)
-        starved = [peer for peer, score in scores.items() if score < STARVED_BELOW]
-        if starved and now - self.retried_at >= RETRY_EVERY_S:
-            peer = rng.choice(starved)
+        may_retry = now - self.retried_at >= RETRY_EVERY_S
+        if may_retry and min(scores.values(), default=HIGHEST_SCORE) < STARVED_BELOW:
+            peer = rng.choice([peer for peer, score in scores.items() if score < STARVED_BELOW])
             return peer, replace(self, retried_at=now, retrying=peer)
         taking_part = list(scores)
         if shares:
             taking_part = [p for p in scores if p not in shares or rng.random() < shares[p]]
         candidates = taking_part or list(scores)
-        drawn = {
-            peer: scores[peer] + number
-            for peer, number in zip(candidates, _numbers(rng, len(candidates)), strict=True)
-        }
-        chosen = max(drawn, key=drawn.__getitem__, default=None)
-        return chosen, self._retrying_nobody()
+        numbers = _numbers(rng, len(candidates))
+        drawn = list(map(operator.add, map(scores.__getitem__, candidates), numbers))
+        chosen = candidates[drawn.index(max(drawn))] if drawn else None
+        return chosen, self if self.retrying is None else self._retrying_nobody()
 
     def _retrying_nobody(self) -> FlowControl:
-        return self if self.retrying is None else replace(self, retrying=None)
+        return replace(self, retrying=None)
 
     def _try_one_that_rests(
         self, rng: random.Random, now: float, allowed: Collection[str]
@@ -177,7 +177,7 @@ class FlowControl:
 
 
 def _without(scores: Mapping[str, int], peers: Collection[str]) -> Mapping[str, int]:
-    return {p: score for p, score in scores.items() if p not in peers} if peers else scores
+    return {p: score for p, score in scores.items() if p not in peers}
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:

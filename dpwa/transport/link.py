@@ -18,6 +18,7 @@ from dpwa.runtime import can_open
 from dpwa.transport.addresses import is_name
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.sockets import (
+    BUFFER,
     HANDSHAKE_TIMEOUT_MS,
     NOBLOCK,
     RECONNECT_MAX_MS,
@@ -192,9 +193,11 @@ class PeerLink:
     def receive(self) -> list[Frame] | None:
         """Take one waiting answer, or return `None`; after one with too many frames, no more."""
         frames = None if self.is_spent else receive(self.socket)
-        if frames is not None and len(frames) > limits.MAX_FRAMES:
+        if frames is None:
+            return None
+        if len(frames) > limits.MAX_FRAMES:
             self.is_spent, self.problem = True, _NO_NODE
-        return frames
+        return list(map(BUFFER, frames))
 
     def close(self, linger_ms: int = 0) -> None:
         """Close both sockets; what was not sent within `linger_ms` is dropped."""

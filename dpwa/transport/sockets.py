@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import functools
+import operator
 import os
 import socket
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ Context = zmq.Context[Socket]
 # Plain numbers: to combine members of an enumeration takes longer than to send.
 NOBLOCK, NOBLOCK_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 SRCFD = int(zmq.SRCFD)
+BUFFER = operator.attrgetter("buffer")
 
 HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
@@ -175,27 +177,21 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def receive(socket: Socket) -> list[Frame] | None:
-    """Take one waiting message, or `None`; of too many frames, more than
-    `MAX_FRAMES`, but not all.
-    """
-    frames = _receive(socket)
-    return None if frames is None else [frame.buffer for frame in frames]
-
-
 def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
     """As `receive`, with who sent it; `is_named`: an authorizer asks who connects."""
-    frames = _receive(socket)
+    frames = receive(socket)
     if frames is None:
         return None
     user_id = _user_id(frames[0]) if is_named else None
     last = frames[-1]
     goes_on = len(frames) == _MOST_READ and last.more
-    buffers: list[Frame] = [frame.buffer for frame in frames]
-    return ReceivedMessage(buffers, user_id, _descriptor(last), goes_on, last)
+    return ReceivedMessage(list(map(BUFFER, frames)), user_id, _descriptor(last), goes_on, last)
 
 
-def _receive(socket: Socket) -> list[zmq.Frame] | None:
+def receive(socket: Socket) -> list[zmq.Frame] | None:
+    """Take one waiting message, or `None`; of too many frames, more than
+    `MAX_FRAMES`, but not all.
+    """
     try:
         frame = socket.recv(NOBLOCK, copy=False)
     except zmq.Again:

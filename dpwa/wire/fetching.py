@@ -49,31 +49,6 @@ class Greeting:
 
 
 @dataclass(frozen=True)
-class Announced:
-    """The snapshot comes in these pieces."""
-
-    header: SnapshotHeader
-    pieces: Sequence[Piece]
-
-
-@dataclass(frozen=True)
-class PieceArrived:
-    """The next piece is there, as it was encoded."""
-
-    piece: Piece
-    payload: Frame
-    is_last: bool
-
-
-@dataclass(frozen=True)
-class InSharedMemory:
-    """The snapshot can be mapped."""
-
-    name: str
-    nonce: bytes
-
-
-@dataclass(frozen=True)
 class Ended:
     """Nothing will come: how the fetch ended, and why, in words."""
 
@@ -81,7 +56,9 @@ class Ended:
     detail: str = ""
 
 
-Event = Announced | PieceArrived | InSharedMemory | Ended
+# What an answer means: the snapshot comes in `pieces`, the next of them is there (as it was
+# encoded), the snapshot can be mapped, or nothing comes.
+Event = SnapshotHeader | Piece | SharedMemoryName | Ended
 
 
 @dataclass
@@ -102,7 +79,8 @@ class FetchSession:
     shard: Shard = WHOLE
     version: int = 0  # 0 for the newest
     merged: int = 0  # the version that was merged before, and will not do again; 0: any will do
-    _pieces: Sequence[Piece] | None = field(default=None, init=False)
+    pieces: Sequence[Piece] = field(default=(), init=False)  # known once it is announced
+    is_complete: bool = field(default=False, init=False)
     _next: int = field(default=0, init=False)
     _allowed: int = field(default=limits.CREDIT_CHUNKS, init=False)
 
@@ -127,9 +105,9 @@ class FetchSession:
 
     def credit(self) -> Credit | None:
         """Return the message that allows more chunks, if it is time to."""
-        wanted = min(self._next + limits.CREDIT_CHUNKS, len(self._pieces or ()))
+        wanted = min(self._next + limits.CREDIT_CHUNKS, len(self.pieces))
         chunks = wanted - self._allowed
-        if chunks < limits.GRANTED_CHUNKS and wanted < len(self._pieces or ()):
+        if chunks < limits.GRANTED_CHUNKS and wanted < len(self.pieces):
             return None  # a few at a time, as every message wakes a thread
         self._allowed = wanted
         return Credit(request=self.request, chunks=chunks) if chunks > 0 else None
@@ -141,15 +119,15 @@ class FetchSession:
                 return self._announced(message)
             case Chunk():
                 return self._arrived(message, payload)
-            case SharedMemoryName() if self.can_map and self._pieces is None:
-                return InSharedMemory(message.name, message.nonce)
+            case SharedMemoryName() if self.can_map and not self.pieces:
+                return message
             case NotReady() if self.merged:
                 return Ended(Outcome.NOTHING_NEW)
             case _:
                 return refused(message, payload, self.layout, self.greeting)
 
-    def _announced(self, header: SnapshotHeader) -> Announced:
-        if self._pieces is not None:
+    def _announced(self, header: SnapshotHeader) -> SnapshotHeader:
+        if self.pieces:
             raise ProtocolError("a second snapshot in one fetch")
         expected = self.layout.nbytes
         if expected is None and header.nbytes > limits.MAX_UNSTRUCTURED_BYTES:
@@ -160,20 +138,20 @@ class FetchSession:
         is_whole = header.codec == "none" and header.token > 0
         if header.codec != self.codec and not is_whole:
             raise ProtocolError(f"a snapshot in {printable(header.codec)!r}, not {self.codec!r}")
-        pieces = pieces_of(self.layout, header.nbytes, self.shard)
-        if not pieces:
+        self.pieces = pieces_of(self.layout, header.nbytes, self.shard)
+        if not self.pieces:
             raise ProtocolError("a snapshot without a byte")
-        self._pieces = pieces
-        return Announced(header, self._pieces)
+        return header
 
-    def _arrived(self, chunk: Chunk, payload: Frame) -> PieceArrived:
-        if self._pieces is None or chunk.index != self._next or self._next >= len(self._pieces):
+    def _arrived(self, chunk: Chunk, payload: Frame) -> Piece:
+        if chunk.index != self._next or self._next >= len(self.pieces):
             raise ProtocolError(f"chunk {chunk.index}, expected {self._next}")
         if checksum(payload) != chunk.checksum:
             raise ProtocolError(f"chunk {chunk.index} was corrupted on its way")
-        piece = self._pieces[self._next]
+        piece = self.pieces[self._next]
         self._next += 1
-        return PieceArrived(piece, payload, is_last=self._next == len(self._pieces))
+        self.is_complete = self._next == len(self.pieces)
+        return piece
 
 
 def refused(message: Message, payload: Frame, layout: Layout, greeting: Greeting) -> Ended:
@@ -204,13 +182,6 @@ def other_algorithm(theirs: str, name: str, own: str) -> str:
 def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:
     pieces = layout.pieces(nbytes, shard.chunk_bytes)
     return pieces[shard.first : shard.first + shard.count] if shard.count else pieces[shard.first :]
-
-
-def share_of(layout: Layout, nbytes: int, shard: Shard) -> float:
-    """Return what part of a snapshot's bytes a shard has, from 0 to 1."""
-    if shard == WHOLE:
-        return 1.0
-    return sum(piece.nbytes for piece in pieces_of(layout, nbytes, shard)) / nbytes
 
 
 Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
@@ -300,18 +271,6 @@ TransactionTerms = Literal["exchange", "share"]
 
 
 @dataclass(frozen=True)
-class ProposalAgreed:
-    """The peer agrees: its snapshot of this version (and clock), and so much
-    mass, may be fetched.
-    """
-
-    version: int
-    clock: float
-    units: int
-    news: News
-
-
-@dataclass(frozen=True)
 class ProposeSession:
     """One proposal, from the first message to the answer."""
 
@@ -335,8 +294,8 @@ class ProposeSession:
             budget_ms=budget_ms,
         )
 
-    def receive(self, message: Message, payload: Frame) -> ProposalAgreed | Ended:
+    def receive(self, message: Message, payload: Frame) -> Agreed | Ended:
         """Take the answer; `ProtocolError`: it is none."""
         if isinstance(message, Agreed) and message.transaction == self.transaction:
-            return ProposalAgreed(message.version, message.clock, message.units, message.news)
+            return message
         return refused(message, payload, self.layout, self.greeting)

@@ -47,13 +47,13 @@ class Reader:
     def fetch(self, **fields):
         self._fields = fields
         request = fetch_of(LAYOUT.fingerprint, name=self._name, **{"credit": 16, **fields})
-        self._service.handle(self._id, request, self._reply)
+        self._service.receive(self._id, request, b"", self._reply)
 
     def grant(self, chunks):
-        self._service.handle(self._id, Credit(request=1, chunks=chunks), self._reply)
+        self._service.receive(self._id, Credit(request=1, chunks=chunks), b"", self._reply)
 
     def cancel(self):
-        self._service.handle(self._id, Cancel(request=1), self._reply)
+        self._service.receive(self._id, Cancel(request=1), b"", self._reply)
 
     def read_on(self):
         """Allow as much as has come, and begin anew after the end."""
@@ -251,7 +251,7 @@ class Stream:
     def read(self):
         """Take what has come, allow as much again, and begin anew after the end."""
         while (frames := receive(self.socket)) is not None:
-            message, payload = decode(frames)
+            message, payload = decode([frame.buffer for frame in frames])
             if isinstance(message, SnapshotHeader):
                 self._left = message.nbytes
             elif isinstance(message, Chunk) and message.request == self._request:

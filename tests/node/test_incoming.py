@@ -10,9 +10,8 @@ from dpwa.data.codecs import codec
 from dpwa.data.delta_base import NOTHING, DeltaBase
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
-from dpwa.node.fetching.fetch_request import BrokenFetchError, IncomingSnapshot
+from dpwa.node.arrival import BrokenFetchError, IncomingSnapshot
 from dpwa.policy.health import Outcome
-from dpwa.wire.fetching import Announced
 from dpwa.wire.messages import SnapshotHeader
 
 PIECE_BYTES = 64
@@ -45,7 +44,7 @@ class Stream:
         )
         self.buffer = np.zeros(len(self.data), np.uint8)
         self.incoming = IncomingSnapshot(
-            Announced(header, self.pieces), self.codec, self.buffer, held, is_finite
+            header, self.pieces, self.codec, self.buffer, held, is_finite
         )
 
     def payload(self, index):
@@ -69,7 +68,10 @@ def test_pieces_lie_at_their_places_decoded(count, name, data):
     last = data.draw(st.integers(first + 1, count))
     stream = Stream(count, name, shard=slice(first, last))
     stream.add()
-    incoming, sent = stream.incoming, stream.data[first * PIECE_BYTES : last * PIECE_BYTES]
+    incoming, sent = (
+        stream.incoming.arrival("w2"),
+        stream.data[first * PIECE_BYTES : last * PIECE_BYTES],
+    )
     assert (incoming.start, incoming.nbytes) == (first * PIECE_BYTES, len(stream.data))
     decoded, exact = incoming.data.view(np.float32), sent.view(np.float32)
     assert name != "none" or np.array_equal(decoded, exact)
@@ -97,7 +99,7 @@ def test_values_are_checked_unless_they_come_as_their_publisher_has_checked_them
     stream.add(0, 1)
     if vouches and name == "none":
         stream.add(1)
-        assert np.isnan(stream.incoming.data.view(np.float32)).sum() == 1
+        assert np.isnan(stream.incoming.arrival("w2").data.view(np.float32)).sum() == 1
     else:
         with pytest.raises(BrokenFetchError):
             stream.add(1)
@@ -110,4 +112,4 @@ def test_differences_are_agreed_on_when_all_have_come():
     assert stream.held.token == NOTHING
     stream.add(29)
     assert stream.held.token == TOKEN
-    assert np.shares_memory(stream.incoming.data, stream.held.data)
+    assert np.shares_memory(stream.incoming.arrival("w2").data, stream.held.data)

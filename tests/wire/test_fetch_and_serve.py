@@ -8,19 +8,16 @@ from hypothesis import strategies as st
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import codec
 from dpwa.data.delta_base import DeltaBase
-from dpwa.data.layout import Layout, TensorSpec
+from dpwa.data.layout import Layout, Piece, TensorSpec
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits
 from dpwa.wire.fetching import (
-    Announced,
     Ended,
     FetchSession,
     Greeting,
-    InSharedMemory,
-    PieceArrived,
     ServeSession,
 )
 from dpwa.wire.messages import (
@@ -85,14 +82,16 @@ def fetched(snapshot, fetch, held_there=None, encoder=None):
     serve = ServeSession(request, snapshot, encoder or codec("none"), held_there)
     (first, nothing), *waiting = serve.due()
     announced = fetch.receive(first, nothing)
-    assert isinstance(announced, Announced)
-    arrived, allowed = [], request.credit
+    assert isinstance(announced, SnapshotHeader)
+    arrived, ends, allowed = [], [], request.credit
     while waiting:
         assert len(waiting) <= request.credit
         message, data = waiting.pop(0)
-        event = fetch.receive(message, data.tobytes())
-        assert isinstance(event, PieceArrived)
-        arrived.append(event)
+        payload = data.tobytes()
+        piece = fetch.receive(message, payload)
+        assert isinstance(piece, Piece)
+        arrived.append((piece, payload))
+        ends.append(fetch.is_complete)
         credit = fetch.credit()
         if credit is not None:
             serve.grant(credit.chunks)
@@ -100,7 +99,7 @@ def fetched(snapshot, fetch, held_there=None, encoder=None):
             waiting += serve.due()
     assert serve.finished
     assert allowed <= max(request.credit, len(arrived))
-    assert [event.is_last for event in arrived] == [False] * (len(arrived) - 1) + [True]
+    assert ends == [False] * (len(arrived) - 1) + [True]
     return announced, arrived
 
 
@@ -109,13 +108,9 @@ def fetched(snapshot, fetch, held_there=None, encoder=None):
 def test_a_snapshot_arrives_whole_and_within_the_credit(layout, size):
     snapshot = snapshot_of(size, layout)
     announced, arrived = fetched(snapshot, session_of(snapshot.layout))
-    assert b"".join(event.payload for event in arrived) == snapshot.data.tobytes()
-    assert (announced.header.version, announced.header.clock, announced.header.loss) == (
-        3,
-        2.0,
-        0.5,
-    )
-    assert announced.header.is_finite is True
+    assert b"".join(payload for _, payload in arrived) == snapshot.data.tobytes()
+    assert (announced.version, announced.clock, announced.loss) == (3, 2.0, 0.5)
+    assert announced.is_finite is True
 
 
 @given(size=st.integers(1, 300_000), fraction=st.floats(0.01, 1.0))
@@ -127,10 +122,9 @@ def test_shards_take_turns_and_together_are_the_whole(size, fraction):
         shard = shard_of(snapshot.layout, fraction, turn)
         assert shard == shard_of(snapshot.layout, fraction, turn)
         _, arrived = fetched(snapshot, session_of(snapshot.layout, shard=shard))
-        for event in arrived:
-            seen[event.piece.start : event.piece.stop] += 1
-            expected = snapshot.data[event.piece.start : event.piece.stop].tobytes()
-            assert event.payload == expected
+        for piece, payload in arrived:
+            seen[piece.start : piece.stop] += 1
+            assert payload == snapshot.data[piece.start : piece.stop].tobytes()
     assert seen.min() >= 1
     if size >= turns * limits.MIN_CHUNK_BYTES:
         assert seen.max() == 1
@@ -151,10 +145,10 @@ def test_differences_are_served_against_what_the_reader_holds():
     there, here = DeltaBase(np.zeros(4000, np.uint8), token=5), np.zeros(4000, np.uint8)
     fetch = session_of(layout, codec="topk", held=4)
     announced, arrived = fetched(snapshot, fetch, there, encoder)
-    assert (announced.header.codec, announced.header.token) == ("topk", 5)
-    assert sum(len(event.payload) for event in arrived) < 200
-    for event in arrived:
-        decoder.decode(event.payload, "float32", here[event.piece.start : event.piece.stop])
+    assert (announced.codec, announced.token) == ("topk", 5)
+    assert sum(len(payload) for _, payload in arrived) < 200
+    for piece, payload in arrived:
+        decoder.decode(payload, "float32", here[piece.start : piece.stop])
     assert here.tobytes() == there.data.tobytes()
     assert (here.view(np.float32) != 0).sum() == 10
 
@@ -164,9 +158,9 @@ def test_a_reader_that_holds_nothing_gets_everything():
     there = DeltaBase(np.zeros(5000, np.uint8), token=9)
     fetch = session_of(snapshot.layout, codec="topk")
     announced, arrived = fetched(snapshot, fetch, there, codec("none"))
-    assert (announced.header.codec, announced.header.token) == ("none", 9)
+    assert (announced.codec, announced.token) == ("none", 9)
     assert there.data.tobytes() == snapshot.data.tobytes()
-    assert b"".join(event.payload for event in arrived) == snapshot.data.tobytes()
+    assert b"".join(payload for _, payload in arrived) == snapshot.data.tobytes()
 
 
 def test_a_snapshot_is_summed_once_for_all_who_read_it_as_it_is():
@@ -220,7 +214,7 @@ def test_not_ready_ends_the_fetch_without_blame():
 def test_shared_memory_is_an_answer_only_to_those_who_can_map_it():
     answer = SharedMemoryName(request=1, name="dpwa-0", nonce=NONCE)
     session = session_of(layout_of(4), can_map=True)
-    assert session.receive(answer, b"") == InSharedMemory("dpwa-0", NONCE)
+    assert session.receive(answer, b"") is answer
     with pytest.raises(ProtocolError):
         session_of(layout_of(4)).receive(answer, b"")
 

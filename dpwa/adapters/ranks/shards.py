@@ -170,7 +170,6 @@ class Shards(RankGroup):
     net: nn.Module
     copies: int  # how many ranks have the same shards
     # a `ShardGroup`, see `dpwa.node.fetch_targets`
-    is_sharded: bool = field(default=True, init=False)
     # somebody has asked a rank for a copy of the state
     wants_state: bool = field(default=False, init=False)
     may_save: bool = field(default=False, init=False)  # all ranks have time for a checkpoint

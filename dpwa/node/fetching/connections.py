@@ -56,7 +56,7 @@ class Connections:
         self._most = most
         self._needs_all = False
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
-        self._leaving: dict[PeerChannel, None] = {}  # in order of being asked to
+        self.leaving: dict[PeerChannel, None] = {}  # in order of being asked to
         self.channels: dict[str, PeerChannel] = {}  # by name of the peer
 
     @property
@@ -71,7 +71,7 @@ class Connections:
 
     def remove(self, channel: PeerChannel, linger_ms: int) -> None:
         del self.channels[channel.peer]
-        self._leaving.pop(channel, None)
+        self.leaving.pop(channel, None)
         self.mute(channel)
         channel.close(linger_ms)
         if self.keeps_all:
@@ -105,7 +105,7 @@ class Connections:
         if channel.link is None and not self._make_room() and not must:
             return False
         channel.used_at = self._context.runtime.now()
-        self._leaving.pop(channel, None)
+        self.leaving.pop(channel, None)
         if channel.link is not None:
             return True
         try:
@@ -179,7 +179,7 @@ class Connections:
     def asked_to_go(self, channel: PeerChannel) -> None:
         """Note that a peer has too many connections: close this one when it is idle."""
         if not self.keeps_all and not self._needs_all:
-            self._leaving[channel] = None
+            self.leaving[channel] = None
             self._context.peer_table.asked_to_go(channel.peer)
 
     def end_idle(self) -> None:
@@ -188,17 +188,15 @@ class Connections:
             return
         latest = self._context.runtime.now() - IDLE_AFTER_S
         idle = [c for c in self.with_link() if c.used_at < latest and not c.mapped_bytes]
-        self._leaving.update(dict.fromkeys(idle))
+        self.leaving.update(dict.fromkeys(idle))
 
     def leave(self) -> None:
         """Close the links that are not needed any more and have nothing under way."""
-        if not self._leaving:
-            return
         if self.keeps_all:
-            self._leaving.clear()  # they are not many any more
+            self.leaving.clear()  # they are not many any more
         latest = self._context.runtime.now() - ANSWERED_WITHIN_S
-        for channel in [c for c in self._leaving if c.link is None or self._may_go(c, latest)]:
-            self._leaving.pop(channel, None)
+        for channel in [c for c in self.leaving if c.link is None or self._may_go(c, latest)]:
+            self.leaving.pop(channel, None)
             if channel.link is not None:
                 self._let_go(channel)
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpwa.data.codecs import Codec
 from dpwa.data.delta_base import DeltaBase
+from dpwa.data.layout import Piece
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.shared_memory import remains
-from dpwa.node.fetching.fetch_request import FetchRequest, IncomingSnapshot
+from dpwa.node.arrival import FetchRequest, IncomingSnapshot, IsFinite
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.types import Frame
-from dpwa.wire.fetching import Announced, FetchSession, Greeting, InSharedMemory
-from dpwa.wire.messages import Message
+from dpwa.wire.fetching import FetchSession, Greeting
+from dpwa.wire.messages import Message, SharedMemoryName, SnapshotHeader
 
 log = logging.getLogger("dpwa.tx")
 
@@ -77,9 +79,6 @@ class PeerChannel:
         while self.unsent:
             self.send(*self.unsent.popleft())
 
-    def receive(self) -> list[Frame] | None:
-        return None if self.link is None else self.link.receive()
-
     @property
     def held_bytes(self) -> int:
         held = self._held  # another thread may ask while it is replaced
@@ -101,14 +100,14 @@ class PeerChannel:
             codec=codec.name,
             can_map=self._is_mappable and (request.may_map or not self.may_stream),
             held=0 if self._held is None else self._held.token,
-            shard=request.target.shard,
+            shard=request.shard,
             version=version,
             # Differences of one snapshot come in several fetches, the largest values first.
-            merged=0 if codec.is_delta else request.target.merged_of(self.peer),
+            merged=0 if codec.is_delta else request.merged_of(self.peer),
             greeting=greeting,
         )
 
-    def map(self, found: InSharedMemory) -> PeerMemory | None:
+    def map(self, found: SharedMemoryName) -> PeerMemory | None:
         """Map the peer's memory; `None`, from now on, if that is impossible."""
         memory = self._memory
         if memory is not None and (memory.name, memory.nonce) == (found.name, found.nonce):
@@ -122,14 +121,17 @@ class PeerChannel:
         return self._memory
 
     def incoming(
-        self, request: FetchRequest, announced: Announced, buffer: ByteArray
+        self,
+        header: SnapshotHeader,
+        pieces: Sequence[Piece],
+        buffer: ByteArray,
+        is_finite: IsFinite | None,
     ) -> IncomingSnapshot:
-        header, held = announced.header, None
-        codec = self._settings.codec
+        codec, held = self._settings.codec, None
         if codec.is_delta:
             held = self._held_of(header.nbytes)
             codec = codec if header.codec == codec.name else self._settings.plain
-        return IncomingSnapshot(announced, codec, buffer, held, request.is_finite)
+        return IncomingSnapshot(header, pieces, codec, buffer, held, is_finite)
 
     def follow(self) -> list[LinkState]:
         """Read the events of the connection; return the states entered since, in order."""

@@ -12,9 +12,9 @@ import zmq
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.node.arrival import BrokenFetchError, FetchRequest
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import LINGER_MS, Connections
-from dpwa.node.fetching.fetch_request import BrokenFetchError, FetchRequest
 from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.node_thread import NodeThread, soon
@@ -91,7 +91,7 @@ class Listeners:
         self._zmq_context = zmq_context
         self._poller = poller
         self._listeners: list[Listener] = []
-        self._by_message: dict[type[Any], Listener] = {}
+        self.by_message: dict[type[Any], Listener] = {}  # who takes which answers
 
     def attach(self, listener: Listener, connected: Iterable[str]) -> None:
         self._listeners.append(listener)
@@ -113,7 +113,7 @@ class Listeners:
 
     def _look_up(self) -> None:
         listeners = reversed(self._listeners)  # of two that take the same, the first has it
-        self._by_message = {handled: each for each in listeners for handled in each.handles}
+        self.by_message = {handled: each for each in listeners for handled in each.handles}
 
     def end(self) -> None:
         for listener in list(self._listeners):
@@ -138,9 +138,6 @@ class Listeners:
     def let_go(self, peer: str) -> None:
         for listener in self._listeners:
             listener.let_go(peer)
-
-    def of(self, message: Message) -> Listener | None:
-        return self._by_message.get(type(message))
 
 
 IDLE_S = 1.0
@@ -246,10 +243,12 @@ class TxThread(NodeThread):
         now = self._context.runtime.now()
         if now >= self._listeners.tick_at:
             self._listeners.tick(now)
-        self._fetcher.keep_deadlines(now)
+        if now >= self._fetcher.due:
+            self._fetcher.keep_deadlines(now)
         if self._has_transactions:
             self._deliver_decisions()
-        self._connections.leave()
+        if self._connections.leaving:
+            self._connections.leave()
         if now - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
             self._connections.end_idle()
@@ -260,7 +259,7 @@ class TxThread(NodeThread):
     @soon
     def fetch(self, request: FetchRequest) -> None:
         """Fetch in place of what is under way, unless this node has agreed to an exchange."""
-        is_late = request.target.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
+        is_late = request.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
         if is_late:
             request.end()
         else:
@@ -394,7 +393,7 @@ class TxThread(NodeThread):
                 self._tell_decision(channel, transaction, commit=commit)
 
     def _tell_decision(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
-        request = self._fetcher.next_request()
+        request = self._fetcher.next_number()
         channel.send(TransactionDecision(request=request, transaction=transaction, commit=commit))
 
     # The links
@@ -441,7 +440,7 @@ class TxThread(NodeThread):
 
     def _read(self, channel: PeerChannel) -> None:
         for _ in range(ANSWERS_PER_TURN):
-            frames = channel.receive()
+            frames = None if channel.link is None else channel.link.receive()
             if frames is None:
                 return
             try:
@@ -469,7 +468,7 @@ class TxThread(NodeThread):
                 self._context.transactions.noted(message.transaction)
             case GoAway():
                 self._connections.asked_to_go(channel)
-            case _ if listener := self._listeners.of(message):
+            case _ if listener := self._listeners.by_message.get(type(message)):
                 listener.receive(channel.peer, message, payload)
             case _:
                 if not self._fetcher.receive(channel, message, payload):

@@ -61,7 +61,7 @@ class AdmissionControl:
         The caller then says that it is `served`. Of one with too many frames, the rest is dropped,
         a part with each call; if that takes too long, the socket `is_clogged`.
         """
-        if self.is_clogged or self.paused_s():
+        if self.is_clogged or (self._resume_at and self.paused_s()):
             return None
         if self._dropping_since is not None:
             self._drop(router, self._dropping_since)

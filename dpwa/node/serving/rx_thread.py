@@ -264,7 +264,11 @@ class RxThread(NodeThread):
             one_too_many = self._clients.heard(sender)
             if one_too_many is not None:
                 self._reply_to(router, one_too_many)(GoAway(request=0))
-            self._dispatch(router, sender, message, payload)
+            service = self._services.get(type(message))
+            if service is None:
+                raise ProtocolError(f"{message.type!r} is no request")
+            self._due[service] = None
+            service.receive(sender, message, payload, self._reply_to(router, sender))
         except VersionError:
             # The version in the header of any answer tells the peer why.
             self.bad_messages += 1
@@ -272,13 +276,6 @@ class RxThread(NodeThread):
         except ProtocolError as error:
             self.bad_messages += 1
             log.debug("ignored a message: %s", error)
-
-    def _dispatch(self, router: Socket, sender: bytes, message: Message, payload: Frame) -> None:
-        service = self._services.get(type(message))
-        if service is None:
-            raise ProtocolError(f"{message.type!r} is no request")
-        self._due[service] = None
-        service.receive(sender, message, payload, self._reply_to(router, sender))
 
     def _reply_to(self, router: Socket, to: bytes) -> Reply:
         def reply(

@@ -16,6 +16,7 @@ from dpwa.errors import UnknownNameError
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.upload import Upload
 from dpwa.transport.sockets import Receipt
+from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.fetching import ServeSession
 from dpwa.wire.fields import News
@@ -128,13 +129,19 @@ class SnapshotService(Service):
         updating = [s.held for s in tuple(self._serving.values()) if s.held is not None]
         return self._held.nbytes + sum(held.data.nbytes for held in updating)
 
-    def handle(self, sender: bytes, message: Fetch | Credit | Cancel, reply: Reply) -> None:
+    def receive(
+        self,
+        sender: bytes,
+        message: Fetch | Credit | Cancel,
+        payload: Frame,  # noqa: ARG002
+        reply: Reply,
+    ) -> None:
         """Start, continue or end the session of this peer."""
         if isinstance(message, Fetch):
-            self._end(sender)
-            request = self._request(message, reply)
-            self._keep_to_share(request.fetch.name)
-            self._answer(sender, request)
+            if self._waiting or self._serving:
+                self._end(sender)
+                self._keep_to_share(message.name)
+            self._answer(sender, self._request(message, reply))
             return
         waiting = self._waiting.get(sender)
         if waiting is not None and waiting.fetch.request == message.request:
@@ -163,17 +170,18 @@ class SnapshotService(Service):
             if waiting.expires > now:
                 self._answer(sender, waiting)
         self._send_in_turn()
+        if not self._serving:
+            return bool(self._waiting)
         return bool(self._waiting) or any(s.is_blocked for s in self._serving.values())
 
     def _request(self, fetch: Fetch, reply: Reply) -> _Request:
         budget_s = min(fetch.budget_ms / 1000, self._longest_session_s)
-        shared = self._upload.shared(fetch.name, reply)
-        return _Request(fetch, shared, self._clock.now() + budget_s)
+        if self._upload.is_limited:
+            reply = self._upload.shared(fetch.name, reply)
+        return _Request(fetch, reply, self._clock.now() + budget_s)
 
     def _keep_to_share(self, reader: str) -> None:
         """End the oldest of a peer's sessions before there are more than it may have."""
-        if not (self._waiting or self._serving):
-            return
         held = {**self._waiting, **{s: serving.request for s, serving in self._serving.items()}}
         own = [sender for sender, request in held.items() if request.fetch.name == reader]
         if len(own) >= self._sessions_per_peer:
@@ -185,7 +193,8 @@ class SnapshotService(Service):
             reply(OtherAlgorithm(request=fetch.request, algorithm=self._own.algorithm))
             return
         self._own.met(fetch.name)
-        self._own.hear(fetch.news)
+        if fetch.news:
+            self._own.hear(fetch.news)
         lease = self._lease(fetch)
         if lease is None:
             self._decline(sender, request)
@@ -194,11 +203,12 @@ class SnapshotService(Service):
             lease.release()
             reply(NotReady(request=fetch.request))
             return
-        layout, shared = lease.snapshot.layout, self._pool.shared
+        layout = lease.snapshot.layout
+        shared = self._pool.shared if fetch.can_map else None
         if layout.fingerprint != fetch.fingerprint:
             lease.release()
             reply(OtherModel(request=fetch.request), self._described(layout))
-        elif fetch.can_map and lease.is_shared and shared is not None:
+        elif lease.is_shared and shared is not None:
             lease.release()
             self.served += 1
             reply(SharedMemoryName(request=fetch.request, name=shared.name, nonce=shared.nonce))
@@ -324,6 +334,8 @@ class SnapshotService(Service):
         if serving is None:
             return
         serving.end()
-        reader = serving.request.fetch.name
-        if not any(other.request.fetch.name == reader for other in self._serving.values()):
+        if not self._upload.is_limited:
+            return
+        reader, others = serving.request.fetch.name, self._serving.values()
+        if all(other.request.fetch.name != reader for other in others):
             self._upload.forget(reader)

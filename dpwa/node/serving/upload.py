@@ -18,6 +18,7 @@ class Upload:
 
     def __init__(self, limit_mbps: float | None, clock: Clock) -> None:
         self._clock = clock
+        self.is_limited = limit_mbps is not None
         self._bucket: FairBucket | None = None
         if limit_mbps is not None:
             rate = limit_mbps * BYTES_PER_MBIT

@@ -16,7 +16,7 @@ from enum import Enum
 
 from dpwa.algorithms import Terms
 from dpwa.data.snapshot import Lease, SnapshotPool
-from dpwa.node.fetching.fetch_request import IsFinite
+from dpwa.node.arrival import IsFinite
 from dpwa.policy.push_sum import Mass
 from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
 from dpwa.runtime import Runtime

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpwa.algorithms import Terms
 from dpwa.clock import Clock, Deadline
 from dpwa.data.layout import Layout
-from dpwa.node.fetching.fetch_request import FetchRequest, FetchTarget
+from dpwa.node.arrival import FetchRequest
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.service import Reply, Service
@@ -59,17 +59,17 @@ class Collector:
         return can_collect and not self._peer_table.is_quarantined(message.name)
 
     def __call__(self, message: Propose, layout: Layout) -> None:
-        target = FetchTarget(
-            layout=layout,
+        budget_s = min(message.budget_ms / 1000, self._transactions.longest_s)
+        request = FetchRequest(
+            layout,
+            Deadline(self._runtime, budget_s),
+            self._runtime,
             clock=self._transactions.clock_of(message.transaction),
             is_finite=self._transactions.is_finite,
             only=message.name,
             version=message.version,
+            collects=message.transaction,
         )
-        deadline = Deadline(
-            self._runtime, min(message.budget_ms / 1000, self._transactions.longest_s)
-        )
-        request = FetchRequest(target, deadline, self._runtime, collects=message.transaction)
         self._tx.fetch(request)
 
 
