@@ -47,6 +47,7 @@ class _Reading:
     table: int
     spec: TableSpec
     result: np.ndarray  # of shape (n,) or (n, columns)
+    patience_s: float = ASK_AGAIN_S  # without a byte; then it is asked again, for twice as long
 
     def ask(self, part: ShardRows) -> PendingRead:
         rows = len(self.result[part.where])
@@ -298,19 +299,20 @@ class User:
         for request, (part, ask) in asks.items():
             primary = present.tables[reading.table].placement.primary(part.shard)
             self._engine.submit(partial(self._engine.request_rows, request, ask, primary))
-        patience, got_bytes = Deadline(self.runtime, ASK_AGAIN_S), 0
+        patience, got_bytes = Deadline(self.runtime, reading.patience_s), 0
 
         def is_over() -> bool | None:
             nonlocal patience, got_bytes
             self.pending.check(reading.table)
             now_bytes = sum(ask.got_bytes for _, ask in asks.values())
             if now_bytes > got_bytes:  # it is on its way
-                patience, got_bytes = Deadline(self.runtime, ASK_AGAIN_S), now_bytes
+                patience, got_bytes = Deadline(self.runtime, reading.patience_s), now_bytes
             is_other = self._present() is not present
             is_done = all(ask.is_answered for _, ask in asks.values())
             return True if is_done or is_other or patience.expired() else None
 
         self.wait(is_over, deadline, "an answer")
+        reading.patience_s *= 2.0  # pieces may be slower than that on their way
         left: list[ShardRows] = []
         for part, ask in asks.values():
             if ask.refused is not None:

@@ -309,11 +309,10 @@ def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_al
 
 
 def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
-    monkeypatch.setattr(user, "ASK_AGAIN_S", 0.3)
     send_piece, sent = requests.ReadAnswer._send_piece, []
 
     def slowly(answer):
-        if sent and time.monotonic() - sent[-1] < 0.1:
+        if sent and time.monotonic() - sent[-1] < 0.3:
             return False
         is_sent = send_piece(answer)
         if is_sent:
@@ -325,6 +324,24 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
         table, _ = vectors(made, 4_000_000)
         assert table.get().shape == (4_000_000,)
         assert sent[-1] - sent[0] > 2 * user.ASK_AGAIN_S
+
+
+def test_a_read_ends_though_each_piece_takes_longer_than_to_ask_again(monkeypatch):
+    monkeypatch.setattr(user, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(user._Reading, "patience_s", 0.05)
+    send_piece, sent = requests.ReadAnswer._send_piece, {}
+
+    def slowly(answer):
+        now = time.monotonic()
+        if now - sent.setdefault(id(answer), now) < 0.3:
+            return False
+        sent[id(answer)] = now
+        return send_piece(answer)
+
+    monkeypatch.setattr(requests.ReadAnswer, "_send_piece", slowly)
+    with workers(2, {"collective_timeout_s": 20.0, "transport": "tcp"}) as made:
+        table, _ = vectors(made, 1_000_000)
+        assert table.get().shape == (1_000_000,)
 
 
 @pytest.mark.parametrize("default", [np.inf, -np.inf, np.nan])
