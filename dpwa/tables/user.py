@@ -47,7 +47,7 @@ class _Reading:
     table: int
     spec: TableSpec
     result: np.ndarray  # of shape (n,) or (n, columns)
-    patience_s: float = ASK_AGAIN_S  # without a byte; then it is asked again, for twice as long
+    patience_s: float  # without a byte; then it is asked again, for twice as long
 
     def ask(self, part: ShardRows) -> PendingRead:
         rows = len(self.result[part.where])
@@ -260,7 +260,7 @@ class User:
     ) -> None:
         """Read rows of a table into an array, part by part."""
         self.pending.check(number)
-        reading = _Reading(number, spec, result)
+        reading = _Reading(number, spec, result, ASK_AGAIN_S)
         while parts:
             present = self.present(deadline)
             parts = [part for part in parts if not self._read_here(reading, part, present)]

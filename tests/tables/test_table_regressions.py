@@ -328,7 +328,6 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
 
 def test_a_read_ends_though_each_piece_takes_longer_than_to_ask_again(monkeypatch):
     monkeypatch.setattr(user, "ASK_AGAIN_S", 0.05)
-    monkeypatch.setattr(user._Reading, "patience_s", 0.05)
     send_piece = requests.ReadAnswer._send_piece
 
     def slowly(answer):
