@@ -130,7 +130,7 @@ class Optimizers:
     @contextmanager
     def prepared(self, *, for_good: bool = False) -> Iterator[None]:
         """Have the module hold what its optimizers evaluate, for the block or from now on."""
-        prepared, self.to_prepare = self.to_prepare, []
+        prepared, self.to_prepare, self._is_replaced = self.to_prepare, [], False
         training, is_done = [each for each in prepared if is_training(each)], False
         curved = [(o, _versions_of(o)) for o in prepared if isinstance(o, torch.optim.LBFGS)]
         try:
@@ -142,7 +142,6 @@ class Optimizers:
         finally:
             self.to_prepare = prepared
             if self._is_replaced:  # what they have had before is as far behind
-                self._is_replaced = False
                 for each in training:
                     each.state.clear()
             for optimizer, before in curved:

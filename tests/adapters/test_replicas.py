@@ -126,6 +126,14 @@ def test_a_group_that_comes_late_takes_over_all_of_the_state_on_all_ranks(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_state_of_the_optimizer_that_is_of_no_use_is_taken_over_by_no_rank(tmp_path):
+    ranks = told_by(tmp_path, "unfit")["unfit"]
+    assert ranks["w2", 0]["digest"] == ranks["w1", 0]["digest"]
+    assert ranks["w2", 0] == ranks["w2", 1]
+    assert ranks["w2", 0]["optimizer"] == 0
+
+
+@pytest.mark.slow
 def test_ranks_wait_in_finish_for_longer_than_their_process_group_lets_them_be_silent(tmp_path):
     ranks = told_by(tmp_path, "finish")["finish"]
     for name, peer in (("w1", "w2"), ("w2", "w1")):

@@ -7,9 +7,11 @@ buffers if these have changed.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -33,6 +35,9 @@ from dpwa.adapters.ranks.group import (
 )
 from dpwa.connection import DpwaConnection
 from dpwa.errors import ParametersError
+from dpwa.state.target import UnfitStateError
+
+log = logging.getLogger("dpwa.adapters")
 
 R = TypeVar("R")
 
@@ -82,12 +87,24 @@ class Replicas(RankGroup):
         if not optimizers.given:
             return
         part = optimizer_part(optimizers) if self.has_node else None
-        numbers = self.say(part and part.numbers)
-        if numbers is None:  # a state that nodes do not hand on
-            return
-        image = self.hand_out(part.image if part else bytearray())
-        if not self.has_node:
-            load_optimizers(optimizers, image, numbers, keeps_lr=False, is_guarded=False)
+        numbers, problem = self.say(part and part.numbers), "it is not of tensors and plain values"
+        if numbers is not None:
+            image, problem = self.hand_out(part.image if part else bytearray()), ""
+            load = partial(load_optimizers, optimizers, image, numbers)
+            try:
+                if not self.has_node:
+                    load(keeps_lr=False, is_guarded=False, tries=True)
+            except UnfitStateError as error:
+                problem = str(error)
+            problem = next(filter(None, self.each(problem)), "")  # all ranks do alike
+            if not problem and not self.has_node:
+                load(keeps_lr=False, is_guarded=False)
+        if problem and self.has_node:
+            log.warning(
+                "the optimizers' state of rank 0 is of no use to the other ranks: %s; each keeps "
+                "its own [DPWA-W077]",
+                problem,
+            )
 
     # A call
 

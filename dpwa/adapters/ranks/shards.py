@@ -165,11 +165,10 @@ class Step(IntEnum):
 
 @dataclass
 class Shards(RankGroup):
-    """The ranks of a sharded model, seen from one of them."""
+    """The ranks of a sharded model, seen from one of them: a `ShardGroup` of `fetch_targets`."""
 
     net: nn.Module
     copies: int  # how many ranks have the same shards
-    # a `ShardGroup`, see `dpwa.node.fetch_targets`
     # somebody has asked a rank for a copy of the state
     wants_state: bool = field(default=False, init=False)
     may_save: bool = field(default=False, init=False)  # all ranks have time for a checkpoint

@@ -147,9 +147,15 @@ def refused(net, name, rank, config, folder):
     return found
 
 
-def late(net, name, rank, config, folder):
+def unfit(net, name, rank, config, folder):
+    """The state of the optimizer cannot be taken over: no group is like one with NaN."""
+    return late(net, name, rank, config, folder, best_loss=float("nan"))
+
+
+def late(net, name, rank, config, folder, **settings):
     is_late, ready = name == "w2", folder / "ready"
     inner = torch.optim.Adam(net.parameters(), lr=0.01)
+    inner.param_groups[0].update(settings)
     config = {**config, "initial_state": "peers", "fetch_probability": 0.0}
     while is_late and not ready.exists():
         time.sleep(0.05)
@@ -222,7 +228,7 @@ def played(scenario):
 
 
 if __name__ == "__main__":
-    scenarios = (gossip, step, refused, late, schedule_free, finish)
+    scenarios = (gossip, step, refused, late, unfit, schedule_free, finish)
     play(
         {scenario.__name__: played(scenario) for scenario in scenarios},
         timeout_s=SILENCE_S if "finish" in sys.argv else PATIENCE_S,
