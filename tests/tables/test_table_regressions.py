@@ -192,6 +192,7 @@ def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(mon
                 table.add([1.0], [0], sync=True)  # of which it has a copy
             (told,) = [record.getMessage() for record in caplog.records]
             assert "has no memory for shard 0 of table 0" in told
+        table._user.timeout_s = HANGS_AFTER_S  # from here on nothing is to be late
         table.add(np.ones(3), sync=True)
         assert table.get().tolist() == [2, 1, 1]
         assert store.copies.keys() == {(0, 0), (0, 1)}
