@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.members import at_once
 from support.nodes import eventually
+from support.times import HANGS_AFTER_S
 from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors, workers
 
 from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
