@@ -335,10 +335,9 @@ def test_an_optimizer_that_wraps_another_one_is_switched_itself():
     assert wrapper.train_mode
 
 
-def test_who_is_far_behind_at_a_merge_begins_with_what_it_takes_over():
-    """Its iterate of before would undo that, as the mean of few steps gives it much weight."""
-    one, two = net_of(1), net_of(2)
-    optimizer = schedule_free(two)
+@contextmanager
+def far_behind(one, two, optimizer):
+    """The adapters of two modules, of which the second has made two steps while peers made 40."""
     config = config_of(2, initial_state="own")
     with nodes(DpwaPyTorchAdapter(one, "w1", config), DpwaPyTorchAdapter(two, "w2", config)) as (
         first,
@@ -348,6 +347,14 @@ def test_who_is_far_behind_at_a_merge_begins_with_what_it_takes_over():
         for _ in range(40):
             first.step(0.5)
         steps_of(two, [optimizer], 2)
+        yield first, second
+
+
+def test_who_is_far_behind_at_a_merge_begins_with_what_it_takes_over():
+    """Its iterate of before would undo that, as the mean of few steps gives it much weight."""
+    one, two = net_of(1), net_of(2)
+    optimizer = schedule_free(two)
+    with far_behind(one, two, optimizer) as (first, second):
         while not (merge := second.step(0.5)):
             first.step(0.5)
         assert merge.factor == 1.0
@@ -365,15 +372,7 @@ def test_so_does_who_is_interrupted_after_that_merge():
 
     one, two = net_of(1), net_of(2)
     optimizer = schedule_free(two)
-    config = config_of(2, initial_state="own")
-    with nodes(DpwaPyTorchAdapter(one, "w1", config), DpwaPyTorchAdapter(two, "w2", config)) as (
-        first,
-        second,
-    ):
-        eventually(lambda: is_connected(second.connection, "w1"))
-        for _ in range(40):
-            first.step(0.5)
-        steps_of(two, [optimizer], 2)
+    with far_behind(one, two, optimizer) as (first, second):
         second._trainer._control = Interrupted()
 
         def merges():
