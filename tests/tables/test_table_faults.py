@@ -95,12 +95,8 @@ def run(processes, rng, trouble):
             group[victim].arm(*fault)
         for name in group.names:
             group[name].tell("work", ROUNDS, rng.randrange(2**32))
-        waker = threading.Timer(STOPPED_FOR_S, lambda: [wake(group[victim]) for victim in victims])
-        waker.start()
-        answers = {name: group[name].answers() for name in group.names}
-        waker.cancel()
-        for victim in victims:
-            wake(group[victim])
+        with woken(group, victims):
+            answers = {name: group[name].answers() for name in group.names}
         # Only the last answer of all is of both tables.
         ended = {n: len(a[-1].get("acknowledged", ())) == 2 for n, a in answers.items() if a}
         assert all(ended.get(name) for name in group.names if name not in victims)
@@ -135,9 +131,24 @@ def values_of(group):
     return found[0]
 
 
-def wake(process):
-    with contextlib.suppress(ProcessLookupError):
-        process.signal(signal.SIGCONT)
+@contextlib.contextmanager
+def woken(group, victims):
+    """Wake who has stopped, again and again: one may reach its fault point after another woke."""
+    over = threading.Event()
+
+    def wake():
+        while not over.wait(STOPPED_FOR_S):
+            for victim in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    group[victim].signal(signal.SIGCONT)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        waker.join()
 
 
 def check(found, accounts):
