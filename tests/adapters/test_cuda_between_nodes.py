@@ -7,7 +7,7 @@ import torch
 import yaml
 from support.launched import nodes_of, said_by
 from support.nodes import config_of
-from support.processes import PROGRAMS
+from support.processes import PROGRAMS, ended, start
 
 pytestmark = [
     pytest.mark.cuda,
@@ -41,3 +41,19 @@ def test_nodes_train_together_on_a_device_and_go_on_from_a_checkpoint(
             assert node["sent"] == ["cuda", 1.0, 1.0]
             assert (node["device"], node["momenta"]) == ("cuda", ["cuda"])
     assert all(node["begun"] >= 200 for node in told)
+
+
+@pytest.mark.parametrize("kind", ["replicas", "shards"])
+def test_ranks_that_hold_a_model_together_gossip_on_a_device(tmp_path, kind):
+    program = start("cuda_ranks.py", tmp_path, kind)
+    with ended(program):
+        out, errors = program.communicate(timeout=110)
+    assert program.returncode == 0, errors
+    found = [told for *_, told in map(json.loads, out.splitlines())]
+    assert len(found) == 4
+    for told in found:
+        assert (told["merges"] >= 5, told["device"]) == (True, "cuda")
+        # All values are moved alike: a rank that is half merged has others than the other ones.
+        assert told["least"] == pytest.approx(found[0]["least"], abs=1e-5)
+        assert told["largest"] == pytest.approx(told["least"], abs=1e-5)
+    assert len({told["digest"] for told in found}) == 1

@@ -97,12 +97,13 @@ def run(processes, rng, trouble):
             group[name].tell("work", ROUNDS, rng.randrange(2**32))
         with woken(group, victims):
             answers = {name: group[name].answers() for name in group.names}
+            remain = {victim for victim in victims if is_disarmed(group[victim])}
         # Only the last answer of all is of both tables.
         ended = {n: len(a[-1].get("acknowledged", ())) == 2 for n, a in answers.items() if a}
         assert all(ended.get(name) for name in group.names if name not in victims)
         accounts = {n: [Account(a, is_whole=ended.get(n, False))] for n, a in answers.items()}
         for victim in victims:
-            if not (is_disarmed(group[victim]) and ended.get(victim)):
+            if not (victim in remain and ended.get(victim)):
                 group.start(victim)
                 opened(group, replicas, victim)
                 group[victim].tell("work", 5, rng.randrange(2**32))
