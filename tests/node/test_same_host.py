@@ -224,6 +224,8 @@ def own_folder(node):
 
 
 def test_a_peer_with_a_dev_shm_of_its_own_is_merged_from_a_stream(config, own_shm):
+    mapping, path = config
+    path.write_text(json.dumps({**mapping, "timeout_ms": 20_000}))  # a busy machine is no failure
     with (
         told_node("w1", config) as one,
         told_node("w2", config, lambda *command: own_shm("size=10m", *command)) as two,
