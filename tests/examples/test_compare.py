@@ -248,7 +248,7 @@ def test_the_algorithm_of_the_page_works_as_it_stands_there(
         "nodes": nodes,
         "plugins": ["smooth"],
         "algorithm": "smooth",
-        "smooth": {"every": 1, "decay": 0.0},
+        "smooth": {"period": 1, "decay": 0.0},
     }
     nets = [torch.nn.Linear(3, 1, bias=False) for _ in range(2)]
     with torch.no_grad():
