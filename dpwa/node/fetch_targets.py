@@ -172,20 +172,33 @@ class TrainerFetches:
         found = request.found
         if found is None:
             found = request.take(request.deadline.remaining_s() + GRACE_S)
-        if not isinstance(found, PeerMemory):
-            return found
-        peer, snapshot = request.peer, self._pinned(found, request)
-        if snapshot is None:
-            return self._missing(peer, request, may_ask=may_ask)
-        is_known = snapshot.version == request.merged_of(peer)
-        if not is_known:
-            self._peer_table.told_clock(peer, snapshot.progress.clock)
-        why_not = Ended(Outcome.NOTHING_NEW) if is_known else request.objection(snapshot)
-        if why_not is not None:
+        tried = set[str]()
+        while isinstance(found, PeerMemory):
+            peer, snapshot = request.peer, self._pinned(found, request)
+            if snapshot is None:
+                return self._missing(peer, request, may_ask=may_ask)
+            is_known = snapshot.version == request.merged_of(peer)
+            if not is_known:
+                self._peer_table.told_clock(peer, snapshot.progress.clock)
+            why_not = Ended(Outcome.NOTHING_NEW) if is_known else request.objection(snapshot)
+            if why_not is None:
+                return self._mapped(peer, snapshot, request)
             self.let_go()
             self._peer_table.record(peer, why_not.outcome, why_not.detail)
-            return None
-        return self._mapped(peer, snapshot, request)
+            tried.add(peer)
+            request.peer, found = self._another_mapped(request, tried)
+        return found
+
+    def _another_mapped(
+        self, request: FetchRequest, tried: Collection[str]
+    ) -> tuple[str, PeerMemory | None]:
+        """Draw a peer in the place of those whose memory has nothing that may be merged."""
+        if request.only is not None or request.version:
+            return "", None
+        memories = {name: self._peer_table.memory_of(name) for name in self._peer_table.names}
+        barred = {name for name, memory in memories.items() if memory is None}.union(tried)
+        name = self._peer_table.choose(self._rng, barred, request.among)
+        return ("", None) if name is None else (name, memories[name])
 
     def _mapped(self, peer: str, snapshot: Snapshot, request: FetchRequest) -> Arrival:
         nbytes, start, data = snapshot.data.nbytes, 0, snapshot.data
