@@ -59,7 +59,7 @@ def new(
     typer.echo("Then set `security: curve` in the configuration of the run.", err=True)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # a key may begin with "-"
 def add(
     name: Name,
     key: Annotated[
@@ -129,6 +129,8 @@ def list_keys(
     if as_json:
         typer.echo(json.dumps({"keys": str(folder.path), "nodes": rows}))
         return
+    if not rows:
+        typer.echo(f"dpwa: there are no keys in {folder.path}", err=True)
     console = screen.console()
     headings = ("node", "fingerprint", "let in", "secret key")
     cells = [

@@ -17,6 +17,7 @@ import typer
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import JsonOption
 from dpwa.errors import UserError
+from dpwa.report.wording import number
 
 if TYPE_CHECKING:
     from dpwa.config import Config
@@ -342,7 +343,7 @@ def _premises(choices: Choices, layout: Layout) -> Iterator[str]:
     where = (
         "on one host"
         if link is None
-        else f"over {link.bandwidth_mbps:.4g} Mbit/s and {link.latency_ms:.3g} ms"
+        else f"over {number(link.bandwidth_mbps)} Mbit/s and {link.latency_ms:.3g} ms"
     )
     model, step = screen.size(layout.nbytes or 0), _seconds(setting.step_s)
     yield f"{setting.nodes} nodes, a model of {model}, steps of {step}, {where}"
@@ -369,7 +370,7 @@ def _row(name: str, choice: Choice) -> list[str]:
         _seconds(cost.fetch_s),
         _seconds(cost.overlap_s),
         f"{cost.wait_share:.0%}",
-        f"{cost.mbps:.3g}",
+        number(cost.mbps, 3),
         f"{cost.gb_per_hour:.3g}",
         screen.size(cost.memory_bytes),
     ]
@@ -408,13 +409,13 @@ def _answer(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterat
 def _in_short(choice: Choice) -> str:
     cost = choice.cost
     return (
-        f"{screen.size(cost.round_bytes)} a round, {cost.mbps:.3g} Mbit/s, "
+        f"{screen.size(cost.round_bytes)} a round, {number(cost.mbps, 3)} Mbit/s, "
         f"{cost.gb_per_hour:.3g} GB/h, {cost.wait_share:.0%} waiting"
     )
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+    return f"{number(seconds, 3)} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def _shown(value: object) -> str:

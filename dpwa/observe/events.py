@@ -131,7 +131,7 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
         yield event("diverged", text="its loss or parameters are not finite")
     skipped = after.rounds_skipped - before.rounds_skipped
     if skipped > 0:
-        yield event("skipped", text=f"{skipped} snapshots were not published")
+        yield event("skipped", text=f"{skipped} snapshot{'s' * (skipped > 1)} not published")
     known = before.refusals
     for reason, count in after.refusals.items():
         if (more := count - known.get(reason, 0)) > 0:

@@ -89,7 +89,8 @@ class FinishReport:
             text += f", but not well: {self.diverged}"
         elif self.distance_before is not None and self.distance_after is not None:
             distances = f"{self.distance_before:.3g} to {self.distance_after:.3g}"
-            text += f": consensus distance {distances} in {self.rounds} rounds"
+            rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
+            text += f": consensus distance {distances} in {rounds}"
         for names, peers in self._differing_in_words().items():
             text += f"; not averaged, and not the same as of {', '.join(peers)}: {names}"
         text += self._missed_in_words

@@ -555,7 +555,7 @@ def draw_events(figure: Figure, facts: Facts) -> None:
     label(axes, f"{unit} since the start", "", grid="x")
     name_rows(axes, list(run.nodes))
     axes.spines["left"].set_visible(False)
-    legend(figure, handles, 3)
+    legend(figure, handles, 2)  # its labels are long
 
 
 def _alt_of_events(facts: Facts) -> str:

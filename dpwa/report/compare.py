@@ -93,8 +93,8 @@ def compared(label: str, facts: Facts) -> ComparedRun:
         label=label,
         facts=facts,
         loss_by_time=_band(losses.values()),
-        loss_by_steps=_band(by_steps.values(), MOST_NODES),
-        speed=_band(speeds.values(), MOST_NODES),
+        loss_by_steps=_band(by_steps.values()),
+        speed=_band(speeds.values()),
         moved=_moved(facts),
     )
 
@@ -104,14 +104,14 @@ def _first_below(band: Band, loss: float) -> float | None:
     return float(band.at[found[0]]) if len(found) else None
 
 
-def _band(curves: Iterable[Curve], least_share: float = 0.0) -> Band:
-    """Return a band over curves, where at least this share of them is there."""
+def _band(curves: Iterable[Curve]) -> Band:
+    """Return a band over curves, where most of them are there."""
     there = [(at, values) for at, values in curves if len(at)]
     if not there:
         return Band(*[np.empty(0)] * 4)
     grid = np.linspace(min(a[0] for a, _ in there), max(a[-1] for a, _ in there), POINTS)
     rows = np.stack([at_each(grid, at, values) for at, values in there])
-    known = np.isfinite(rows).sum(axis=0) >= max(1.0, least_share * len(rows))
+    known = np.isfinite(rows).sum(axis=0) >= MOST_NODES * len(rows)
     rows, grid = rows[:, known], grid[known]
     return Band(grid, np.nanmean(rows, axis=0), np.nanmin(rows, axis=0), np.nanmax(rows, axis=0))
 

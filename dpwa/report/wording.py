@@ -16,7 +16,7 @@ def number(value: float | None, digits: int = 4) -> str:
         return UNKNOWN
     if math.isinf(value):
         return "infinite"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
 def size(nbytes: float) -> str:

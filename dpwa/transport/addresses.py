@@ -73,7 +73,7 @@ def holder(port: int) -> str:
                 number = link.parts[2]
                 words = Path("/proc", number, "cmdline").read_text(errors="replace").split("\0")
                 what = "" if held[target] else "a connection of "
-                shown = " ".join(words).strip()[:_SHOWN_CHARACTERS]
+                shown = " ".join(" ".join(words).split())[:_SHOWN_CHARACTERS]
                 return f" by {what}process {number} ({shown})"
     return " by a process of another user" if held else ""
 

@@ -19,7 +19,7 @@ import zmq
 
 from dpwa.config.endpoints import ipc_path
 from dpwa.errors import AddressError
-from dpwa.transport.addresses import free_range, holder, is_ipv6, listening
+from dpwa.transport.addresses import holder, is_ipv6, listening
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.keyring import LinkKeys
 from dpwa.types import Frame
@@ -252,11 +252,11 @@ def _set_common(socket: Socket, endpoint: str) -> None:
 def _why_not(endpoint: str, error: OSError | zmq.ZMQError) -> str:
     match error.errno:
         case zmq.EADDRINUSE:
-            host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+            port = int(endpoint.rpartition(":")[2])
             return (
-                f"cannot listen on {endpoint}: the port is already in use{holder(int(port))} "
-                f"(free: {free_range(host.strip('[]'), 1)}; `dpwa launch -n N` finds free ones)"
-                " [DPWA-E051]"
+                f"cannot listen on {endpoint}: the port is already in use{holder(port)}; end that, "
+                "or give the node a port that no other has (`dpwa launch -n N` finds free ones) "
+                "[DPWA-E051]"
             )
         case zmq.EADDRNOTAVAIL | errno.ENODEV:
             return (

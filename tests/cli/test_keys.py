@@ -107,6 +107,7 @@ def test_add_refuses_what_would_be_a_mistake(tmp_path, keys):
     folder = key_folder(keys, "w1", "w2")
     for name, given, message in (
         ("w3", "nonsense", "expected a file, or a public key of 40 characters (got nonsense)"),
+        ("w3", "-z", "or a public key of 40 characters (got -z)"),  # one may begin so
         ("w3", folder.secret_file("w1"), "got a secret key, which is for nobody else"),
         ("w3", folder.public_key("w1"), "expected a key of its own for w3 (it is that of w1)"),
         ("w2", KeyPair.new().public, "never overwritten"),

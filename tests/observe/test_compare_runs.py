@@ -58,6 +58,12 @@ def test_the_area_is_from_the_least_to_the_greatest(tmp_path):
     assert (set(band.low), set(band.mean), set(band.high)) == ({1.0}, {2.5}, {4.0})
 
 
+def test_the_last_of_three_nodes_alone_is_not_their_mean(tmp_path):
+    for name, loss, seconds in (("w1", 1.0, 20), ("w2", 4.0, 20), ("w3", 0.1, 40)):
+        write_log(tmp_path, name, loss=loss, seconds=seconds)
+    assert compared("run", facts_of(read_run(tmp_path), LATER)).lowest == pytest.approx(1.7)
+
+
 def test_the_figures_of_a_run(runs):
     found = figures_of_run(runs[0], 0.5)
     assert (found["nodes"], found["lost"], found["slow"]) == (2, [], [])
