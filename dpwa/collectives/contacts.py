@@ -15,6 +15,7 @@ from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.policy.group_views import Member
+from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello
 from dpwa.wire.messages import Message
@@ -77,16 +78,13 @@ class Contacts(Closeable):
 
     # Peers
 
-    def let_go(self, peer: str) -> None:
-        """Note that this node has given up a connection: the peer is not gone."""
-        with self._lock:
-            if peer in self._contacts:
-                self._contacts[peer].was_up = False
-        self.link_changed(peer, is_up=False)
-
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
+    def link_changed(self, peer: str, state: LinkState) -> None:
+        """Note a connection; a peer is not gone when this node lets go of it while it is up."""
+        is_up = state is LinkState.UP
         with self._lock:
             contact = self._of(peer)
+            if state is LinkState.IDLE and contact.is_up:
+                contact.was_up = False
             contact.is_up = is_up
             contact.was_up |= is_up
             contact.is_met &= is_up

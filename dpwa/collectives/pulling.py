@@ -21,6 +21,7 @@ from dpwa.collectives.views import Key
 from dpwa.data.segments import ByteArray
 from dpwa.lifecycle import Closeable
 from dpwa.node.serving.service import Listener, Reply
+from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.collecting import Pull, PulledPiece
@@ -60,11 +61,8 @@ class PullListener(Listener):
         self._asked: dict[int, tuple[PullRequest, Arrivals]] = {}
         self.received_bytes = 0
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
-        self._contacts.link_changed(peer, is_up=is_up)
-
-    def let_go(self, peer: str) -> None:
-        self._contacts.let_go(peer)
+    def link_changed(self, peer: str, state: LinkState) -> None:
+        self._contacts.link_changed(peer, state)
 
     def receive(self, peer: str, message: PulledPiece, payload: Frame) -> None:
         """Take in a piece; drop what nobody has asked this peer for, or has the wrong size."""

@@ -15,6 +15,7 @@ from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.transport.addresses import is_local
+from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.members import (
@@ -222,21 +223,16 @@ class RosterListener(Listener):
         self._dismissed: frozenset[str] = frozenset()
         self._lock = threading.Lock()
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
+    def link_changed(self, peer: str, state: LinkState) -> None:
         """Suspect whose connection is gone, or does not come about."""
+        is_down = state is LinkState.DOWN
         with self._lock:
-            was_dismissed = not is_up and peer in self._dismissed
+            was_dismissed = is_down and peer in self._dismissed
             self._dismissed -= {peer}
-            self._up = self._up | {peer} if is_up else self._up - {peer}
+            self._up = self._up | {peer} if state is LinkState.UP else self._up - {peer}
         self._member_list.connected_to(self._up)
-        if not is_up and not was_dismissed:
+        if is_down and not was_dismissed:
             self._member_list.lost(peer)
-
-    def let_go(self, peer: str) -> None:
-        """Take note that there is no connection, as there was nothing to say."""
-        with self._lock:
-            self._up -= {peer}
-        self._member_list.connected_to(self._up)
 
     @property
     def connections(self) -> int:

@@ -99,7 +99,7 @@ class Listeners:
         listener.attached(self._zmq_context, self._poller)
         self.tick_at = -math.inf
         for peer in connected:
-            listener.link_changed(peer, is_up=True)
+            listener.link_changed(peer, LinkState.UP)
 
     def detach(self, listener: Listener) -> None:
         if listener not in self._listeners:
@@ -131,13 +131,9 @@ class Listeners:
         for listener in list(self._listeners):
             listener.ready()
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
+    def link_changed(self, peer: str, state: LinkState) -> None:
         for listener in self._listeners:
-            listener.link_changed(peer, is_up=is_up)
-
-    def let_go(self, peer: str) -> None:
-        for listener in self._listeners:
-            listener.let_go(peer)
+            listener.link_changed(peer, state)
 
 
 IDLE_S = 1.0
@@ -321,7 +317,7 @@ class TxThread(NodeThread):
     @soon
     def add_peer(self, name: str, endpoint: str, settings: ChannelSettings) -> None:
         if not self._connections.add(name, endpoint, settings):
-            self._listeners.link_changed(name, is_up=False)
+            self._listeners.link_changed(name, LinkState.DOWN)
 
     @soon
     def remove_peer(self, name: str) -> None:
@@ -336,7 +332,7 @@ class TxThread(NodeThread):
                 self._tell_decision(channel, transaction, commit=commit)
                 self._context.transactions.noted(transaction)
         self._connections.remove(channel, LINGER_MS)
-        self._listeners.link_changed(name, is_up=False)
+        self._listeners.link_changed(name, LinkState.DOWN)
 
     @soon
     def peer_left(self, name: str) -> None:
@@ -406,7 +402,7 @@ class TxThread(NodeThread):
     def _let_go(self, channel: PeerChannel) -> None:
         self._context.peer_table.share(channel.peer, None)
         self._context.peer_table.idle(channel.peer)
-        self._listeners.let_go(channel.peer)
+        self._listeners.link_changed(channel.peer, LinkState.IDLE)
 
     def _renew_links(self) -> None:
         self._looked_at_links = self._context.runtime.now()
@@ -434,7 +430,7 @@ class TxThread(NodeThread):
             if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
         self._fetcher.link_changed(channel, state)
-        self._listeners.link_changed(channel.peer, is_up=state is LinkState.UP)
+        self._listeners.link_changed(channel.peer, state)
         if state is LinkState.DOWN:
             self._connections.lost(channel)
 
