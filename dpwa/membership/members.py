@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from dpwa.clock import Deadline
@@ -85,7 +85,7 @@ class Members(Closeable):
             self._member_list,
             node.config,
             context,
-            PeerKeeper(node, listener.dismiss),
+            PeerKeeper(node),
             service.called_back,
         )
         node.attach(service, listener)
@@ -214,12 +214,11 @@ class Members(Closeable):
 class PeerKeeper:
     """Connects a node to members and lets go of those that are none any more; on one thread.
 
-    It does not keep the node alive; `dismiss` is told whose connection is about to end.
+    It does not keep the node alive.
     """
 
-    def __init__(self, node: Node, dismiss: Callable[[str], None]) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = weakref.ref(node)
-        self._dismiss = dismiss
         self._endpoints: dict[str, str] = {}
         self._members: Iterable[MemberEntry] | None = None  # of the last time
 
@@ -232,7 +231,6 @@ class PeerKeeper:
         for name, endpoint in list(self._endpoints.items()):
             if named.get(name) != endpoint:
                 del self._endpoints[name]
-                self._dismiss(name)
                 with suppress(UnknownNameError, ClosedError):  # somebody else has removed it
                     node.remove_peer(name)
         for name in [name for name in named if name not in self._endpoints]:

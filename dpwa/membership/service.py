@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -220,29 +219,22 @@ class RosterListener(Listener):
         self._member_list = member_list
         self._context = context
         self._up: frozenset[str] = frozenset()
-        self._dismissed: frozenset[str] = frozenset()
-        self._lock = threading.Lock()
 
     def link_changed(self, peer: str, state: LinkState) -> None:
         """Suspect whose connection is gone, or does not come about."""
-        is_down = state is LinkState.DOWN
-        with self._lock:
-            was_dismissed = is_down and peer in self._dismissed
-            self._dismissed -= {peer}
-            self._up = self._up | {peer} if state is LinkState.UP else self._up - {peer}
+        self._up = self._up | {peer} if state is LinkState.UP else self._up - {peer}
         self._member_list.connected_to(self._up)
-        if is_down and not was_dismissed:
+        if state is LinkState.DOWN:
             self._member_list.lost(peer)
+
+    def removed(self, peer: str) -> None:
+        """It is not suspected: the members have let it go."""
+        self.link_changed(peer, LinkState.IDLE)
 
     @property
     def connections(self) -> int:
         """Number of connected peers; from any thread."""
         return len(self._up)
-
-    def dismiss(self, peer: str) -> None:
-        """Take note that this node is about to end its connection to a peer; from any thread."""
-        with self._lock:
-            self._dismissed |= {peer}
 
     def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
         if isinstance(message, ProbeAnswer):

@@ -5,6 +5,7 @@ import time
 
 from support.members import members
 from support.nodes import config_of, eventually, is_connected, status_of
+from support.ports import free_ports
 
 from dpwa import DpwaConnection
 from dpwa.node.serving.service import Listener, Service
@@ -82,6 +83,16 @@ def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts(
         holdup.over.set()
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
         eventually(lambda: status_of(one, "w2")["health"] == "gone")
+
+
+def test_a_peer_that_left_and_is_back_elsewhere_is_not_taken_for_one_that_has_left():
+    with members(config_of(2), [1.0, 2.0]) as (one, two):
+        eventually(lambda: are_connected(one, two))
+        one.node.tx.peer_left("w2")  # it is still connected
+        one.node.remove_peer("w2")
+        one.node.add_peer("w2", "127.0.0.1", free_ports(1)[0])  # it does not listen yet
+        eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
+        assert status_of(one.adapter.connection, "w2")["health"] != "gone"
 
 
 def test_a_peer_that_hangs_does_not_keep_a_node_from_ending(monkeypatch):

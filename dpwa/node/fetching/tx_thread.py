@@ -135,6 +135,10 @@ class Listeners:
         for listener in self._listeners:
             listener.link_changed(peer, state)
 
+    def removed(self, peer: str) -> None:
+        for listener in self._listeners:
+            listener.removed(peer)
+
 
 IDLE_S = 1.0
 RESEND_S = 0.25  # while a peer has not noted a decision
@@ -331,8 +335,9 @@ class TxThread(NodeThread):
             ):  # the last chance to tell it
                 self._tell_decision(channel, transaction, commit=commit)
                 self._context.transactions.noted(transaction)
+        self._farewells.pop(name, None)
         self._connections.remove(channel, LINGER_MS)
-        self._listeners.link_changed(name, LinkState.DOWN)
+        self._listeners.removed(name)
 
     @soon
     def peer_left(self, name: str) -> None:

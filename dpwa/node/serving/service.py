@@ -71,5 +71,9 @@ class Listener:
     def link_changed(self, peer: str, state: LinkState) -> None:
         """The connection to a peer is `UP`, `DOWN`, or `IDLE`: this node has let it go."""
 
+    def removed(self, peer: str) -> None:
+        """It is no peer any more; by default, as if its connection were gone."""
+        self.link_changed(peer, LinkState.DOWN)
+
     def receive(self, peer: str, message: Any, payload: Frame) -> None:
         """Take in an answer."""
