@@ -21,6 +21,7 @@ from dpwa.node.node import Node
 from dpwa.node.report import MembershipReport
 from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import all_resolved
+from dpwa.transport.link import LinkState
 
 log = logging.getLogger("dpwa.members")
 
@@ -73,7 +74,6 @@ class Members(Closeable):
             memory,
             self._remembered,
         )
-        listener = self._listener = RosterListener(self._member_list, context)
         service = RosterService(
             self._member_list,
             node.config.algorithm,
@@ -88,7 +88,7 @@ class Members(Closeable):
             PeerKeeper(node),
             service.called_back,
         )
-        node.attach(service, listener)
+        node.attach(service, RosterListener(self._member_list, context))
         node.describe("membership", self.report)
         finalize(node, self.close)
         node.tx.attach(self._asking)
@@ -146,7 +146,7 @@ class Members(Closeable):
 
     def _say_goodbye(self) -> None:
         peers = self._member_list.peers
-        if peers and not self._listener.connections and not self._asking.is_current_thread:
+        if peers and not self._is_connected and not self._asking.is_current_thread:
             self._connect()
         for entry in peers:
             roster = self._member_list.roster(entry.name, asks=False)
@@ -157,8 +157,12 @@ class Members(Closeable):
         self._tx.connect()
         deadline = Deadline(self._clock, GOODBYE_S)
         with self._changed:
-            while not self._listener.connections and not deadline.expired():
+            while not self._is_connected and not deadline.expired():
                 self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
+
+    @property
+    def _is_connected(self) -> bool:
+        return any(self._tx.state_of(e.name) is LinkState.UP for e in self._member_list.peers)
 
     def _await_outcome(self) -> None:
         """Wait for the first node that lets this one in, as long as that makes sense."""

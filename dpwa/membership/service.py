@@ -218,23 +218,14 @@ class RosterListener(Listener):
     def __init__(self, member_list: MemberList, context: MembershipContext) -> None:
         self._member_list = member_list
         self._context = context
-        self._up: frozenset[str] = frozenset()
 
     def link_changed(self, peer: str, state: LinkState) -> None:
         """Suspect whose connection is gone, or does not come about."""
-        self._up = self._up | {peer} if state is LinkState.UP else self._up - {peer}
-        self._member_list.connected_to(self._up)
         if state is LinkState.DOWN:
             self._member_list.lost(peer)
 
     def removed(self, peer: str) -> None:
         """It is not suspected: the members have let it go."""
-        self.link_changed(peer, LinkState.IDLE)
-
-    @property
-    def connections(self) -> int:
-        """Number of connected peers; from any thread."""
-        return len(self._up)
 
     def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
         if isinstance(message, ProbeAnswer):
