@@ -385,7 +385,7 @@ class TxThread(NodeThread):
                 continue
             del self._farewells[name]
             if state is LinkState.UP:
-                self._context.peer_table.connected(name)
+                self._context.peer_table.returned(name)
 
     def _deliver_decisions(self) -> None:
         for transaction, peer, commit in self._context.transactions.decisions_due():
@@ -405,8 +405,7 @@ class TxThread(NodeThread):
         return owes or bool(channel.unsent) or self._fetcher.is_asking(channel)
 
     def _let_go(self, channel: PeerChannel) -> None:
-        self._context.peer_table.share(channel.peer, None)
-        self._context.peer_table.idle(channel.peer)
+        self._context.peer_table.link_changed(channel.peer, LinkState.IDLE)
         self._listeners.link_changed(channel.peer, LinkState.IDLE)
 
     def _renew_links(self) -> None:
@@ -416,21 +415,18 @@ class TxThread(NodeThread):
             self._entered(channel, LinkState.DOWN)
 
     def _follow(self, channel: PeerChannel) -> None:
-        entered = channel.follow()
-        self._context.peer_table.trouble(channel.peer, channel.problem)
-        for state in entered:
+        for state in channel.follow():
             if channel.link is not None:  # else it was let go as it is down
                 self._entered(channel, state)
+        self._context.peer_table.link_changed(channel.peer, channel.state, channel.problem)
 
     def _entered(self, channel: PeerChannel, state: LinkState) -> None:
+        problem = "" if state is LinkState.UP else channel.problem
+        self._context.peer_table.link_changed(channel.peer, state, problem)
         if state is LinkState.UP:
-            self._context.peer_table.connected(channel.peer)
             channel.send_unsent()
         elif state is LinkState.DOWN:
             channel.unsent.clear()
-            self._context.peer_table.share(channel.peer, None)
-            # Not when it is back: what the next process says may come before that is seen.
-            self._context.peer_table.merged.trains(channel.peer)
             has_left = self._farewells.pop(channel.peer, None) is not None
             if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
