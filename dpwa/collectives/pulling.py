@@ -26,7 +26,7 @@ from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.collecting import Pull, PulledPiece
 
-POLL_S = 0.02  # at least so often whoever waits for pieces looks for events
+LOOK_EVERY_S = 0.02  # at least so often whoever waits for something looks whether it has come
 PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 BROUGHT, REDUCED = 0, 1  # areas that can be pulled
 
@@ -126,7 +126,7 @@ class Puller(Closeable):
         while self._missing:
             look()
             try:
-                request, data = self._arrivals.get(timeout=POLL_S)
+                request, data = self._arrivals.get(timeout=LOOK_EVERY_S)
             except Empty:
                 continue
             self._missing -= 1

@@ -44,7 +44,7 @@ ASK_EVERY_S = 0.5
 TELL_EVERY_S = 0.1
 TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
-JOIN_TIMEOUT_S = 6.0  # with the call back
+JOIN_TIMEOUT_S = 2 * CALL_TIMEOUT_S  # with the call back
 TO_JOIN, TRIAL = "to join", "trial"  # what a question is for; trials ask the dead to join, too
 MOST_TRIALS = MOST_CALLS // 2  # at once: others are to be called meanwhile
 

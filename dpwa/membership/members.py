@@ -16,23 +16,23 @@ from dpwa.membership.context import LookUp, MembershipContext
 from dpwa.membership.joining import Wait
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.remembered import remembered_by
-from dpwa.membership.service import RosterListener, RosterService
+from dpwa.membership.service import FOUND_OUT_WITHIN_S, RosterListener, RosterService
 from dpwa.node.node import Node
 from dpwa.node.report import MembershipReport
-from dpwa.policy.members.states import MemberEntry
+from dpwa.policy.members.states import MemberEntry, Times
 from dpwa.transport.addresses import all_resolved
 from dpwa.transport.link import LinkState
 
 log = logging.getLogger("dpwa.members")
 
 FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
-DECISION_S = 12.0  # the same, if somebody has said that it is to ask again
+DECISION_S = FOUND_OUT_WITHIN_S + 2.0  # the same, if somebody has said that it is to ask again
 REMEMBERED_S = 10.0  # for members from an earlier life to answer, before a node begins a cluster
 STOP_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 0.05
 LOOK_AGAIN_S = 0.2
 GOODBYE_S = 1.0
-FOUND_S = 3.0  # in which whoever remembers this node has tried its address, see `Times`
+FOUND_S = Times().retry_few_s + 0.5  # then whoever remembers this node has tried its address
 
 
 class Members(Closeable):

@@ -20,9 +20,10 @@ from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
+from dpwa.policy.transactions import RESEND_S
 from dpwa.transport.keyring import Keyring
-from dpwa.transport.link import LinkState, PeerLink
-from dpwa.transport.sockets import Context
+from dpwa.transport.link import RENEWAL_S, LinkState, PeerLink
+from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS, Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import GoAway, Goodbye, Message, NewsMessage, Refused, decode
@@ -141,9 +142,7 @@ class Listeners:
 
 
 IDLE_S = 1.0
-RESEND_S = 0.25  # while a peer has not noted a decision
-RENEWAL_S = 1.0  # from a link that was refused to the next attempt
-GONE_AFTER_S = 5.0  # after which the connection of a peer that has ended is gone, by its heartbeat
+GONE_AFTER_S = HEARTBEAT_TIMEOUT_MS / 1000  # then the connection of a peer that has ended is gone
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
