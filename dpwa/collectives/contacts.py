@@ -7,7 +7,7 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from dpwa.data.boards import BOARD_BYTES, BoardReader, BoardWriter
 from dpwa.data.peer_memory import NotMappedError, PeerFiles
@@ -15,6 +15,7 @@ from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.policy.group_views import Member
+from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello
 from dpwa.wire.messages import Message
@@ -29,10 +30,9 @@ Tell = Callable[[str, Message], None]
 
 @dataclass
 class _Contact:
+    lives: deque[bytes]  # the last is the present one; b"" until it introduces itself
     is_up: bool = False
     was_up: bool = False  # in its present life
-    incarnation: bytes = b""  # empty: it has not introduced itself yet
-    former: deque[bytes] = field(default_factory=lambda: deque(maxlen=REMEMBERED_LIVES))  # over
     folder: str = ""
     files: PeerFiles | None = None
     reads_us: bool | None = None  # whether it has mapped this node's memory, if it has tried
@@ -45,7 +45,7 @@ class _Contact:
         return self.files is not None if self.folder else None
 
 
-_NOBODY = _Contact()
+_NOBODY = _Contact(deque([b""]))
 
 
 class Contacts(Closeable):
@@ -77,16 +77,13 @@ class Contacts(Closeable):
 
     # Peers
 
-    def let_go(self, peer: str) -> None:
-        """Note that this node has given up a connection: the peer is not gone."""
-        with self._lock:
-            if peer in self._contacts:
-                self._contacts[peer].was_up = False
-        self.link_changed(peer, is_up=False)
-
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
+    def link_changed(self, peer: str, state: LinkState) -> None:
+        """Note a connection; a peer is not gone when this node lets go of it while it is up."""
+        is_up = state is LinkState.UP
         with self._lock:
             contact = self._of(peer)
+            if state is LinkState.IDLE and contact.is_up:
+                contact.was_up = False
             contact.is_up = is_up
             contact.was_up |= is_up
             contact.is_met &= is_up
@@ -106,14 +103,14 @@ class Contacts(Closeable):
         with self._lock:
             contact = self._of(hello.name)
             was_mapped = contact.is_mapped
-            is_new = contact.incarnation != hello.incarnation
+            is_new = contact.lives[-1] != hello.incarnation
             if is_new and contact.is_met and contact.is_up:
                 contact.successor = hello  # anybody may say it, but not break the connection
                 return
             contact.is_met = True
             if is_new:
-                contact.former.append(contact.incarnation)
-                contact.incarnation, contact.was_up = hello.incarnation, contact.is_up
+                contact.lives.append(hello.incarnation)
+                contact.was_up = contact.is_up
                 self._unmap(contact)
             if hello.folder != contact.folder:
                 self._map(contact, hello)
@@ -134,7 +131,7 @@ class Contacts(Closeable):
     def incarnation(self, peer: str) -> bytes:
         """Return which life of a peer has introduced itself last; empty if none has."""
         with self._lock:
-            return self._seen(peer).incarnation
+            return self._seen(peer).lives[-1]
 
     def is_up(self, peer: str) -> bool:
         with self._lock:
@@ -149,9 +146,9 @@ class Contacts(Closeable):
             if peer not in self._contacts:
                 return incarnation in self._departed.get(peer, ())
             contact = self._contacts[peer]
-            if incarnation not in (b"", contact.incarnation):
-                return incarnation in contact.former
-            return contact.incarnation != b"" and contact.was_up and not contact.is_up
+            if incarnation not in (b"", contact.lives[-1]):
+                return incarnation in contact.lives
+            return contact.lives[-1] != b"" and contact.was_up and not contact.is_up
 
     def reads_us(self, peer: str) -> bool:
         """Tell whether a peer reads this node's boards, so that it needs no posts."""
@@ -208,7 +205,7 @@ class Contacts(Closeable):
             memory = None if contact.files is None else contact.files.map(_board_name(tag))
             if memory is None or memory.nbytes < BOARD_BYTES:
                 return None
-            return contact.incarnation, BoardReader(memory)
+            return contact.lives[-1], BoardReader(memory)
 
     def image_of(self, peer: str, number: int) -> ByteArray | None:
         """Map a peer's memory for a value; `None` if that cannot be."""
@@ -227,10 +224,8 @@ class Contacts(Closeable):
 
     def _of(self, peer: str) -> _Contact:
         if peer not in self._contacts:
-            contact = self._contacts[peer] = _Contact()
-            for life in self._departed.pop(peer, ()):
-                contact.former.append(contact.incarnation)
-                contact.incarnation = life
+            lives = self._departed.pop(peer, None) or deque([b""], REMEMBERED_LIVES)
+            self._contacts[peer] = _Contact(lives)
         return self._contacts[peer]
 
     def _seen(self, peer: str) -> _Contact:
@@ -239,7 +234,7 @@ class Contacts(Closeable):
     def _forget(self, peer: str, contact: _Contact) -> None:
         self._unmap(contact)
         del self._contacts[peer]
-        self._departed[peer] = deque([*contact.former, contact.incarnation], REMEMBERED_LIVES)
+        self._departed[peer] = contact.lives
         if len(self._departed) > REMEMBERED_DEPARTED:
             self._departed.popitem(last=False)
 

@@ -21,11 +21,12 @@ from dpwa.collectives.views import Key
 from dpwa.data.segments import ByteArray
 from dpwa.lifecycle import Closeable
 from dpwa.node.serving.service import Listener, Reply
+from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.collecting import Pull, PulledPiece
 
-POLL_S = 0.02  # at least so often whoever waits for pieces looks for events
+LOOK_EVERY_S = 0.02  # at least so often whoever waits for something looks whether it has come
 PIECES_UNDER_WAY = 4  # from each peer: keeps the wire full
 BROUGHT, REDUCED = 0, 1  # areas that can be pulled
 
@@ -60,11 +61,8 @@ class PullListener(Listener):
         self._asked: dict[int, tuple[PullRequest, Arrivals]] = {}
         self.received_bytes = 0
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
-        self._contacts.link_changed(peer, is_up=is_up)
-
-    def let_go(self, peer: str) -> None:
-        self._contacts.let_go(peer)
+    def link_changed(self, peer: str, state: LinkState) -> None:
+        self._contacts.link_changed(peer, state)
 
     def receive(self, peer: str, message: PulledPiece, payload: Frame) -> None:
         """Take in a piece; drop what nobody has asked this peer for, or has the wrong size."""
@@ -128,7 +126,7 @@ class Puller(Closeable):
         while self._missing:
             look()
             try:
-                request, data = self._arrivals.get(timeout=POLL_S)
+                request, data = self._arrivals.get(timeout=LOOK_EVERY_S)
             except Empty:
                 continue
             self._missing -= 1

@@ -19,7 +19,7 @@ from dpwa.collectives.entries import (
 )
 from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Operation
-from dpwa.collectives.pulling import PullListener, PullSource
+from dpwa.collectives.pulling import LOOK_EVERY_S, PullListener, PullSource
 from dpwa.collectives.views import ENTERED, READY
 from dpwa.collectives.workspace import CollectiveWait, DecidedError, Workspace
 from dpwa.errors import (
@@ -36,7 +36,6 @@ from dpwa.runtime import CallLock, Runtime
 
 ASK_EVERY_S = 0.2
 MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may take seconds
-LOOK_EVERY_S = 0.02
 
 
 class _EvictedError(Exception):

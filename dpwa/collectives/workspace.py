@@ -11,7 +11,7 @@ import numpy as np
 from dpwa.clock import Clock, Deadline
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.collectives.pulling import Puller, PullListener, PullSource
+from dpwa.collectives.pulling import LOOK_EVERY_S, Puller, PullListener, PullSource
 from dpwa.data.segments import ByteArray, SharedSegment
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable, uninterrupted
@@ -23,7 +23,6 @@ T = TypeVar("T")
 SPIN_S = 150e-6  # while peers on this host are probably about to answer
 SHORTEST_SLEEP_S = 50e-6
 LONGEST_SLEEP_S = 5e-3
-LOOK_EVERY_S = 0.02
 
 
 class DecidedError(Exception):

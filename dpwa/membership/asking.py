@@ -24,6 +24,7 @@ from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.runtime import Background
 from dpwa.transport.addresses import is_name
 from dpwa.transport.calls import MOST_CALLS, Calls, Question
+from dpwa.transport.link import LinkState
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame
 from dpwa.wire.members import (
@@ -43,7 +44,7 @@ ASK_EVERY_S = 0.5
 TELL_EVERY_S = 0.1
 TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
-JOIN_TIMEOUT_S = 6.0  # with the call back
+JOIN_TIMEOUT_S = 2 * CALL_TIMEOUT_S  # with the call back
 TO_JOIN, TRIAL = "to join", "trial"  # what a question is for; trials ask the dead to join, too
 MOST_TRIALS = MOST_CALLS // 2  # at once: others are to be called meanwhile
 
@@ -178,7 +179,9 @@ class Asking(Listener):
         now = self._clock.now()
         if now - self._told_at < TELL_EVERY_S:
             return
-        self._told_at = now
+        self._told_at, state_of = now, self._tx.state_of
+        names = [entry.name for entry in self._member_list.peers]
+        self._member_list.connected_to({n for n in names if state_of(n) is LinkState.UP})
         for name in sorted(self._member_list.to_tell(TOLD_AT_ONCE)):
             self._tell(name)
 

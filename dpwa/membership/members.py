@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 from dpwa.clock import Deadline
@@ -16,22 +16,23 @@ from dpwa.membership.context import LookUp, MembershipContext
 from dpwa.membership.joining import Wait
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.remembered import remembered_by
-from dpwa.membership.service import RosterListener, RosterService
+from dpwa.membership.service import FOUND_OUT_WITHIN_S, RosterListener, RosterService
 from dpwa.node.node import Node
 from dpwa.node.report import MembershipReport
-from dpwa.policy.members.states import MemberEntry
+from dpwa.policy.members.states import MemberEntry, Times
 from dpwa.transport.addresses import all_resolved
+from dpwa.transport.link import LinkState
 
 log = logging.getLogger("dpwa.members")
 
 FIRST_ANSWER_S = 3.0  # for the constructor to wait for somebody who lets this node in
-DECISION_S = 12.0  # the same, if somebody has said that it is to ask again
+DECISION_S = FOUND_OUT_WITHIN_S + 2.0  # the same, if somebody has said that it is to ask again
 REMEMBERED_S = 10.0  # for members from an earlier life to answer, before a node begins a cluster
 STOP_TIMEOUT_S = 2.0
 LOOK_EVERY_S = 0.05
 LOOK_AGAIN_S = 0.2
 GOODBYE_S = 1.0
-FOUND_S = 3.0  # in which whoever remembers this node has tried its address, see `Times`
+FOUND_S = Times().retry_few_s + 0.5  # then whoever remembers this node has tried its address
 
 
 class Members(Closeable):
@@ -73,7 +74,6 @@ class Members(Closeable):
             memory,
             self._remembered,
         )
-        listener = self._listener = RosterListener(self._member_list, context)
         service = RosterService(
             self._member_list,
             node.config.algorithm,
@@ -85,10 +85,10 @@ class Members(Closeable):
             self._member_list,
             node.config,
             context,
-            PeerKeeper(node, listener.dismiss),
+            PeerKeeper(node),
             service.called_back,
         )
-        node.attach(service, listener)
+        node.attach(service, RosterListener(self._member_list, context))
         node.describe("membership", self.report)
         finalize(node, self.close)
         node.tx.attach(self._asking)
@@ -146,7 +146,7 @@ class Members(Closeable):
 
     def _say_goodbye(self) -> None:
         peers = self._member_list.peers
-        if peers and not self._listener.connections and not self._asking.is_current_thread:
+        if peers and not self._is_connected and not self._asking.is_current_thread:
             self._connect()
         for entry in peers:
             roster = self._member_list.roster(entry.name, asks=False)
@@ -157,8 +157,12 @@ class Members(Closeable):
         self._tx.connect()
         deadline = Deadline(self._clock, GOODBYE_S)
         with self._changed:
-            while not self._listener.connections and not deadline.expired():
+            while not self._is_connected and not deadline.expired():
                 self._changed.wait(min(LOOK_EVERY_S, deadline.remaining_s()))
+
+    @property
+    def _is_connected(self) -> bool:
+        return any(self._tx.state_of(e.name) is LinkState.UP for e in self._member_list.peers)
 
     def _await_outcome(self) -> None:
         """Wait for the first node that lets this one in, as long as that makes sense."""
@@ -214,12 +218,11 @@ class Members(Closeable):
 class PeerKeeper:
     """Connects a node to members and lets go of those that are none any more; on one thread.
 
-    It does not keep the node alive; `dismiss` is told whose connection is about to end.
+    It does not keep the node alive.
     """
 
-    def __init__(self, node: Node, dismiss: Callable[[str], None]) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = weakref.ref(node)
-        self._dismiss = dismiss
         self._endpoints: dict[str, str] = {}
         self._members: Iterable[MemberEntry] | None = None  # of the last time
 
@@ -232,7 +235,6 @@ class PeerKeeper:
         for name, endpoint in list(self._endpoints.items()):
             if named.get(name) != endpoint:
                 del self._endpoints[name]
-                self._dismiss(name)
                 with suppress(UnknownNameError, ClosedError):  # somebody else has removed it
                     node.remove_peer(name)
         for name in [name for name in named if name not in self._endpoints]:

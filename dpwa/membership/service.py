@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.transport.addresses import is_local
+from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.members import (
@@ -218,35 +218,14 @@ class RosterListener(Listener):
     def __init__(self, member_list: MemberList, context: MembershipContext) -> None:
         self._member_list = member_list
         self._context = context
-        self._up: frozenset[str] = frozenset()
-        self._dismissed: frozenset[str] = frozenset()
-        self._lock = threading.Lock()
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
+    def link_changed(self, peer: str, state: LinkState) -> None:
         """Suspect whose connection is gone, or does not come about."""
-        with self._lock:
-            was_dismissed = not is_up and peer in self._dismissed
-            self._dismissed -= {peer}
-            self._up = self._up | {peer} if is_up else self._up - {peer}
-        self._member_list.connected_to(self._up)
-        if not is_up and not was_dismissed:
+        if state is LinkState.DOWN:
             self._member_list.lost(peer)
 
-    def let_go(self, peer: str) -> None:
-        """Take note that there is no connection, as there was nothing to say."""
-        with self._lock:
-            self._up -= {peer}
-        self._member_list.connected_to(self._up)
-
-    @property
-    def connections(self) -> int:
-        """Number of connected peers; from any thread."""
-        return len(self._up)
-
-    def dismiss(self, peer: str) -> None:
-        """Take note that this node is about to end its connection to a peer; from any thread."""
-        with self._lock:
-            self._dismissed |= {peer}
+    def removed(self, peer: str) -> None:
+        """It is not suspected: the members have let it go."""
 
     def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
         if isinstance(message, ProbeAnswer):

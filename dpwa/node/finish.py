@@ -152,9 +152,9 @@ class FinishListener(Listener):
         self._endings = endings
         self._tell = tell
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
+    def link_changed(self, peer: str, state: LinkState) -> None:
         """Tell a peer that is met, or met again."""
-        if is_up and self._endings.own.is_finishing:
+        if state is LinkState.UP and self._endings.own.is_finishing:
             self._tell(peer, self._endings.message())
 
     def receive(self, peer: str, message: Finishing | Status, payload: Frame) -> None:

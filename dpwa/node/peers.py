@@ -29,6 +29,7 @@ from dpwa.policy.health import (
     may_be_fit,
 )
 from dpwa.policy.link_estimates import LinkEstimate, shares
+from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.peers")
@@ -48,7 +49,7 @@ class PeerRecord:
     judged: float = -math.inf  # when a fetch last showed its health
     heard: float | None = None  # when anything last came of asking it; `None`: never
     spoke: float | None = None  # when it has last asked, which shows no way to it
-    is_connected: bool = False
+    link_state: LinkState = LinkState.CONNECTING  # only until it was up or down once
     memory: PeerMemory | None = None
     times: FetchTimes = field(default_factory=FetchTimes)
     link: LinkEstimate = field(default_factory=LinkEstimate)
@@ -59,7 +60,6 @@ class PeerRecord:
     silent_told: float = -math.inf  # when it was last said to be slow
     is_warned_of: bool = False  # until it is well again
     is_absent: bool = False  # as far as was seen when it was looked for
-    was_let_go: bool = False  # the last connection, by this node
     was_asked_to_go: bool = False  # by the peer, which has too many connections
     clock: float = 0.0  # of its training, as it has told itself
     clock_told: float = -math.inf
@@ -78,7 +78,7 @@ class PeerRecord:
     @property
     def is_near(self) -> bool:
         """Whether there is a connection, which may stay."""
-        return self.is_connected and not self.was_asked_to_go
+        return self.link_state is LinkState.UP and not self.was_asked_to_go
 
     @property
     def expected_s(self) -> float | None:
@@ -208,7 +208,7 @@ class PeerTable:
         drawable ones could be.
         """
         drawn = {name: peer for name, peer in self._peers.items() if name not in barred}
-        connected = sum(peer.is_connected for peer in self._peers.values())
+        connected = sum(peer.link_state is LinkState.UP for peer in self._peers.values())
         if len(drawn) <= self.most_connected or connected < NEARLY_ALL * self.most_connected:
             return set()
         return {n for n, peer in drawn.items() if not peer.is_near or self._flow.rests(n, now)}
@@ -285,7 +285,7 @@ class PeerTable:
         log.log(level, "%s: peer %s %s%s%s", self._own_name, name, words, because, code)
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
-        """Note the shared memory of a connected peer, or that there is none any more."""
+        """Note the shared memory of a connected peer, or that it is not to be read any more."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None:
@@ -427,19 +427,41 @@ class PeerTable:
                 self._flow = self._flow.connected(name).added(name)
                 peer.is_absent = False
 
-    def connected(self, name: str) -> None:
-        """Note that a connection to a peer was made: one that had ended may be back."""
+    def link_changed(self, name: str, state: LinkState, problem: str = "") -> bool:
+        """Note a connection, and why there is none; return whether that is another reason."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is None:
-                return
-            if not peer.was_let_go:  # else it is the process of before
-                self._flow = self._flow.connected(name)
-                self.merged.begins_anew(name)
-                peer.begins_anew()
-            peer.was_let_go = peer.is_absent = peer.was_asked_to_go = False
-            peer.is_connected, peer.heard = True, self._clock.now()
-            if peer.health is Health.GONE:
+                return False
+            before = peer.link_state
+            if state is LinkState.IDLE and before is not LinkState.UP:
+                return False  # what was let go was no connection
+            is_new, peer.problem = problem != peer.problem, problem
+            if state is LinkState.CONNECTING:  # on a new link: the old one is no more
+                state = LinkState.DOWN if before is LinkState.UP else before
+            if state is before:
+                return is_new
+            peer.link_state, peer.memory = state, None
+            if state is LinkState.UP:
+                if before is not LinkState.IDLE:  # else it is the process of before
+                    self._flow = self._flow.connected(name)
+                    self.merged.begins_anew(name)
+                    peer.begins_anew()
+                peer.is_absent = peer.was_asked_to_go = False
+                self.returned(name)
+            elif state is LinkState.DOWN:
+                # Not when it is back: what the next process says may come before that is seen.
+                self.merged.trains(name)
+            is_silent = state is LinkState.DOWN and peer.health is Health.SILENT
+            if LinkState.UP in (before, state) and not is_silent:  # until now it was alive
+                peer.heard = self._clock.now()
+            return is_new
+
+    def returned(self, name: str) -> None:
+        """Count again on a peer that had said goodbye: it is back, or others have said it."""
+        with self._lock:
+            peer = self._peers.get(name)
+            if peer is not None and peer.health is Health.GONE:
                 peer.health = Health.UNKNOWN
 
     def asked_to_go(self, name: str) -> None:
@@ -447,26 +469,6 @@ class PeerTable:
             peer = self._peers.get(name)
             if peer is not None:
                 peer.was_asked_to_go = True
-
-    def idle(self, name: str) -> None:
-        with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None and peer.is_connected:
-                peer.is_connected, peer.heard = False, self._clock.now()
-                peer.was_let_go = True
-
-    def trouble(self, name: str, problem: str) -> None:
-        """Note why a peer is not connected; empty if nothing is wrong."""
-        with self._lock:
-            peer = self._peers.get(name)
-            if peer is None:
-                return
-            peer.problem = problem
-            peer.was_let_go &= not problem
-            if problem and peer.is_connected:
-                peer.is_connected = False
-                if peer.health is not Health.SILENT:  # until now the connection was alive
-                    peer.heard = self._clock.now()
 
     def fetch_report(self) -> JsonObject:
         """Return how many answers and streams were timed, and what they took."""

@@ -25,7 +25,7 @@ from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_view import Followed, HistoryAnswer, RunView, read_answer
 from dpwa.runtime import SYSTEM
 from dpwa.transport.keyring import Keyring
-from dpwa.transport.link import LinkState, PeerLink
+from dpwa.transport.link import RENEWAL_S, LinkState, PeerLink
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame
 from dpwa.wire.messages import GoAway, decode
@@ -39,7 +39,6 @@ MOST_NODES = 512
 MOST_EVENTS = 2000
 MOST_SEEN = 20_000  # events that were taken in, so that each is shown once
 MOST_ASKED = 1_000  # questions about others that are not answered yet
-RENEW_S = 1.0  # from one link to the next, to a node whose link is spent
 TURN_S = 0.1  # links are looked at so often; to poll hundreds of sockets would cost more
 FIRST_TURN_S = 0.02  # likewise, until all have answered
 FIRST_TURNS = 250  # that are so quick, at most
@@ -191,7 +190,7 @@ class Watch(Closeable):
         now = self._clock.now()
         if node.link is not None and not node.link.is_useless:
             return
-        if now - node.linked_at < RENEW_S:
+        if now - node.linked_at < RENEWAL_S:
             return
         node.linked_at, node.waits = now, False
         if node.link is not None:

@@ -58,6 +58,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+REMEMBER_S = 60.0  # how a transaction has ended
+RESEND_S = 0.25  # its decision, while the peer has not noted it
 MOST_REMEMBERED = 1024
 MOST_OPEN = 1024
 MOST_COPIES = 4

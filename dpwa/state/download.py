@@ -31,7 +31,6 @@ class _DonorQueue:
     moved: float  # when something came last, or was first asked for
     asked: dict[int, float] = field(default_factory=dict)  # pieces under way, and since when
     corrupt: set[int] = field(default_factory=set)  # pieces that it did not bring well
-    brought: int = 0
 
 
 class Download:

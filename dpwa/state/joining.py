@@ -23,6 +23,7 @@ from dpwa.state.download import ASK_EVERY_S, SILENT_S, Candidates, Download
 from dpwa.state.image import ImageLayout
 from dpwa.state.service import FRESH_S
 from dpwa.transport.link import LinkState
+from dpwa.transport.sockets import CONNECT_TIMEOUT_MS
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import Message, unpack_layout
@@ -84,7 +85,7 @@ class Inbox(Listener):
 
 
 GRACE_S = 0.3  # for peers that refuse connections: nodes of a run never start at the same moment
-CONNECT_S = 3.0  # for peers that neither refuse nor accept them
+CONNECT_S = CONNECT_TIMEOUT_MS / 1000  # for peers that neither refuse nor accept them
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from dpwa.tables.rows import as_values
 from dpwa.tables.specs import TableSpec, make_spec
 from dpwa.tables.table import ArrayTable, KeyValueTable
 from dpwa.tables.user import User
+from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.tables import (
@@ -276,7 +277,7 @@ class TableListener(Listener):
         self._pending = pending
         self._engine = engine
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:  # noqa: ARG002
+    def link_changed(self, peer: str, state: LinkState) -> None:  # noqa: ARG002
         self._engine.link_changed(peer)
 
     def receive(

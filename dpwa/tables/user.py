@@ -13,6 +13,7 @@ import numpy as np
 from dpwa.clock import Deadline
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.runner import Runner
+from dpwa.collectives.workspace import SHORTEST_SLEEP_S
 from dpwa.data.segments import ByteArray
 from dpwa.errors import (
     ClosedError,
@@ -37,7 +38,6 @@ MAX_WAITING_BYTES = 64 * 1024**2  # of additions that were not acknowledged
 LOOK_EVERY_S = 0.05
 ASK_AGAIN_S = 1.0
 READ_FOR_S = 0.02  # while additions come in between; then the primary is asked
-SHORTEST_SLEEP_S = 50e-6
 STOP_TIMEOUT_S = 5.0
 LISTED = 3  # shards in an error
 

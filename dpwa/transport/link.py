@@ -32,6 +32,8 @@ from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import Message, encode
 
+RENEWAL_S = 1.0  # from a link that is useless to the next one
+
 
 class LinkState(Enum):
     IDLE = "idle"  # there is none, as there was nothing to say

@@ -66,7 +66,7 @@ BUFFER = operator.attrgetter("buffer")
 
 HEARTBEAT_MS = 1_000
 HEARTBEAT_TIMEOUT_MS = 5_000  # a peer silent for so long is disconnected, and its buffers are freed
-STALLED_MS = 5_000  # likewise for one that takes nothing off the wire; heartbeats do not notice
+STALLED_MS = HEARTBEAT_TIMEOUT_MS  # likewise if it takes nothing off the wire: heartbeats go on
 CONNECT_TIMEOUT_MS = 3_000
 HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50

@@ -21,6 +21,7 @@ from dpwa.node.peers import PeerTable
 from dpwa.node.report import read_report
 from dpwa.observe.figures import MEMORY_PARTS
 from dpwa.policy.health import Outcome
+from dpwa.transport.link import LinkState
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import NotReady, Status, encode, pack
 
@@ -215,16 +216,17 @@ def test_when_a_peer_was_last_heard_of():
 
     peer_table.record("w2", Outcome.UNREACHABLE)
     assert heard_s() is None
-    peer_table.connected("w2")
+    peer_table.link_changed("w2", LinkState.UP)
     clock.advance(4.0)
     peer_table.record("w2", Outcome.TIMED_OUT)
     assert heard_s() == 4.0
     peer_table.record("w2", Outcome.FETCHED)
     clock.advance(3.0)
     assert heard_s() == 3.0
-    peer_table.trouble("w2", "the connection was lost")  # it was there until now
+    # it was there until now
+    peer_table.link_changed("w2", LinkState.DOWN, "the connection was lost")
     clock.advance(2.0)
-    peer_table.trouble("w2", "nothing answers")
+    peer_table.link_changed("w2", LinkState.DOWN, "nothing answers")
     assert heard_s() == 2.0
 
 

@@ -15,6 +15,7 @@ from dpwa.collectives.views import ENTERED, READY
 from dpwa.data.payload import Payload
 from dpwa.errors import CollectiveError, LeftBehindError, PeerLost
 from dpwa.policy.group_views import VIEW_ID_BYTES, Member
+from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.collecting import Hello, Post
 from dpwa.wire.messages import encode
@@ -101,15 +102,15 @@ def test_an_introduction_counts_as_soon_as_the_life_before_it_is_gone():
     with Contacts(
         own, lambda: ("w1", "w2"), lambda *_: None, lambda _: None, may_map=False
     ) as contacts:
-        contacts.link_changed("w2", is_up=True)
+        contacts.link_changed("w2", LinkState.UP)
         contacts.hear(hello("w2", old))
         contacts.hear(hello("w2", new))
         assert contacts.incarnation("w2") == old
-        contacts.link_changed("w2", is_up=False)
-        contacts.link_changed("w2", is_up=True)
+        contacts.link_changed("w2", LinkState.DOWN)
+        contacts.link_changed("w2", LinkState.UP)
         assert contacts.incarnation("w2") == new
-        contacts.link_changed("w2", is_up=False)
-        contacts.link_changed("w2", is_up=True)
+        contacts.link_changed("w2", LinkState.DOWN)
+        contacts.link_changed("w2", LinkState.UP)
         contacts.hear(hello("w2", third))
         assert contacts.incarnation("w2") == third
 

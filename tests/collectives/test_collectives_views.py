@@ -8,6 +8,7 @@ from dpwa.collectives.views import ENTERED, READY, PhaseRecords
 from dpwa.data.boards import Posted
 from dpwa.policy.group_views import VIEW_ID_BYTES, Member
 from dpwa.runtime import SYSTEM
+from dpwa.transport.link import LinkState
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hello, Post, Vote
 
 RANKS = ("w1", "w2", "w3")
@@ -45,22 +46,32 @@ def hello(incarnation, name="w3"):
 
 def test_a_life_is_gone_when_its_connection_is_or_another_has_come(contacts):
     assert not contacts.is_lost("w3", OLD)
-    contacts.link_changed("w3", is_up=True)
+    contacts.link_changed("w3", LinkState.UP)
     contacts.hear(hello(OLD))
     assert not contacts.is_lost("w3", OLD)
-    contacts.link_changed("w3", is_up=False)
+    contacts.link_changed("w3", LinkState.DOWN)
     assert contacts.is_lost("w3", OLD)
     contacts.hear(hello(NEW))
     assert contacts.is_lost("w3", OLD)
     assert not contacts.is_lost("w3", NEW)
 
 
-@pytest.mark.parametrize("is_up", [True, False])
-def test_a_life_that_others_have_let_in_before_it_was_met_is_not_gone(contacts, is_up):
-    contacts.link_changed("w3", is_up=True)
+@pytest.mark.parametrize("state", [LinkState.UP, LinkState.DOWN])
+def test_a_life_that_others_have_let_in_before_it_was_met_is_not_gone(contacts, state):
+    contacts.link_changed("w3", LinkState.UP)
     contacts.hear(hello(OLD))
-    contacts.link_changed("w3", is_up=is_up)
+    contacts.link_changed("w3", state)
     assert not contacts.is_lost("w3", NEW)
+
+
+def test_a_connection_that_is_lost_and_then_let_go_is_lost(contacts):
+    contacts.link_changed("w3", LinkState.UP)
+    contacts.hear(hello(OLD))
+    contacts.link_changed("w3", LinkState.IDLE)
+    assert not contacts.is_lost("w3", OLD)
+    for state in (LinkState.UP, LinkState.DOWN, LinkState.IDLE):
+        contacts.link_changed("w3", state)
+    assert contacts.is_lost("w3", OLD)
 
 
 def test_a_node_that_is_met_hears_of_a_collective_only_if_it_has_part(group, told):
@@ -115,7 +126,7 @@ def outside(size, ended=0):
 def test_the_junior_view_gives_itself_up_before_the_next_collective(
     contacts, group, size, ended, moves
 ):
-    contacts.link_changed("w3", is_up=True)
+    contacts.link_changed("w3", LinkState.UP)
     group.hear(outside(size, ended))
     group.begin()
     assert group.is_evicted == moves
@@ -129,7 +140,7 @@ def test_nobody_gives_itself_up_for_a_view_that_cannot_be_reached(group):
 
 
 def test_what_a_view_has_ended_since_it_heard_of_another_counts(contacts, group):
-    contacts.link_changed("w3", is_up=True)
+    contacts.link_changed("w3", LinkState.UP)
     group.hear(outside(1, ended=1))
     assert group.is_outranked
     end_alone(group)
@@ -164,7 +175,7 @@ def test_who_has_been_let_in_is_no_reason_to_move(group):
 @pytest.fixture
 def open_group(contacts):
     """A group in which the node begins alone, and hears of another node."""
-    contacts.link_changed("w3", is_up=True)
+    contacts.link_changed("w3", LinkState.UP)
     return Group("", (), contacts, SYSTEM)
 
 
@@ -253,7 +264,7 @@ def test_a_peer_that_introduces_itself_while_its_board_is_looked_for_is_a_member
         may_map=True,
     )
     with of_peer, Contacts(OWN, lambda: RANKS, ignore, ignore, may_map=True) as contacts:
-        of_peer.link_changed("w1", is_up=True)
+        of_peer.link_changed("w1", LinkState.UP)
         Group("", RANKS, of_peer, SYSTEM).enter(b"of w2")
         introduction = [message for message in hellos if isinstance(message, Hello)][-1]
         board_of = contacts.board_of
@@ -292,10 +303,10 @@ def test_nothing_but_its_lives_is_kept_of_a_node_that_has_left(of_cluster, there
     for number in range(2 * REMEMBERED_DEPARTED):
         name = f"n{number}"
         there.add(name)
-        of_cluster.link_changed(name, is_up=True)
+        of_cluster.link_changed(name, LinkState.UP)
         of_cluster.hear(hello(number.to_bytes(8, "big"), name))
         there.remove(name)
-        of_cluster.link_changed(name, is_up=False)
+        of_cluster.link_changed(name, LinkState.DOWN)
         assert of_cluster.is_lost(name, number.to_bytes(8, "big"))
         assert not of_cluster.is_up(name)
     assert not of_cluster._contacts
@@ -303,23 +314,23 @@ def test_nothing_but_its_lives_is_kept_of_a_node_that_has_left(of_cluster, there
 
 
 def test_a_node_that_comes_back_is_the_one_that_left(of_cluster, there):
-    for is_up in (True, False):
-        of_cluster.link_changed("w3", is_up=is_up)
+    for state in (LinkState.UP, LinkState.DOWN):
+        of_cluster.link_changed("w3", state)
         of_cluster.hear(hello(OLD))
     there.remove("w3")
-    of_cluster.link_changed("w3", is_up=False)
+    of_cluster.link_changed("w3", LinkState.DOWN)
     there.add("w3")
-    of_cluster.link_changed("w3", is_up=True)
+    of_cluster.link_changed("w3", LinkState.UP)
     assert of_cluster.incarnation("w3") == OLD
     assert not of_cluster.is_lost("w3", OLD)
-    of_cluster.link_changed("w3", is_up=False)
+    of_cluster.link_changed("w3", LinkState.DOWN)
     of_cluster.hear(hello(NEW))
     assert of_cluster.is_lost("w3", OLD)
     assert not of_cluster.is_lost("w3", NEW)
 
 
 def test_who_has_forgotten_this_node_meanwhile_hears_of_its_memory_again(of_cluster, told):
-    of_cluster.link_changed("w3", is_up=True)
+    of_cluster.link_changed("w3", LinkState.UP)
     of_cluster.share()
     of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": True}))
     told.clear()

@@ -5,6 +5,7 @@ import time
 
 from support.members import members
 from support.nodes import config_of, eventually, is_connected, status_of
+from support.ports import free_ports
 
 from dpwa import DpwaConnection
 from dpwa.node.serving.service import Listener, Service
@@ -42,13 +43,18 @@ def hold_up(member, seconds):
 class TxHoldup(Listener):
     """Keeps the TxThread of a node from seeing what its connections do, until it is let go."""
 
-    def __init__(self):
+    def __init__(self, peer_table):
         self.begun, self.over = threading.Event(), threading.Event()
+        self.peer_table = peer_table
+        self.near = []  # whether a peer is taken for connected, with each event
 
     def tick(self, now):
         self.begun.set()
         self.over.wait(60.0)
         return 60.0
+
+    def link_changed(self, peer, *_, **__):
+        self.near.append(self.peer_table._peers[peer].is_near)
 
 
 def are_connected(one, two):
@@ -71,8 +77,9 @@ def test_a_peer_that_is_busy_has_heard_it_too(monkeypatch):
 
 
 def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts():
-    config, holdup = config_of(2), TxHoldup()
+    config = config_of(2)
     with DpwaConnection("w1", config) as one:
+        holdup = TxHoldup(one.node._context.peer_table)
         one.node.attach(Holdup(), holdup)
         assert holdup.begun.wait(10.0)
         with DpwaConnection("w2", config) as two:
@@ -82,6 +89,17 @@ def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts(
         holdup.over.set()
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
         eventually(lambda: status_of(one, "w2")["health"] == "gone")
+        eventually(lambda: holdup.near[-2:] == [True, False])  # both were seen at once
+
+
+def test_a_peer_that_left_and_is_back_elsewhere_is_not_taken_for_one_that_has_left():
+    with members(config_of(2), [1.0, 2.0]) as (one, two):
+        eventually(lambda: are_connected(one, two))
+        one.node.tx.peer_left("w2")  # it is still connected
+        one.node.remove_peer("w2")
+        one.node.add_peer("w2", "127.0.0.1", free_ports(1)[0])  # it does not listen yet
+        eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
+        assert status_of(one.adapter.connection, "w2")["health"] != "gone"
 
 
 def test_a_peer_that_hangs_does_not_keep_a_node_from_ending(monkeypatch):

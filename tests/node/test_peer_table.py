@@ -9,6 +9,7 @@ import pytest
 
 from dpwa.node.peers import MANY, SAME_AGAIN_S, PeerTable
 from dpwa.policy.health import Outcome
+from dpwa.transport.link import LinkState
 from dpwa.wire.shards import WHOLE
 
 
@@ -93,7 +94,7 @@ def many_peers(most_connected, near):
     for name in names:
         peers.add(name, "tcp://10.0.0.2:7000")
     for name in names[:near]:
-        peers.connected(name)
+        peers.link_changed(name, LinkState.UP)
     return peers, names
 
 
@@ -140,6 +141,30 @@ def test_a_peer_may_say_that_it_has_ended_before_its_connection_is_seen():
     peers = PeerTable("w1", SimpleNamespace(now=lambda: 0.0), random.Random(0))
     peers.add("w2", "tcp://w2:1")
     peers.merged.ends("w2", 3)
-    peers.connected("w2")
+    peers.link_changed("w2", LinkState.UP)
     peers.merged.add("w2", 3, WHOLE)
     assert peers.merged.of("w2", WHOLE) == 0  # it is merged again and again
+
+
+UP, DOWN, IDLE, NEW = LinkState.UP, LinkState.DOWN, LinkState.IDLE, LinkState.CONNECTING
+
+
+@pytest.mark.parametrize(
+    ("states", "is_same"),
+    [
+        ((IDLE, UP), True),
+        ((IDLE, NEW, UP), True),
+        ((DOWN, UP), False),
+        ((DOWN, IDLE, NEW, UP), False),
+        ((IDLE, NEW, DOWN, UP), False),
+        ((NEW, UP), False),
+    ],
+)
+def test_a_peer_is_the_process_of_before_if_its_connection_was_only_let_go(states, is_same):
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: 0.0), random.Random(0))
+    peers.add("w2", "tcp://w2:1")
+    peers.link_changed("w2", UP)
+    peers.merged.add("w2", 3, WHOLE)
+    for state in states:
+        peers.link_changed("w2", state)
+    assert peers.merged.of("w2", WHOLE) == (3 if is_same else 0)

@@ -217,8 +217,8 @@ def test_whoever_relies_on_a_connection_hears_that_it_is_not_used_any_more(two):
     heard = []
 
     class Ear(Listener):
-        def link_changed(self, peer, *, is_up):
-            heard.append((peer, is_up))
+        def link_changed(self, peer, state):
+            heard.append((peer, state))
 
     class Mute(Service):
         handles = ()
@@ -226,9 +226,9 @@ def test_whoever_relies_on_a_connection_hears_that_it_is_not_used_any_more(two):
     with two.running() as (one, _):
         eventually(lambda: is_connected(one, "w2"))
         one.node.attach(Mute(), Ear())
-        eventually(lambda: heard == [("w2", True)])
+        eventually(lambda: heard == [("w2", LinkState.UP)])
         two.folders["w1"].remove("w2")
-        eventually(lambda: heard == [("w2", True), ("w2", False)])
+        eventually(lambda: heard == [("w2", LinkState.UP), ("w2", LinkState.DOWN)])
 
 
 def test_a_new_key_of_a_peer_is_used_as_soon_as_it_is_known(two):
@@ -376,7 +376,7 @@ def test_the_health_of_a_peer_is_logged_with_the_reason(caplog):
     peer_table = PeerTable("w1", clock, random.Random(1))
     peer_table.add("w2", "tcp://127.0.0.1:1")
     clock.time = STARTUP_GRACE_S + 1
-    peer_table.trouble("w2", "no key of w2 in keys/allowed")
+    peer_table.link_changed("w2", LinkState.DOWN, "no key of w2 in keys/allowed")
     peer_table.record("w2", Outcome.UNREACHABLE)
     assert "peer w2 cannot be reached: no key of w2 in keys/allowed" in caplog.text
 

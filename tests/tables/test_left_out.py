@@ -13,6 +13,7 @@ from dpwa.tables.directory import Told
 from dpwa.tables.engine import DOUBT_EVERY_S, RECONNECTED_S, Engine, Settings
 from dpwa.tables.pending import PendingOperations
 from dpwa.tables.specs import TableSpec
+from dpwa.transport.link import LinkState
 from dpwa.wire.collecting import Hello, Vote
 from dpwa.wire.tables import TableHoldings, TableSeen
 
@@ -77,13 +78,13 @@ class Node:
 
     def lose(self, *names):
         for name in names:
-            self.contacts.link_changed(name, is_up=False)
+            self.contacts.link_changed(name, LinkState.DOWN)
             self.engine.link_changed(name)
         self.step()
 
     def connect(self, *names):
         for name in names:
-            self.contacts.link_changed(name, is_up=True)
+            self.contacts.link_changed(name, LinkState.UP)
             self.engine.link_changed(name)
         self.step()
 
@@ -205,7 +206,7 @@ def test_who_is_left_alone_before_the_first_view_begins_none_until_its_user_is_t
 
 
 def test_a_member_whose_connection_is_gone_is_doubted_at_once(begun):
-    begun.contacts.link_changed("w3", is_up=False)
+    begun.contacts.link_changed("w3", LinkState.DOWN)
     assert not begun.wait(UNREACHABLE_S - STEP_S)
     assert begun.wait(DOUBT_EVERY_S + 4 * STEP_S)
 
@@ -256,7 +257,7 @@ def test_who_has_stood_still_and_has_begun_a_view_with_others_since_knows_that_t
 
 def test_who_has_stood_still_gives_its_connections_time_to_come_back(begun):
     begun.step(STALLED_S)
-    begun.contacts.link_changed("w3", is_up=False)
+    begun.contacts.link_changed("w3", LinkState.DOWN)
     assert not begun.wait(RECONNECTED_S - STEP_S)
     assert begun.wait(DOUBT_EVERY_S + 4 * STEP_S)
 

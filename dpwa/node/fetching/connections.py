@@ -108,21 +108,14 @@ class Connections:
         self.leaving.pop(channel, None)
         if channel.link is not None:
             return True
+        peer, endpoint = channel.peer, channel.endpoint
         try:
-            link = PeerLink(self._zmq_context, channel.peer, channel.endpoint, self._keyring)
+            channel.link = PeerLink(self._zmq_context, peer, endpoint, self._keyring)
         except zmq.ZMQError as error:
-            if not channel.obstacle:
-                why = error.strerror
-                log.error(
-                    "cannot connect to %s at %s: %s [DPWA-W003]",
-                    channel.peer,
-                    channel.endpoint,
-                    why,
-                )
-            channel.obstacle = str(error.strerror)
-            self._context.peer_table.trouble(channel.peer, channel.obstacle)
+            why = str(error.strerror)
+            if self._context.peer_table.link_changed(peer, LinkState.DOWN, why):
+                log.error("cannot connect to %s at %s: %s [DPWA-W003]", peer, endpoint, why)
             return False
-        channel.link, channel.obstacle = link, ""
         self._register(channel)
         return True
 
@@ -231,7 +224,7 @@ class Connections:
         for socket in (link.socket, link.monitor):
             self._poller.register(socket, zmq.POLLIN)
             self._sockets[socket] = channel
-        self._context.peer_table.trouble(link.peer, link.problem)
+        self._context.peer_table.link_changed(link.peer, link.state, link.problem)
         if link.state is LinkState.DOWN:
             log.warning(
                 "%s: not connected to %s: %s [DPWA-W009]",

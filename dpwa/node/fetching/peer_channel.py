@@ -44,7 +44,6 @@ class PeerChannel:
         self.peer = peer
         self.endpoint = endpoint
         self.link: PeerLink | None = None  # `None` as long as there is nothing to say
-        self.obstacle = ""  # why no connection can be made; empty if one can
         self.used_at = -math.inf
         # messages for when it is connected; of many, the last few
         self.unsent: deque[tuple[Message, Frame | None]] = deque(maxlen=MOST_UNSENT)
@@ -69,7 +68,7 @@ class PeerChannel:
     @property
     def problem(self) -> str:
         """Why there is no connection; empty while nothing is wrong."""
-        return self.obstacle if self.link is None else self.link.problem
+        return "" if self.link is None else self.link.problem
 
     def send(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting; return whether the connection took it."""

@@ -20,9 +20,10 @@ from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
+from dpwa.policy.transactions import RESEND_S
 from dpwa.transport.keyring import Keyring
-from dpwa.transport.link import LinkState, PeerLink
-from dpwa.transport.sockets import Context
+from dpwa.transport.link import RENEWAL_S, LinkState, PeerLink
+from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS, Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import GoAway, Goodbye, Message, NewsMessage, Refused, decode
@@ -99,7 +100,7 @@ class Listeners:
         listener.attached(self._zmq_context, self._poller)
         self.tick_at = -math.inf
         for peer in connected:
-            listener.link_changed(peer, is_up=True)
+            listener.link_changed(peer, LinkState.UP)
 
     def detach(self, listener: Listener) -> None:
         if listener not in self._listeners:
@@ -131,19 +132,17 @@ class Listeners:
         for listener in list(self._listeners):
             listener.ready()
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
+    def link_changed(self, peer: str, state: LinkState) -> None:
         for listener in self._listeners:
-            listener.link_changed(peer, is_up=is_up)
+            listener.link_changed(peer, state)
 
-    def let_go(self, peer: str) -> None:
+    def removed(self, peer: str) -> None:
         for listener in self._listeners:
-            listener.let_go(peer)
+            listener.removed(peer)
 
 
 IDLE_S = 1.0
-RESEND_S = 0.25  # while a peer has not noted a decision
-RENEWAL_S = 1.0  # from a link that was refused to the next attempt
-GONE_AFTER_S = 5.0  # after which the connection of a peer that has ended is gone, by its heartbeat
+GONE_AFTER_S = HEARTBEAT_TIMEOUT_MS / 1000  # then the connection of a peer that has ended is gone
 ANSWERS_PER_TURN = 16  # of one peer, before deadlines, commands and other peers have theirs
 
 
@@ -321,7 +320,7 @@ class TxThread(NodeThread):
     @soon
     def add_peer(self, name: str, endpoint: str, settings: ChannelSettings) -> None:
         if not self._connections.add(name, endpoint, settings):
-            self._listeners.link_changed(name, is_up=False)
+            self._listeners.link_changed(name, LinkState.DOWN)
 
     @soon
     def remove_peer(self, name: str) -> None:
@@ -335,8 +334,9 @@ class TxThread(NodeThread):
             ):  # the last chance to tell it
                 self._tell_decision(channel, transaction, commit=commit)
                 self._context.transactions.noted(transaction)
+        self._farewells.pop(name, None)
         self._connections.remove(channel, LINGER_MS)
-        self._listeners.link_changed(name, is_up=False)
+        self._listeners.removed(name)
 
     @soon
     def peer_left(self, name: str) -> None:
@@ -384,7 +384,7 @@ class TxThread(NodeThread):
                 continue
             del self._farewells[name]
             if state is LinkState.UP:
-                self._context.peer_table.connected(name)
+                self._context.peer_table.returned(name)
 
     def _deliver_decisions(self) -> None:
         for transaction, peer, commit in self._context.transactions.decisions_due():
@@ -404,9 +404,8 @@ class TxThread(NodeThread):
         return owes or bool(channel.unsent) or self._fetcher.is_asking(channel)
 
     def _let_go(self, channel: PeerChannel) -> None:
-        self._context.peer_table.share(channel.peer, None)
-        self._context.peer_table.idle(channel.peer)
-        self._listeners.let_go(channel.peer)
+        self._context.peer_table.link_changed(channel.peer, LinkState.IDLE)
+        self._listeners.link_changed(channel.peer, LinkState.IDLE)
 
     def _renew_links(self) -> None:
         self._looked_at_links = self._context.runtime.now()
@@ -415,26 +414,23 @@ class TxThread(NodeThread):
             self._entered(channel, LinkState.DOWN)
 
     def _follow(self, channel: PeerChannel) -> None:
-        entered = channel.follow()
-        self._context.peer_table.trouble(channel.peer, channel.problem)
-        for state in entered:
+        for state in channel.follow():
             if channel.link is not None:  # else it was let go as it is down
                 self._entered(channel, state)
+        self._context.peer_table.link_changed(channel.peer, channel.state, channel.problem)
 
     def _entered(self, channel: PeerChannel, state: LinkState) -> None:
+        problem = "" if state is LinkState.UP else channel.problem
+        self._context.peer_table.link_changed(channel.peer, state, problem)
         if state is LinkState.UP:
-            self._context.peer_table.connected(channel.peer)
             channel.send_unsent()
         elif state is LinkState.DOWN:
             channel.unsent.clear()
-            self._context.peer_table.share(channel.peer, None)
-            # Not when it is back: what the next process says may come before that is seen.
-            self._context.peer_table.merged.trains(channel.peer)
             has_left = self._farewells.pop(channel.peer, None) is not None
             if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
         self._fetcher.link_changed(channel, state)
-        self._listeners.link_changed(channel.peer, is_up=state is LinkState.UP)
+        self._listeners.link_changed(channel.peer, state)
         if state is LinkState.DOWN:
             self._connections.lost(channel)
 

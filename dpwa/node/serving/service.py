@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import zmq
 
+from dpwa.transport.link import LinkState
 from dpwa.transport.sockets import Context, Receipt
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
@@ -67,12 +68,12 @@ class Listener:
     def ended(self) -> None:
         """Close all sockets: the thread ends."""
 
-    def link_changed(self, peer: str, *, is_up: bool) -> None:
-        """The connection to a peer has come up, or is gone."""
+    def link_changed(self, peer: str, state: LinkState) -> None:
+        """The connection to a peer is `UP`, `DOWN`, or `IDLE`: this node has let it go."""
 
-    def let_go(self, peer: str) -> None:
-        """This node has closed a connection that was idle."""
-        self.link_changed(peer, is_up=False)
+    def removed(self, peer: str) -> None:
+        """It is no peer any more; by default, as if its connection were gone."""
+        self.link_changed(peer, LinkState.DOWN)
 
     def receive(self, peer: str, message: Any, payload: Frame) -> None:
         """Take in an answer."""

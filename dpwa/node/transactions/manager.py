@@ -18,7 +18,7 @@ from dpwa.algorithms import Terms
 from dpwa.data.snapshot import Lease, SnapshotPool
 from dpwa.node.arrival import IsFinite
 from dpwa.policy.push_sum import Mass
-from dpwa.policy.transactions import Acceptance, DecisionOutcome, Transactions
+from dpwa.policy.transactions import REMEMBER_S, RESEND_S, Acceptance, DecisionOutcome, Transactions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.limits import TRANSACTION_BYTES
@@ -85,8 +85,6 @@ def has_diverged(own: Lease) -> bool:
 
 log = logging.getLogger("dpwa.transactions")
 
-RESEND_S = 0.25
-
 
 class Deliveries:
     """When the decisions of a node are sent again, and how many came to nothing."""
@@ -124,7 +122,6 @@ class Deliveries:
             )
 
 
-REMEMBER_S = 60.0
 MARGIN_S = 0.05
 MOST_OF_ONE_PEER = 4  # proposals: one, and those of which it does not know yet how they ended
 

@@ -18,10 +18,9 @@ from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.interpolation import Interpolation, interpolation, merge_factor, mixed_clock
 from dpwa.policy.leaders import LossReports, RunningLoss
 from dpwa.policy.push_sum import Mass
-from dpwa.policy.transactions import Transactions
+from dpwa.policy.transactions import REMEMBER_S, Transactions
 from dpwa.types import StrictModel, TrainingProgress
 
-REMEMBER_S = 60.0  # decisions of transactions
 WHOLE = slice(None)
 
 Floats = NDArray[np.float64]
