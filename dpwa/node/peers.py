@@ -181,21 +181,25 @@ class PeerTable:
     ) -> str | None:
         """Let flow control draw the peer to fetch from, out of all or `among` some.
 
-        When there are more peers than possible connections and these are nearly used up, mostly a
-        connected one is drawn. `budget_s` is the longest that the fetch may take.
+        One that was found missing is not drawn before it is connected again. When there are more
+        peers than possible connections and these are nearly used up, mostly a connected one is
+        drawn. `budget_s` is the longest that the fetch may take.
         """
         with self._lock:
             barred = {*exclude, *self._quarantined}
             if among is not None:
                 barred.update(name for name in self._peers if name not in among)
             expected_s = dict[str, float]()
+            are_many = len(self._peers) > self.most_connected
             for name, peer in self._peers.items():
-                if name not in barred and (seconds := peer.expected_s) is not None:
+                is_missing = peer.link_state is LinkState.DOWN and peer.health is Health.UNREACHABLE
+                if is_missing and not are_many:  # of many, only who is drawn is connected again
+                    barred.add(name)
+                elif name not in barred and (seconds := peer.expected_s) is not None:
                     expected_s[name] = seconds
             is_any_slow = max(expected_s.values(), default=0.0) > min(FLOOR_S, budget_s)
             slow = shares(expected_s, budget_s) if is_any_slow else {}
             now, chosen = self._clock.now(), None
-            are_many = len(self._peers) > self.most_connected
             far = self._far(barred, now) if are_many else ()
             if far and not is_among_all(rng):
                 chosen, self._flow = self._flow.choose(rng, now, barred.union(far), slow)

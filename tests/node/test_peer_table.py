@@ -52,6 +52,28 @@ def test_who_was_warned_of_is_said_to_be_well_again_and_nobody_else(caplog):
     ]
 
 
+def test_a_peer_that_was_found_missing_is_not_drawn_before_it_is_connected_again():
+    rng = random.Random(0)
+    peers = PeerTable("w1", SimpleNamespace(now=lambda: 20.0), rng)
+    for name in ("w2", "w3"):
+        peers.add(name, f"tcp://10.0.0.2:700{name[1:]}")
+        peers.link_changed(name, LinkState.UP)
+        peers.record(name, Outcome.FETCHED)
+
+    def drawn():
+        return {peers.choose(rng) for _ in range(100)}
+
+    peers.link_changed("w3", LinkState.DOWN, "refused")
+    assert drawn() == {"w2", "w3"}  # whether it is missing is for a fetch to say
+    peers.record("w3", Outcome.UNREACHABLE)
+    assert drawn() == {"w2"}
+    peers.link_changed("w2", LinkState.DOWN, "refused")
+    peers.record("w2", Outcome.LOST)
+    assert drawn() == {None}
+    peers.link_changed("w3", LinkState.UP)
+    assert drawn() == {"w3"}
+
+
 def test_of_many_peers_that_are_not_there_the_first_is_warned_of(caplog):
     now = 20.0
     peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
