@@ -90,21 +90,24 @@ class NodeRecord(Service):
         """Take the last sample, and write down what was merged of whom, and how it has ended."""
         if self._log is None and not self._onlookers:
             return
-        self.sample()
-        ending = None if self._latest is None else self._latest.ending
-        if broken_off_by and (ending is None or not ending.is_over):
-            self._ended = f"broken off by {broken_off_by}"
-        else:
-            self._ended = "" if ending is None else ending.problem
+        self._ended = self._problem_of_end(broken_off_by)
         if self._log is not None:
             if self._latest is not None:
                 self._log.write_peers(self._wall(), self._latest)
             self._log.end(self._ended)
 
+    def _problem_of_end(self, broken_off_by: str) -> str:
+        self.sample()
+        ending = None if self._latest is None else self._latest.ending
+        if broken_off_by and (ending is None or not ending.is_over):
+            return f"broken off by {broken_off_by}"
+        return "" if ending is None else ending.problem
+
     def ended(self) -> bool:
         """Tell those who have asked that the node ends: nobody else could tell of the last one."""
-        if self._ended is None:  # the program has not closed it
-            self.end("")
+        if self._onlookers and self._ended is None:  # the program has ended without closing it
+            uncaught = getattr(sys, "last_type", None)
+            self._ended = self._problem_of_end("" if uncaught is None else uncaught.__name__)
         for message, reply in self._onlookers.values():
             self._answer(message, reply)
         return bool(self._onlookers)

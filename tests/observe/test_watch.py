@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -181,7 +182,7 @@ def test_a_run_that_ends_well_has_ended_and_nothing_is_the_matter():
         assert len(told) == len(set(told))  # none of them twice
 
 
-def test_a_node_that_ends_says_how_to_whoever_watches_it():
+def test_a_node_that_ends_says_how_to_whoever_watches_it(monkeypatch):
     config = config_of(3, timeout_ms=300)
     with ExitStack() as stack:
         one, two, three = (stack.enter_context(DpwaConnection(f"w{n}", config)) for n in (1, 2, 3))
@@ -191,11 +192,16 @@ def test_a_node_that_ends_says_how_to_whoever_watches_it():
             raise ValueError
         eventually(lambda: watch.view().through == "w2")
         assert events(watch, "moved")[-1].text == "w1 has ended: reading through w2 now"
-        two.close()
-        three.node.close()  # as at the end of a program that has closed nothing
+        two.node.close()  # as at the end of a program that has closed nothing
+        monkeypatch.setattr(sys, "last_type", KeyError, raising=False)  # nobody has caught it
+        three.node.close()
         eventually(lambda: watch.view().has_ended)
         rows = {row.name: [v.text for v in row.verdicts] for row in rows_of(watch.view())}
-        assert rows == {"w1": ["has ended: broken off by ValueError"], "w2": [], "w3": []}
+        assert rows == {
+            "w1": ["has ended: broken off by ValueError"],
+            "w2": [],
+            "w3": ["has ended: broken off by KeyError"],
+        }
         assert [row.state for row in rows_of(watch.view())] == ["left"] * 3
 
 
