@@ -95,7 +95,8 @@ class PeerLink:
         self._is_named = address is not None and is_name(address[0])
         self._has_address = False  # as far as is known, in the family that is tried
         self.socket = asking_socket(context, endpoint, self._keys)
-        self.socket.immediate = not keeps_unread
+        if keeps_unread:
+            self.socket.immediate = False
         try:
             # Before connecting: a handshake that nobody watched would leave it unused for ever.
             self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))
