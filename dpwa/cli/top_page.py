@@ -91,7 +91,9 @@ def _head(shown: Shown, command: str, screen: Screen) -> Text:
     else:
         has_answered = any(node.answer is not None for node in view.nodes)
         told = "nobody answers any more" if has_answered else "nobody answers yet"
-        parts = ["all have left" if set(words) == {"left"} else told, clock, nodes]
+        if view.has_ended or set(words) == {"left"}:
+            told = "the run has ended"
+        parts = [told, clock, ", ".join([nodes, *counts])]
     return Text(_joined(["dpwa top", *parts, printable(command)], screen.width), style="bold")
 
 

@@ -35,6 +35,8 @@ MOST_SAMPLES = 800  # in one answer, which has at most `limits.MAX_HISTORY_BYTES
 MOST_EVENTS_TOLD = 200  # likewise
 MOST_PEERS = 512  # in one answer
 MOST_AWAITED = 16  # likewise, of those who are waited for at the end
+MOST_TEXT = 500  # characters of what was wrong with the end
+MOST_ONLOOKERS = 64  # who are told that the node ends: those who have asked last
 SCHEMA = 1
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -67,6 +69,8 @@ class NodeRecord(Service):
         self._others: dict[str, SampleHistory] = {}
         self._events = EventLog()
         self._problem = ""  # of the log, at the last sample
+        self._onlookers: dict[bytes, tuple[AskHistory, Reply]] = {}  # what each has asked last
+        self._ended: str | None = None  # what was wrong with its end; `None`: it has not ended
 
     def tick(self, now: float) -> bool:
         """Take a sample if it is time."""
@@ -84,16 +88,29 @@ class NodeRecord(Service):
 
     def end(self, broken_off_by: str) -> None:
         """Take the last sample, and write down what was merged of whom, and how it has ended."""
-        self.sample()
-        if self._log is None:
+        if self._log is None and not self._onlookers:
             return
+        self._ended = self._problem_of_end(broken_off_by)
+        if self._log is not None:
+            if self._latest is not None:
+                self._log.write_peers(self._wall(), self._latest)
+            self._log.end(self._ended)
+
+    def _problem_of_end(self, broken_off_by: str) -> str:
+        self.sample()
         ending = None if self._latest is None else self._latest.ending
-        if self._latest is not None:
-            self._log.write_peers(self._wall(), self._latest)
         if broken_off_by and (ending is None or not ending.is_over):
-            self._log.end(f"broken off by {broken_off_by}")
-        else:
-            self._log.end("" if ending is None else ending.problem)
+            return f"broken off by {broken_off_by}"
+        return "" if ending is None else ending.problem
+
+    def ended(self) -> bool:
+        """Tell those who have asked that the node ends: nobody else could tell of the last one."""
+        if self._onlookers and self._ended is None:  # the program has ended without closing it
+            uncaught = getattr(sys, "last_type", None)
+            self._ended = self._problem_of_end("" if uncaught is None else uncaught.__name__)
+        for message, reply in self._onlookers.values():
+            self._answer(message, reply)
+        return bool(self._onlookers)
 
     def _take(self, report: NodeReport) -> None:
         at = self._wall()
@@ -110,8 +127,16 @@ class NodeRecord(Service):
                 self._events.add([RunEvent(at, name, "log_failed", name, problem)])
             self._problem = problem
 
-    def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:  # noqa: ARG002
+    def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:
         """Tell what came after that."""
+        if not message.of:
+            self._onlookers.pop(sender, None)
+            self._onlookers[sender] = message, reply
+            if len(self._onlookers) > MOST_ONLOOKERS:
+                del self._onlookers[next(iter(self._onlookers))]
+        self._answer(message, reply)
+
+    def _answer(self, message: AskHistory, reply: Reply) -> None:
         if self._latest is None:
             self.sample()
         report = self._latest
@@ -133,6 +158,7 @@ class NodeRecord(Service):
             "peers": [] if message.of else _entries(report.peers, PEER_ENTRY),
             "members": [] if message.of else _entries(report.members, MEMBER_ENTRY),
             "ending": None if message.of else _ending(report.ending),
+            "ended": None if message.of or self._ended is None else self._ended[:MOST_TEXT],
         }
         reply(HistoryMessage(request=message.request), pack(answer))
 
@@ -200,12 +226,13 @@ class Recorder(Closeable):
         node.attach(self.record, Listener())
 
     def close(self) -> None:
-        """Write down what happened last; idempotent."""
-        if self._log is not None and os.getpid() == self._owner:
+        """Note how the node has ended, for the run log and for who watches; idempotent."""
+        if os.getpid() == self._owner:
             error = sys.exc_info()[0]  # that ends the `with` block of the node, if any does
             with self._runtime.uninterrupted():
                 self.record.end("" if error is None else error.__name__)
-                self._log.close()
+                if self._log is not None:
+                    self._log.close()
 
 
 def _told_of_run(config: Config) -> JsonObject:

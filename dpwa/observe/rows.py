@@ -27,7 +27,7 @@ class NodeRow:
         loss: its newest; infinite once it has diverged, `None` if not known.
         clock: training clock.
         consensus_distance: to whom it merged last.
-        score: mean of what its peers' flow control gives it, up to 1000.
+        score: mean of what its peers' flow control gives it, up to 1000; `None` if it is not there.
         rates: over the last seconds; unknown while it does not answer.
         verdicts: what is the matter with it; empty: nothing.
         losses: the newest, oldest first, at most one a second; NaN where there is none.
@@ -67,7 +67,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             loss=latest(newest[node.name], "loss"),
             silent_s=node.silent_s,
             has_answered=node.answer is not None,
-            problem=node.problem,
+            problem=_problem(node, said[node.name]),
             heard_s=said[node.name].heard_s,
             has_left=_has_left(node, said[node.name]),
             said=said[node.name].health,
@@ -84,7 +84,9 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
     rows = []
     for node in view.nodes:
         condition, sample = conditions[node.name], newest[node.name]
-        scores = said[node.name].scores
+        verdicts_of = tuple(found.get(node.name, ()))
+        is_there = not node.silent_s or any(v.kind == "unasked" for v in verdicts_of)
+        scores = said[node.name].scores if is_there else []
         row = NodeRow(
             name=node.name,
             state=_state(node, condition, is_known=is_known[node.name]),
@@ -94,9 +96,9 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             consensus_distance=latest(sample, "consensus_distance"),
             score=sum(scores) / len(scores) if scores else None,
             rates=condition.rates,
-            verdicts=tuple(found.get(node.name, ())),
+            verdicts=verdicts_of,
             losses=tuple(node.history.newest(losses)[-losses:, 1 + INDEX["loss"]].tolist()),
-            problem=node.problem,
+            problem=condition.problem,
             waits_for=node.ending.waits_for if node.ending else (),
         )
         rows.append(_told(row, node, view.through) if node.answer is None else row)
@@ -122,8 +124,8 @@ def _said(view: RunView) -> dict[str, _Said]:
             if peer.name not in found:
                 continue
             said = found[peer.name]
-            said.scores.append(peer.score)
             if peer.heard_s is not None:
+                said.scores.append(peer.score)
                 told = peer.heard_s if said.heard_s is None else said.heard_s
                 said.heard_s = min(peer.heard_s, told)
             if peer.health != "unknown":
@@ -146,12 +148,21 @@ def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
 
 
 def _has_left(node: Followed, said: _Said) -> bool:
-    """Tell whether a node that does not answer has said goodbye to anybody, or was in `finish`."""
+    """Tell whether a node that does not answer has said goodbye to anybody, or had finished."""
     if not node.silent_s:
         return False
+    if node.answer is not None and node.answer.ended is not None:
+        return True
     health = set(said.health.values())
-    was_finishing = node.answer is not None and node.answer.ending is not None
-    return not health.isdisjoint(_GOODBYES) or (was_finishing and health.isdisjoint(LOST))
+    had_finished = node.answer is not None and node.answer.has_ended
+    return not health.isdisjoint(_GOODBYES) or (had_finished and health.isdisjoint(LOST))
+
+
+def _problem(node: Followed, said: _Said) -> str:
+    """Return why a node does not answer, or what was wrong with its end if it has left."""
+    if _has_left(node, said):
+        return "" if node.answer is None else node.answer.ended or ""
+    return node.problem
 
 
 def _state(node: Followed, condition: Condition, *, is_known: bool) -> str:

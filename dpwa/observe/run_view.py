@@ -105,6 +105,12 @@ class HistoryAnswer(BaseModel):
     peers: tuple[_Peer, ...]
     members: tuple[_Member, ...]
     ending: _Ending = None
+    ended: Text | None = None  # what was wrong with its end; `None`: it has not ended
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is to be expected that it answers no more: it ends, or has finished."""
+        return self.ended is not None or (self.ending is not None and self.ending.is_over)
 
     def rows(self, names: tuple[str, ...]) -> Floats:
         """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.
@@ -199,9 +205,11 @@ class RunView:
         through: the node that tells who is there, and of those that do not answer; empty: none.
         nodes: in the order in which they were found.
         events: oldest first; the newest of all nodes, and of this watch (whose `node` is empty).
+        has_ended: whether nobody answers any more, and the last one that did has ended by itself.
     """
 
     time: float
     through: str
     nodes: tuple[Followed, ...]
     events: tuple[RunEvent, ...]
+    has_ended: bool = False

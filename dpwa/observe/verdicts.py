@@ -25,8 +25,8 @@ class NodeVerdict:
     """What is the matter with a node.
 
     Attributes:
-        kind: `gone`, `unasked` (it does not answer here, but others hear of it), `left`,
-            `diverged`, `stalled`, `slow`, `waiting`, `quarantined` or `refused`.
+        kind: `gone`, `unasked` (it does not answer here, but others hear of it), `left` (and that
+            was no good end), `diverged`, `stalled`, `slow`, `waiting`, `quarantined` or `refused`.
         text: the reason, in words that begin after the name of the node.
         severity: `bad`: it takes no part any more, or harms others; `odd`: it is there.
     """
@@ -47,7 +47,8 @@ class Condition:
         has_answered: whether it ever has; else `silent_s` counts from the first question.
         problem: why it does not answer, in words, if that is known.
         heard_s: since another node has last heard of it, if any tells.
-        has_left: whether it has said goodbye, or was in `finish` when it last answered.
+        has_left: whether it has said goodbye, or ended after `finish`; `problem` is then what was
+            wrong with its end.
         said: what others say of it: name of the other, and health or status.
         quarantined_by: names of those that leave it alone for now.
         trains: whether it has not taken its last step, as far as is known.
@@ -101,7 +102,8 @@ def _median(values: Sequence[float]) -> float | None:
 
 def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
     if condition.has_left:
-        return [NodeVerdict("left", "has said goodbye", "odd")]
+        text = f"has ended: {condition.problem}"
+        return [NodeVerdict("left", text, "odd")] if condition.problem else []
     if condition.silent_s > 0.0:
         return [_silence(condition)]
     found = []

@@ -75,7 +75,8 @@ class _Followed:
         """Return for how long it has not answered; 0 while it answers."""
         seconds = now - (self.began if self.answered_at is None else self.answered_at)
         is_out_of_reach = self.answered_at is None and bool(self.problem)
-        return seconds if seconds > SILENT_S or is_out_of_reach else 0.0
+        has_ended = self.answer is not None and self.answer.ended is not None
+        return seconds if seconds > SILENT_S or is_out_of_reach or has_ended else 0.0
 
     def seen(self, now: float) -> Followed:
         """Return what is known of it now."""
@@ -114,6 +115,7 @@ class Watch(Closeable):
         self._asked: dict[int, str] = {}  # of whom, by the number of the question
         self._questions = 1
         self._through = ""
+        self._has_ended = False
         self._turns = 0
         self._is_ready = False
         self._stop = threading.Event()
@@ -128,7 +130,7 @@ class Watch(Closeable):
             now = self._clock.now()
             nodes = tuple(node.seen(now) for node in self._nodes.values())
             events = sorted(self._events, key=lambda event: event.time)
-            return RunView(time.time(), self._through, nodes, tuple(events))
+            return RunView(time.time(), self._through, nodes, tuple(events), self._has_ended)
 
     def wait_for_answers(self, timeout_s: float) -> RunView:
         """Wait until all nodes have answered, or could not be reached; return what is known then.
@@ -198,7 +200,7 @@ class Watch(Closeable):
             node.link = None
         name = "" if node.name == node.endpoint else node.name
         try:
-            node.link = PeerLink(zmq_context, name, node.endpoint, self._keyring)
+            node.link = PeerLink(zmq_context, name, node.endpoint, self._keyring, keeps_unread=True)
         except zmq.ZMQError as error:
             node.problem = str(error.strerror)
 
@@ -282,9 +284,11 @@ class Watch(Closeable):
             node.history.add(row[0] - node.ahead_s, row[1:])
         if len(rows):
             node.since = float(rows[-1, 0])
-        node.is_behind = len(rows) > 0 and node.since < answer.last
+        node.is_behind = len(rows) > 0 and node.since < answer.last and answer.ended is None
         node.asked_at = -math.inf if node.is_behind else node.asked_at
         for event in answer.happened():
+            if event.number <= node.events_after:  # a node that ends tells some of them again
+                continue
             node.events_after = max(node.events_after, event.number)
             self._happened(replace(event, time=event.time - node.ahead_s))
         self._hear_of_others(answer, now)
@@ -355,11 +359,20 @@ class Watch(Closeable):
             return
         self._asked.clear()
         before, self._through = self._through, answering[0] if answering else ""
-        if before and self._through:
-            text = f"{before} does not answer any more: reading through {self._through} now"
-            self._note("moved", before, text)
-        elif before:
-            self._note("moved", before, f"{before} does not answer any more, nor does anybody else")
+        if self._through:
+            self._has_ended = False
+        if not before:
+            return
+        last = self._names.get(before)
+        has_ended = last is not None and last.answer is not None and last.answer.has_ended
+        if self._through:
+            why = "has ended" if has_ended else "does not answer any more"
+            text = f"{before} {why}: reading through {self._through} now"
+        elif has_ended:
+            self._has_ended, text = True, "the run has ended"
+        else:
+            text = f"{before} does not answer any more, nor does anybody else"
+        self._note("moved", before, text)
 
     def _happened(self, event: RunEvent) -> None:
         """Keep an event, unless another node has told of the same a moment ago."""

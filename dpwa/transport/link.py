@@ -73,11 +73,18 @@ class PeerLink:
 
     Without a `keyring` there are no keys; without the key of the peer in it the link is down, and
     stays so. `problem`: why the link is not up, in words; empty while nothing is wrong. `is_spent`:
-    nothing more can come of it, so that the peer needs another link.
+    nothing more can come of it, so that the peer needs another link. `keeps_unread`: what the peer
+    has said can be read after it is gone; what was not sent by then is sent to the next one there.
     """
 
     def __init__(
-        self, context: Context, peer: str, endpoint: str, keyring: Keyring | None = None
+        self,
+        context: Context,
+        peer: str,
+        endpoint: str,
+        keyring: Keyring | None = None,
+        *,
+        keeps_unread: bool = False,
     ) -> None:
         self.peer = peer
         self.endpoint = endpoint
@@ -90,6 +97,8 @@ class PeerLink:
         self._is_named = address is not None and is_name(address[0])
         self._has_address = False  # as far as is known, in the family that is tried
         self.socket = asking_socket(context, endpoint, self._keys)
+        if keeps_unread:
+            self.socket.immediate = False
         try:
             # Before connecting: a handshake that nobody watched would leave it unused for ever.
             self.monitor: Socket = self.socket.get_monitor_socket(sum(_STATE_AFTER))

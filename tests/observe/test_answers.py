@@ -81,6 +81,7 @@ def test_what_a_newer_version_adds_is_passed_over():
         {"peers": [[*PEER[:6], math.nan, *PEER[7:]]]},
         {"members": [["w2", "tcp://127.0.0.1:2"]]},
         {"members": None},
+        {"ended": 7},
     ],
 )
 def test_a_field_that_is_wrong_is_named(changed):

@@ -18,19 +18,19 @@ def peer(name, health="alive", *, quarantined=False, score=1000, heard_s=0.1):
             heard_s]  # fmt: skip
 
 
-def answer(name, peers=(), members=(), ending=None):
+def answer(name, peers=(), members=(), ending=None, ended=None):
     told = {
         "schema": 1, "name": name, "endpoint": f"tcp://{name}:1", "host": "h", "pid": 7,
         "algorithm": "gossip", "topology": "random", "group": "", "started": 1e9, "now": 1e9,
         "last": -math.inf, "figures": NAMES, "samples": b"", "events": [], "peers": list(peers),
-        "members": list(members), "ending": ending,
+        "members": list(members), "ending": ending, "ended": ended,
     }  # fmt: skip
     return read_answer(pack(told))
 
 
 def node(
     name, speed=5.0, *, peers=(), members=(), silent_s=0.0, problem="", told=None, losses=None,
-    ending=None,
+    ending=None, ended=None,
 ):  # fmt: skip
     """A node that has answered, for ten seconds; with `told`: one that only others tell of."""
     history, heard = SampleHistory(len(NAMES)), SampleHistory(len(OTHER_NAMES), OTHER_NODE)
@@ -43,7 +43,7 @@ def node(
             "clock": speed * second, "loss": loss, "consensus_distance": math.nan,
         }  # fmt: skip
         history.add(1e9 + second, [figures[each] for each in NAMES])
-    said = answer(name, peers, members, ending)
+    said = answer(name, peers, members, ending, ended)
     return Followed(name, f"tcp://{name}:1", said, silent_s, problem, history, heard)
 
 
@@ -95,21 +95,45 @@ def test_a_node_that_has_left_is_not_silent():
     assert rows(one, node("w2"))["w2"].state == "live"  # it is back, and w1 has not noticed yet
 
 
-def test_nodes_that_were_in_finish_have_left_unless_others_have_lost_them():
-    last, live = node("w2", silent_s=6.0, ending=[False, []]), node("w3", silent_s=6.0)
+def test_nodes_that_had_finished_have_left_unless_others_have_lost_them():
+    last, live = node("w2", silent_s=6.0, ending=[True, []]), node("w3", silent_s=6.0)
     assert {n: row.state for n, row in rows(last, live).items()} == {"w2": "left", "w3": "silent"}
     other = node("w1", peers=[peer("w2", "unreachable")])
     assert rows(other, last)["w2"].state == "silent"
+    assert rows(node("w2", silent_s=6.0, ending=[False, []]))["w2"].state == "silent"  # killed
+
+
+def test_a_node_that_has_told_that_it_ends_has_left_whatever_others_say():
+    other = node("w1", peers=[peer("w2", "unreachable"), peer("w3", "unreachable")])
+    well = node("w2", silent_s=0.1, ended="", problem="nothing answers")
+    badly = node("w3", silent_s=0.1, ended="broken off by ValueError")
+    found = rows(other, well, badly)
+    assert [(found[n].state, found[n].problem, kinds(found[n])) for n in ("w2", "w3")] == [
+        ("left", "", []), ("left", "broken off by ValueError", ["left"])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("heard_s", "silent_s"), [(None, 0.0), (None, 4.0), (60.0, 4.0)])
+def test_a_node_that_is_not_there_or_never_was_has_no_score(heard_s, silent_s):
+    never = node("w2", told=[math.nan] * 4, silent_s=silent_s)
+    assert (
+        rows(node("w1", peers=[peer("w2", "unknown", heard_s=heard_s)]), never)["w2"].score is None
+    )
+    assert rows(node("w1", peers=[peer("w2")]), node("w2", silent_s=6.0))["w2"].score is None
+    assert rows(node("w1", peers=[peer("w2", heard_s=1.0)]), never)["w2"].score == 1000.0  # unasked
 
 
 def test_the_first_line_tells_a_run_that_has_ended_from_one_that_is_lost():
-    def first_line(*nodes):
-        view = RunView(1e9, "", nodes, ())
+    def first_line(*nodes, has_ended=False):
+        view = RunView(1e9, "", nodes, (), has_ended)
         return lines_of(Shown(view, rows_of(view)), ViewChoices(), Screen(80, None))[0].plain
 
-    last = node("w2", silent_s=6.0, ending=[False, []])
-    assert "all have left" in first_line(last)
-    assert "nobody answers any more" in first_line(last, node("w3", silent_s=6.0))
+    last, lost = node("w2", silent_s=6.0, ended=""), node("w3", silent_s=6.0)
+    assert "the run has ended" in first_line(last)
+    assert "nobody answers any more" in first_line(last, lost)
+    ended = first_line(last, lost, has_ended=True)
+    assert "the run has ended" in ended
+    assert "2 nodes, 1 left, 1 gone" in ended
     assert "nobody answers yet" in first_line()
 
 

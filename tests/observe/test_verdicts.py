@@ -1,6 +1,7 @@
 """Who is slow, gone or sick: the rules at their edges, and the words."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -119,9 +120,12 @@ def test_who_does_not_answer_here_but_is_heard_of_is_not_gone(heard_s, kind):
     assert only(known).kind == "gone"  # it did answer, and does so no more
 
 
-def test_who_has_left_is_not_gone():
-    verdict = only(Condition(pace(), silent_s=99.0, has_left=True, said={"w2": "unreachable"}))
-    assert (verdict.kind, verdict.text, verdict.severity) == ("left", "has said goodbye", "odd")
+def test_who_has_left_is_not_gone_and_nothing_is_the_matter_unless_it_was_no_good_end():
+    left = Condition(pace(), silent_s=99.0, has_left=True, said={"w2": "unreachable"})
+    assert of(left) == []
+    verdict = only(replace(left, problem="broken off by ValueError"))
+    assert (verdict.kind, verdict.severity) == ("left", "odd")
+    assert verdict.text == "has ended: broken off by ValueError"
 
 
 def test_who_is_in_quarantine_and_where():

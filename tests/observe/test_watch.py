@@ -2,9 +2,10 @@
 
 import json
 import socket
+import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -152,6 +153,72 @@ def test_a_node_that_was_restarted_is_followed_as_the_same_node():
             count = len(seen(watch)["w1"].history.since())
             eventually(lambda: len(seen(watch)["w1"].history.since()) > count)
             eventually(lambda: all(row.state == "live" for row in rows_of(watch.view())))
+
+
+def test_a_run_that_ends_well_has_ended_and_nothing_is_the_matter():
+    config = config_of(3, timeout_ms=300)
+    connections = [DpwaConnection(f"w{n}", config) for n in (1, 2, 3)]
+
+    for connection in connections:
+        connection.update_send(np.ones(4), 0.5)
+
+    def end(connection):
+        with connection:
+            connection.finish(np.ones(4))
+
+    with watching(config, "w1", interval_s=1.0) as watch:
+        eventually(lambda: [row.loss for row in rows_of(watch.view())] == [0.5] * 3)
+        threads = [threading.Thread(target=end, args=(each,)) for each in connections]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        eventually(lambda: watch.view().has_ended)
+        rows = rows_of(watch.view())
+        assert [(row.state, row.verdicts, row.problem) for row in rows] == [("left", (), "")] * 3
+        assert [row.loss for row in rows] == [0.5] * 3
+        assert events(watch, "moved")[-1].text == "the run has ended"
+        told = [(e.node, e.number) for e in watch.view().events if e.node]
+        assert len(told) == len(set(told))  # none of them twice
+
+
+def test_a_node_that_ends_says_how_to_whoever_watches_it(monkeypatch):
+    config = config_of(3, timeout_ms=300)
+    with ExitStack() as stack:
+        one, two, three = (stack.enter_context(DpwaConnection(f"w{n}", config)) for n in (1, 2, 3))
+        watch = stack.enter_context(watching(config, "w1", interval_s=1.0))
+        eventually(lambda: is_told(watch, "w1", "w2", "w3"))
+        with suppress(ValueError), one:
+            raise ValueError
+        eventually(lambda: watch.view().through == "w2")
+        assert events(watch, "moved")[-1].text == "w1 has ended: reading through w2 now"
+        two.node.close()  # as at the end of a program that has closed nothing
+        monkeypatch.setattr(sys, "last_type", KeyError, raising=False)  # nobody has caught it
+        three.node.close()
+        eventually(lambda: watch.view().has_ended)
+        rows = {row.name: [v.text for v in row.verdicts] for row in rows_of(watch.view())}
+        assert rows == {
+            "w1": ["has ended: broken off by ValueError"],
+            "w2": [],
+            "w3": ["has ended: broken off by KeyError"],
+        }
+        assert [row.state for row in rows_of(watch.view())] == ["left"] * 3
+
+
+def test_a_node_that_is_killed_in_the_end_is_gone():
+    config = config_of(2, timeout_ms=300)
+    killed = process_of(config, "w1")
+    with ended(killed), watching(config, "w1") as watch:
+        with nodes(config, "w2"):
+            eventually(lambda: is_told(watch, "w1", "w2"))
+        killed.kill()
+        eventually(lambda: not watch.view().through)
+        assert not watch.view().has_ended
+        text = "w1 does not answer any more, nor does anybody else"
+        assert events(watch, "moved")[-1].text == text
+        rows = {row.name: row for row in rows_of(watch.view())}
+        assert (rows["w1"].state, rows["w2"].state) == ("silent", "left")
+        assert [verdict.kind for verdict in rows["w1"].verdicts] == ["gone"]
 
 
 def test_a_seed_at_which_nobody_listens():

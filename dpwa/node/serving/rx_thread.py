@@ -40,6 +40,7 @@ IDLE_S = 1.0
 MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
 BUSY_S = 0.01
 LISTEN_AGAIN_S = 0.1
+LAST_WORDS_MS = 100  # for what services say as the node ends to leave
 SHORT_AGAIN_S = 60.0
 # After which ZeroMQ has freed what a connection that has ended had sent: on a busy machine, late.
 GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0, 180.0)
@@ -186,6 +187,7 @@ class RxThread(NodeThread):
                 else poller.poll(int(idle_s * 1000) + 1)
             )
             if self._is_stopping:
+                self._end_services(router)
                 return
             if self.waker.receiver in ready:
                 self.waker.clear()
@@ -203,6 +205,14 @@ class RxThread(NodeThread):
             except Exception:
                 self.bad_messages += 1
                 log.exception("a message could not be answered; the node goes on [DPWA-W017]")
+
+    def _end_services(self, router: Socket) -> None:
+        for service in self._ticking:
+            try:
+                if service.ended():
+                    router.linger = LAST_WORDS_MS
+            except Exception:
+                log.exception("%s did not end as it should [DPWA-W015]", type(service).__name__)
 
     def _look(self, now: float, authenticator: Authenticator) -> None:
         """Look at all that nobody tells of."""

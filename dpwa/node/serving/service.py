@@ -49,6 +49,10 @@ class Service:
         """
         return False
 
+    def ended(self) -> bool:
+        """Say what is left to say, as the node ends; return whether there was anything."""
+        return False
+
 
 class Listener:
     """Something that hears of connections and of answers; called on the TxThread only."""

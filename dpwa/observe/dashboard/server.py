@@ -136,6 +136,7 @@ def _state(view: RunView) -> JsonObject:
     return {
         "time": view.time,
         "through": view.through,
+        "has_ended": view.has_ended,
         "title": _title(view),
         "nodes": [_node(row, nodes[row.name]) for row in rows_of(view, losses=1)],
         "edges": _edges(view),
@@ -171,7 +172,7 @@ def _node(row: NodeRow, node: Followed) -> JsonObject:
         "topology": None if answer is None else answer.topology,
         "group": None if answer is None else answer.group,
         "endpoint": node.endpoint,
-        "problem": node.problem,
+        "problem": row.problem,
         "silent_s": node.silent_s,
     }
 

@@ -1,8 +1,12 @@
 """The page of the dashboard in a browser: for everybody, and whatever the names of nodes are."""
 
+from dataclasses import replace
+
 import pytest
 from support.dashboards import ToldRun, served
 from support.nodes import eventually
+
+from dpwa.node.report import EndingReport
 
 expect = pytest.importorskip("playwright.sync_api", reason="needs pip install dpwa[e2e]").expect
 
@@ -150,3 +154,37 @@ def test_curves_of_many_nodes_highlight_who_is_chosen(url, page):
     page.check("#log")
     page.select_option("#kinds", "joined")
     expect(page.locator("#events li")).to_have_count(4 + len(HOSTILE))
+
+
+def test_a_run_that_has_ended_needs_no_attention_and_its_curves_tell_of_the_end(page):
+    run = ToldRun(["w1", "w2", "w3"])
+
+    def view():
+        told = run.view()
+        last = {node.name: node.answer.model_copy(update={"ended": ""}) for node in told.nodes}
+        nodes = tuple(replace(n, answer=last[n.name], silent_s=9.0) for n in told.nodes)
+        return replace(told, through="", nodes=nodes, has_ended=True)
+
+    with served(view) as address:
+        opened(page, address)
+        expect(page.locator("#summary")).to_have_text("3 nodes: 3 left · the run has ended")
+        expect(page.locator("#attention li")).to_have_count(0)
+        loss, speed = (page.locator(f"#plot-{name} figcaption") for name in ("loss", "speed"))
+        expect(loss).to_contain_text("Loss of 3 nodes, when last heard of: from w")
+        expect(speed).to_have_text("Steps per second: nobody tells it any more.")
+
+
+def test_a_caption_counts_nodes_that_finish_and_calls_only_those_live_that_are(page):
+    run = ToldRun(["w1", "w2"])
+
+    def view():
+        told = run.view()
+        first = told.nodes[0]
+        ending = EndingReport(is_over=False)
+        finishing = replace(first, answer=first.answer.model_copy(update={"ending": ending}))
+        return replace(told, nodes=(finishing, told.nodes[1]))
+
+    with served(view) as address:
+        opened(page, address)
+        expect(page.locator("#summary")).to_contain_text("1 live, 1 finishing")
+        expect(page.locator("#plot-loss figcaption")).to_contain_text("Loss of 2 nodes: from w")

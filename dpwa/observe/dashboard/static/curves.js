@@ -95,12 +95,19 @@ function looks(node, index, many, best) {
 }
 
 function summary(store, word, newest) {
-  const known = store.nodes.filter((n) => ANSWERS.has(n.state) && typeof newest(n) === "number");
-  if (!known.length) return `${word}: nothing is known yet.`;
+  const told = store.nodes.filter((node) => typeof newest(node) === "number");
+  const answering = told.filter((node) => ANSWERS.has(node.state));
+  const known = answering.length ? answering : told;
+  if (!known.length) {
+    const isOver = !store.through && store.timeline.times.length;
+    return `${word}: ${isOver ? "nobody tells it any more" : "nothing is known yet"}.`;
+  }
+  const are = known.every((node) => node.state === "live") ? "live node" : "node";
+  const then = answering.length ? "" : ", when last heard of";
   known.sort((one, other) => newest(one) - newest(other));
   const [low, high] = [known[0], known.at(-1)];
   const tell = (node) => `${node.name} ${number(newest(node))}`;
-  const of = `${word} of ${count(known.length, "live node")}`;
+  const of = `${word} of ${count(known.length, are)}${then}`;
   return known.length === 1 ? `${of}: ${tell(low)}.` : `${of}: from ${tell(low)} to ${tell(high)}.`;
 }
 

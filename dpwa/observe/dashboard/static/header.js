@@ -20,7 +20,8 @@ export function showSummary(store) {
   ];
   const states = counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`);
   const parts = [`${count(nodes.length, "node")}: ${states.join(", ") || "none yet"}`];
-  parts.push(store.through ? `read through ${store.through}` : "nobody answers");
+  const nobody = store.hasEnded ? "the run has ended" : "nobody answers";
+  parts.push(store.through ? `read through ${store.through}` : nobody);
   setText(find("#summary"), parts.join(" · "));
   setText(find("#title"), store.title);
 }

@@ -9,6 +9,7 @@ export class Store {
   constructor() {
     this.time = 0; // of the newest news, in seconds since the epoch
     this.through = "";
+    this.hasEnded = false;
     this.title = "";
     this.nodes = []; // by name
     this.byName = new Map();
@@ -31,6 +32,7 @@ export class Store {
   update(news) {
     this.time = news.time;
     this.through = news.through;
+    this.hasEnded = news.has_ended;
     this.title = news.title;
     this.nodes = [...news.nodes].sort((one, other) => byName(one.name, other.name));
     this.byName = new Map(this.nodes.map((node) => [node.name, node]));

@@ -63,7 +63,8 @@ export function stateWords(node) {
 /** Where a node stands: "bad", "odd" or "good", by what is the matter with it. */
 export function standing(node) {
   if (node.verdicts.some((verdict) => verdict.severity === "bad")) return "bad";
-  return node.verdicts.length || !ANSWERS.has(node.state) ? "odd" : "good";
+  const isWell = ANSWERS.has(node.state) || node.state === "left";
+  return node.verdicts.length || !isWell ? "odd" : "good";
 }
 
 // A sign for each state: colours alone say nothing to some.
