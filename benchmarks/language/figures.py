@@ -29,14 +29,14 @@ def figures_of(records: Records, plan: Mapping[str, Any], kills: Sequence[Any]) 
         "steps_per_s": len(every) / seconds,
         "steps_of_workers": {worker: len(rows) for worker, rows in steps.items()},
         "discarded": sum(bool(row.get("discarded")) for row in every),
-        "kills": [_cost(kill, steps) for kill in kills],
+        "kills": [_cost(kill, steps, seconds) for kill in kills],
     }
 
 
 def _curve(records: Records, plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield, for each time of evaluation, the mean and worst of what the workers measured last."""
     every = plan["evaluate_s"]
-    for number in range(1, round(plan["seconds"] / every) + 1):
+    for number in range(1, int(plan["seconds"] / every) + 1):
         mark = number * every
         latest = {}
         for worker, rows in records.items():
@@ -63,20 +63,20 @@ def _reached(curve: Sequence[Mapping[str, Any]], target: float) -> dict[str, flo
     return None
 
 
-def _cost(kill: Mapping[str, Any], steps: Records) -> dict[str, Any]:
+def _cost(kill: Mapping[str, Any], steps: Records, end: float) -> dict[str, Any]:
     """Return after how long the killed worker steps again, and the longest pause of another."""
     at, pauses = kill["s"], [0.0]
     back = [row["t"] for row in steps.get(kill["worker"], ()) if row["t"] > at]
     for worker, rows in steps.items():
         if worker != kill["worker"]:
-            times = [row["t"] for row in rows]
+            times = [*(row["t"] for row in rows), end]
             pauses += [b - a for a, b in pairwise(times) if a < at + NEAR_S and b > at]
     return {**kill, "back_s": back[0] - at if back else None, "pause_s": max(pauses)}
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return a table in Markdown: the medians of each system's runs."""
-    marks = [t for t in (30, 60, 90) if t <= runs[0]["seconds"]] or [runs[0]["seconds"]]
+    marks = [t for t in (30, 60, 90) if t <= runs[0]["seconds"]] or [runs[0]["curve"][-1]["s"]]
     titles = ["system", "runs", *(f"loss at {t:g} s" for t in marks), "worst", "steps/s"]
     titles += [f"{unit} to {target}" for unit in ("steps", "s") for target in TARGETS]
     titles += ["s until back", "longest pause, s", "cores of others"]

@@ -136,6 +136,7 @@ class Worker:
         while not (go := self.folder / "go").exists():
             time.sleep(POLL_S)
         self._begin = float(go.read_text())
+        time.sleep(max(0.0, -self.now()))
         self._mark = self._next_mark()
         self.note("begun")
 

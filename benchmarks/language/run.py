@@ -134,9 +134,11 @@ def _conditions(text: str) -> list[str]:
 def run_all(options: argparse.Namespace) -> None:
     """Have all systems take turns, under each condition of each seed."""
     names = [name for name in options.systems if _is_here(name, options)]
+    if not names:
+        sys.exit("run: no system is left")
     for seed in range(1, options.seeds + 1):
         for condition in options.conditions:
-            turn = seed % len(names) if names else 0
+            turn = seed % len(names)
             for name in names[turn:] + names[:turn]:
                 if name == "alone" and condition != "calm":
                     continue  # nobody else is there to be killed or slow
@@ -202,7 +204,7 @@ class Run:
         self.folder.mkdir(parents=True)
         self.plan = {
             "seconds": options.seconds,
-            "evaluate_s": options.seconds / max(1, round(options.seconds / EVALUATE_S)),
+            "evaluate_s": min(EVALUATE_S, options.seconds),
             "seed": seed,
             "workers": self.count,
             "own_text": options.own_text,
@@ -216,6 +218,7 @@ class Run:
             "MKL_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONUNBUFFERED": "1",
+            "RUST_LOG": "warn",  # torchft logs every step
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.kills: list[dict[str, Any]] = []
@@ -324,7 +327,7 @@ class Run:
 
     def has_evaluated_last(self, index: int) -> bool:
         found = self.rows(index, "loss")
-        return bool(found) and found[-1]["mark"] >= self.plan["seconds"] - EVALUATE_S / 2
+        return bool(found) and found[-1]["mark"] > self.plan["seconds"] - self.plan["evaluate_s"]
 
     def rows(self, index: int, event: str) -> list[dict[str, Any]]:
         """Return the lines of a worker's file of one kind; a kill may have torn one."""

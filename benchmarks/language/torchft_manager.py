@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torchft import Manager, ProcessGroupGloo
 
 GLOO_S, RPC_S, CONNECT_S, QUORUM_S = (timedelta(seconds=seconds) for seconds in (1, 5, 10, 30))
+STORE = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # of this group
 
 
 def manager_of(worker, net, optimizer, *, use_async_quorum):
@@ -24,7 +25,6 @@ def manager_of(worker, net, optimizer, *, use_async_quorum):
 
     for name in ("torchft.manager", "torchft.local_sgd", "torchft_commits", "torchft_quorums"):
         logging.getLogger(name).setLevel(logging.WARNING)  # they log every step
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     return Manager(
         pg=ProcessGroupGloo(timeout=GLOO_S),
         load_state_dict=load_state_dict,
@@ -37,7 +37,7 @@ def manager_of(worker, net, optimizer, *, use_async_quorum):
         rank=0,
         world_size=1,
         store_addr="127.0.0.1",
-        store_port=store.port,
+        store_port=STORE.port,
         replica_id=f"w{worker.index}_",
         hostname="127.0.0.1",
         init_sync=False,  # all begin with the same values
