@@ -29,7 +29,7 @@ def figures_of(records: Records, plan: Mapping[str, Any], kills: Sequence[Any]) 
         "steps_per_s": len(every) / seconds,
         "steps_of_workers": {worker: len(rows) for worker, rows in steps.items()},
         "discarded": sum(bool(row.get("discarded")) for row in every),
-        "kills": [_cost(kill, steps, seconds) for kill in kills],
+        "kills": [_cost(kill, kills, steps, seconds) for kill in kills],
     }
 
 
@@ -63,14 +63,18 @@ def _reached(curve: Sequence[Mapping[str, Any]], target: float) -> dict[str, flo
     return None
 
 
-def _cost(kill: Mapping[str, Any], steps: Records, end: float) -> dict[str, Any]:
+def _cost(
+    kill: Mapping[str, Any], kills: Sequence[Mapping[str, Any]], steps: Records, end: float
+) -> dict[str, Any]:
     """Return after how long the killed worker steps again, and the longest pause of another."""
     at, pauses = kill["s"], [0.0]
     back = [row["t"] for row in steps.get(kill["worker"], ()) if row["t"] > at]
     for worker, rows in steps.items():
-        if worker != kill["worker"]:
-            times = [*(row["t"] for row in rows), end]
-            pauses += [b - a for a, b in pairwise(times) if a < at + NEAR_S and b > at]
+        deaths = [each["s"] for each in kills if each["worker"] == worker]
+        for before, after in pairwise([*(row["t"] for row in rows), end]):
+            was_killed = any(before < death < after for death in deaths)
+            if before < at + NEAR_S and at < after and not was_killed:
+                pauses.append(after - before)
     return {**kill, "back_s": back[0] - at if back else None, "pause_s": max(pauses)}
 
 
@@ -128,6 +132,8 @@ def draw(runs: Sequence[Mapping[str, Any]], order: Sequence[str], path: Path) ->
             axes.plot(times, losses, marker="o", markersize=2.5, **looks[name].line)
         for at in sorted({round(kill["s"]) for run in runs for kill in run["kills"]}):
             axes.axvline(at, color="#999999", linewidth=0.7, linestyle=":")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, min(high, low + 1.5))  # how they begin is of less interest
         style.label(axes, "seconds", "held-out loss, nats a byte")
         style.legend(figure, style.line_handles(looks, names), 5)
         style.save_png(figure, path)

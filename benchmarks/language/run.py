@@ -31,7 +31,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import yaml
 from figures import draw, figures_of, table
 
 from dpwa.config import load_config
@@ -170,24 +169,21 @@ def _is_here(name: str, options: argparse.Namespace) -> bool:
         except OSError as error:
             problem = f"{command[0]}: {error.strerror}"
     elif system.package == "dpwa":
-        path = options.out / "check.yaml"
-        write_config(path, system, 1, options.workers)
         try:
-            load_config(path)
+            load_config(config_of(system, 1, options.workers))
         except UserError as error:
             problem = str(error)
-        path.unlink()
     if problem:
         print(f"{name} is left out: {problem}", file=sys.stderr)
     return not problem
 
 
-def write_config(path: Path, system: System, seed: int, workers: int) -> None:
+def config_of(system: System, seed: int, workers: int) -> dict[str, Any]:
     nodes = [
         {"name": f"w{index}", "host": "127.0.0.1", "port": port}
         for index, port in enumerate(free_ports(workers))
     ]
-    path.write_text(yaml.safe_dump({"nodes": nodes, "seed": seed, **system.settings}))
+    return {"nodes": nodes, "seed": seed, **system.settings}
 
 
 class Run:
@@ -232,6 +228,7 @@ class Run:
             self.start(index)
         self.watch(self.let_begin())
         end_all()
+        records = {index: self.rows(index) for index in range(self.count)}
         others = (busy_s() - busy) - (own_s() - own)
         result = {
             "system": self.name,
@@ -245,16 +242,15 @@ class Run:
                 "python": platform.python_version(),
             },
             "others_cores": max(0.0, others) / (time.monotonic() - began),
-            **figures_of(self.records(), self.plan, self.kills),
+            **figures_of(records, self.plan, self.kills),
         }
-        path = self.options.out / f"{self.title}.json"
-        path.write_text(json.dumps(result, indent=1))
+        (self.options.out / f"{self.title}.json").write_text(json.dumps(result, indent=1))
 
     def start_helpers(self) -> None:
         """Start what a system has beside its workers, or write what they read."""
         if self.system.package == "dpwa":
-            path = self.folder / "nodes.yaml"
-            write_config(path, self.system, self.plan["seed"], self.count)
+            path = self.folder / "nodes.json"  # which is YAML, too
+            path.write_text(json.dumps(config_of(self.system, self.plan["seed"], self.count)))
             self.environment["DPWA_CONFIG"] = str(path)
         elif self.system.package == "torchft":
             (port,) = free_ports(1)
@@ -287,9 +283,9 @@ class Run:
         """Wait until all workers have imported what they need; return when they begin."""
         deadline = time.monotonic() + START_S
         while not all(self.rows(index, "ready") for index in range(self.count)):
-            self.require(time.monotonic() < deadline, "not all workers came")
-            for name, process in self.processes.items():
-                self.require(process.poll() is None, f"{name} ended at once")
+            ended = [name for name, each in self.processes.items() if each.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                raise RunError(f"not all workers came; see {self.folder}")
             time.sleep(POLL_S)
         begin = time.monotonic() + 0.2
         (self.folder / "go.new").write_text(str(begin))
@@ -300,9 +296,7 @@ class Run:
         """Kill and restart workers, until all have evaluated at the end."""
         seconds, rng = self.plan["seconds"], random.Random(self.plan["seed"])
         times = range(FIRST_KILL_S, int(seconds), KILL_EVERY_S)
-        due = [(s, rng.randrange(self.count)) for s in times]
-        if self.condition in ("calm", "slow"):
-            due = []
+        due = [(s, rng.randrange(self.count)) for s in times if self.condition in ("kill", "both")]
         while (now := time.monotonic() - begin) < seconds + LAST_EVALUATION_S:
             if now >= seconds:
                 if all(self.has_evaluated_last(index) for index in range(self.count)):
@@ -314,7 +308,8 @@ class Run:
                 process = self.processes.get(f"w{index}")
                 if process and process.poll() is not None and now < seconds:
                     self.restarts += 1
-                    self.require(self.restarts <= MOST_RESTARTS, f"w{index} failed too often")
+                    if self.restarts > MOST_RESTARTS:
+                        raise RunError(f"w{index} fails again and again; see {self.folder}")
                     end(set(children(os.getpid())) - {p.pid for p in self.processes.values()})
                     self.start(index)
             time.sleep(POLL_S)
@@ -329,7 +324,7 @@ class Run:
         found = self.rows(index, "loss")
         return bool(found) and found[-1]["mark"] > self.plan["seconds"] - self.plan["evaluate_s"]
 
-    def rows(self, index: int, event: str) -> list[dict[str, Any]]:
+    def rows(self, index: int, event: str = "") -> list[dict[str, Any]]:
         """Return the lines of a worker's file of one kind; a kill may have torn one."""
         found = []
         with suppress(FileNotFoundError):
@@ -337,13 +332,6 @@ class Run:
                 with suppress(ValueError):
                     found.append(json.loads(line))
         return [row for row in found if event in ("", row["event"])]
-
-    def records(self) -> dict[int, list[dict[str, Any]]]:
-        return {index: self.rows(index, "") for index in range(self.count)}
-
-    def require(self, is_well: bool, problem: str) -> None:
-        if not is_well:
-            raise RunError(f"{problem}; see {self.folder}")
 
 
 # Processes

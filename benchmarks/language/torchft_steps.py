@@ -9,7 +9,7 @@ from torchft_manager import manager_of
 class SteadyDDP(DistributedDataParallel):
     """As shipped, the hook asserts `fut._fut`, which is None after an all-reduce that failed.
 
-    With Gloo every survivor of a kill dies of that. Here such a step goes on until the manager
+    With Gloo survivors of a kill die of that. Here such a step goes on until the manager
     discards it, as it means to.
     """
 

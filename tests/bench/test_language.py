@@ -77,11 +77,12 @@ def test_the_curve_is_of_what_each_worker_measured_last(figures):
 def test_a_kill_costs_the_time_until_the_next_steps(figures):
     plan = {"seconds": 20, "evaluate_s": 5}
     killed, other = [step(1), step(14), step(19)], [step(14), step(16.5), step(17), step(21)]
-    kill = {"s": 15, "worker": 0}
-    found = figures.figures_of({0: killed, 1: other}, plan, [kill])
-    assert found["kills"] == [{**kill, "back_s": 4, "pause_s": 2.5}]
-    assert found["steps_of_workers"] == {0: 3, 1: 3}
-    assert found["steps_per_s"] == 6 / 20
+    early = [step(13), step(18), step(19)]  # it does not pause: it was killed just before
+    kill, before = {"s": 15, "worker": 0}, {"s": 14, "worker": 2}
+    found = figures.figures_of({0: killed, 1: other, 2: early}, plan, [before, kill])
+    assert found["kills"][1] == {**kill, "back_s": 4, "pause_s": 2.5}
+    assert found["steps_of_workers"] == {0: 3, 1: 3, 2: 3}
+    assert found["steps_per_s"] == 9 / 20
 
 
 @pytest.mark.slow
