@@ -1,0 +1,15 @@
+"""One worker alone on all of the text: nobody to wait for, nobody to help."""
+
+from itertools import count
+
+from model import Worker, build, set_lr
+
+net, optimizer = build()
+worker = Worker()
+for step in count():
+    set_lr(optimizer, step)
+    inputs, targets = worker.batch()
+    optimizer.zero_grad()
+    net(inputs, targets).backward()
+    optimizer.step()
+    worker.stepped(net, step + 1)

@@ -1,0 +1,22 @@
+"""dpwa: gossip beside the training. Which `algorithm`, the configuration says (`DPWA_CONFIG`)."""
+
+from model import Worker, build, set_lr
+
+import dpwa
+import dpwa.adapters.pytorch  # which `import dpwa` does not load; at second 0 all is imported
+
+net, optimizer = build()
+worker = Worker()
+with dpwa.connect(net, optimizer) as gossip:
+    loss = None
+    while True:
+        gossip.update_send(loss)
+        set_lr(optimizer, gossip.updates)
+        inputs, targets = worker.batch()
+        optimizer.zero_grad()
+        out = net(inputs, targets)
+        out.backward()
+        optimizer.step()
+        loss = out.item()
+        merged = gossip.update_wait(loss)
+        worker.stepped(net, gossip.updates, merged=merged is not None)
