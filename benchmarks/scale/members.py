@@ -14,6 +14,7 @@ from dpwa.policy.members.states import MemberEntry
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.sim.nodes.tcp import VirtualTcp
 from dpwa.sim.rules.wire_sizes import wire_bytes
+from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.virtual_network import Link, VirtualNetwork
 from dpwa.wire.messages import Message, decode, encode
@@ -85,12 +86,16 @@ class Member:
         self._network.add(self.name, self._receive)
         self._network.call_later(rng.uniform(0.0, TICK_S), self._tick)
 
-    def tell(self, peer: str, message: Message, payload: Frame | None = None) -> None:
+    def tell(self, peer: str, message: Message, payload: Frame | None = None, **_: bool) -> None:
         """Send a message to a peer; as `TxThread.tell`, who is dead refuses the connection."""
         if peer in self._cluster.dead:
-            self._network.call_later(0.0, lambda: self.listener.link_changed(peer, is_up=False))
+            down = LinkState.DOWN
+            self._network.call_later(0.0, lambda: self.listener.link_changed(peer, down))
         else:
             self._send(peer, message, payload, is_answer=False)
+
+    def state_of(self, peer: str) -> LinkState:
+        return self._cluster.state_between(self.name, peer)
 
     def wake(self) -> None:
         """Do nothing: the service looks after each message, and at each tick."""
@@ -160,6 +165,12 @@ class Cluster:
                 if other is not member:
                     self._connect(member, other)
 
+    def state_between(self, one: str, two: str) -> LinkState:
+        if two in self.dead:
+            return LinkState.DOWN
+        is_connected = any(other.name == two for other in self._connected[one])
+        return LinkState.UP if is_connected else LinkState.IDLE
+
     @property
     def living(self) -> list[Member]:
         return [member for member in self._members if member.name not in self.dead]
@@ -172,7 +183,7 @@ class Cluster:
         for member in gone:
             for other in self._connected[member.name]:
                 if other.name not in self.dead:
-                    other.listener.link_changed(member.name, is_up=False)
+                    other.listener.link_changed(member.name, LinkState.DOWN)
 
     def unaware(self) -> int:
         """Count pairs of a living member and a dead one that it takes for alive."""
@@ -201,4 +212,3 @@ class Cluster:
     def _connect(self, one: Member, other: Member) -> None:
         for a, b in ((one, other), (other, one)):
             self._connected[a.name].append(b)
-            a.listener.link_changed(b.name, is_up=True)

@@ -45,6 +45,14 @@ def test_a_training_reaches_its_target_though_half_of_its_nodes_are_lost(study):
     assert lost["with_s"] < 2 * lost["without_s"]
 
 
+@pytest.mark.usefixtures("study")
+def test_members_without_their_nodes_find_the_dead():
+    row = importlib.import_module("views").lost(8, 0)
+    assert row["known"] == 8
+    assert row["messages_per_s"] > 2.5
+    assert row["dead_known_s"] <= 8
+
+
 @pytest.mark.slow
 def test_it_has_all_parts_and_pictures(found):
     parts, folder = found
