@@ -52,6 +52,7 @@ class ShardGroup(Protocol):
 
 GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report its result
 POLL_S = 0.001
+MOST_TRIED = 4  # mapped peers in a round, which the training thread looks at itself
 
 
 class TrainerFetches:
@@ -172,7 +173,7 @@ class TrainerFetches:
         found = request.found
         if found is None:
             found = request.take(request.deadline.remaining_s() + GRACE_S)
-        tried = set[str]()
+        tried: set[str] = set()
         while isinstance(found, PeerMemory):
             peer, snapshot = request.peer, self._pinned(found, request)
             if snapshot is None:
@@ -190,15 +191,19 @@ class TrainerFetches:
         return found
 
     def _another_mapped(
-        self, request: FetchRequest, tried: Collection[str]
+        self, request: FetchRequest, tried: set[str]
     ) -> tuple[str, PeerMemory | None]:
         """Draw a peer in the place of those whose memory has nothing that may be merged."""
-        if request.only is not None or request.version:
-            return "", None
-        memories = {name: self._peer_table.memory_of(name) for name in self._peer_table.names}
-        barred = {name for name, memory in memories.items() if memory is None}.union(tried)
-        name = self._peer_table.choose(self._rng, barred, request.among)
-        return ("", None) if name is None else (name, memories[name])
+        if request.only is None and not request.version:
+            while len(tried) < min(MOST_TRIED, len(self._peer_table.names)):
+                name = self._peer_table.choose(self._rng, tried, request.among)
+                if name is None:
+                    break
+                memory = self._peer_table.memory_of(name)
+                if memory is not None:
+                    return name, memory
+                tried.add(name)
+        return "", None
 
     def _mapped(self, peer: str, snapshot: Snapshot, request: FetchRequest) -> Arrival:
         nbytes, start, data = snapshot.data.nbytes, 0, snapshot.data

@@ -20,6 +20,7 @@ from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_ou
 from dpwa.policy.deadlines import FLOOR_S, FetchTimes
 from dpwa.policy.flow_control import FlowControl, is_among_all
 from dpwa.policy.health import (
+    ABSENT,
     IN_WORDS,
     UNHEARD,
     Health,
@@ -192,7 +193,7 @@ class PeerTable:
             expected_s = dict[str, float]()
             are_many = len(self._peers) > self.most_connected
             for name, peer in self._peers.items():
-                is_missing = peer.link_state is LinkState.DOWN and peer.health is Health.UNREACHABLE
+                is_missing = peer.link_state is LinkState.DOWN and peer.health in ABSENT
                 if is_missing and not are_many:  # of many, only who is drawn is connected again
                     barred.add(name)
                 elif name not in barred and (seconds := peer.expected_s) is not None:

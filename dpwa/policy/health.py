@@ -1,7 +1,7 @@
 """What a fetch can come to, and what that says about the peer.
 
-A peer's `Health` only decides what is logged (each change once) and shown; whom to ask is for flow
-control.
+A peer's `Health` decides what is logged (each change once) and shown; whom to ask is for flow
+control, out of those that are not `ABSENT`.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ IN_WORDS = {
 
 # After these nobody has heard anything of the peer.
 UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
+ABSENT = (Health.UNREACHABLE, Health.GONE)  # as long as there is no connection
 RECONSIDERED_AFTER_S = 2.0  # two nodes that change their model do not do so at the same moment
 _UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 _MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)

@@ -1,5 +1,6 @@
 """Nodes that know of many peers, and are connected to few of them at a time."""
 
+import errno
 import logging
 import math
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zmq
 from support.members import Member, at_once, gossip, members, settle
 from support.nodes import config_of, eventually
 from support.open_cluster import cluster
@@ -28,7 +30,7 @@ from dpwa.node.fetching.connections import FEWEST, affordable
 from dpwa.node.node import Node
 from dpwa.node.serving.admission import Clients
 from dpwa.policy import beginners
-from dpwa.transport.link import LinkState
+from dpwa.transport.link import LinkState, PeerLink
 from dpwa.wire.messages import AskStatus
 
 MANY = 8
@@ -321,3 +323,29 @@ def test_when_peers_are_no_longer_many_all_are_connected_again():
             one.node.remove_peer(f"w{index + 1}")
         eventually(lambda: all_up(one))
         assert len(one.node.links) == len(others)
+
+
+def test_a_connection_that_could_not_be_made_is_made_as_soon_as_it_can(monkeypatch):
+    is_short = True
+
+    def link(*arguments):
+        if is_short:
+            raise zmq.ZMQError(errno.EMFILE)
+        return PeerLink(*arguments)
+
+    monkeypatch.setattr("dpwa.node.fetching.connections.PeerLink", link)
+    monkeypatch.setattr("dpwa.node.peers.STARTUP_GRACE_S", 0.0)
+    config = config_of(2, transport="tcp")
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+
+        def merged():
+            two.update_send(np.ones(10))
+            one.update_send(np.ones(10))
+            return one.update_wait()[0] is not None
+
+        def is_missing():
+            return not merged() and one.node.report()["peers"][0]["outcomes"]["unreachable"] > 0
+
+        assert eventually(is_missing)
+        is_short = False
+        assert eventually(merged)

@@ -146,10 +146,15 @@ class Connections:
             self._context.peer_table.absent(channel.peer)
 
     def renew(self) -> list[PeerChannel]:
-        """Replace links with a changed or refused key; return those that were not down before."""
+        """Replace links with a changed or refused key; return those that were not down before.
+
+        Also make those that could not be made before, as descriptors were short.
+        """
         changed = []
         for channel in self.channels.values():
-            if channel.link is not None and channel.link.is_useless:
+            if channel.link is None and self.keeps_all:
+                self.open(channel)
+            elif channel.link is not None and channel.link.is_useless:
                 if channel.state is not LinkState.DOWN:
                     changed.append(channel)
                 self.mute(channel)
