@@ -11,6 +11,7 @@ import typer
 
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node_names, run_of
+from dpwa.policy.health import ABSENT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dpwa.node.report import NodeReport, PeerReport
     from dpwa.types import JsonObject
 
-_NOT_THERE = ("unreachable", "gone")  # and not asked, whatever their score
+_NOT_THERE = tuple(health.value for health in ABSENT)  # and not asked, whatever their score
 _ABSENT = (*_NOT_THERE, "silent")
 
 
