@@ -314,11 +314,13 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
     send_piece, sent = requests.ReadAnswer._send_piece, []
 
     def slowly(answer):
-        if sent and time.monotonic() - sent[-1] < 0.3:
+        now = time.monotonic()
+        if sent and now - sent[-1] < 0.3:
             return False
+        sent.append(now)  # first: who reads may be done before this thread goes on
         is_sent = send_piece(answer)
-        if is_sent:
-            sent.append(time.monotonic())
+        if not is_sent:
+            sent.pop()
         return is_sent
 
     monkeypatch.setattr(requests.ReadAnswer, "_send_piece", slowly)
