@@ -113,3 +113,24 @@ def test_no_round_waits_for_a_deadline_while_all_are_well(algorithm):
     run = Exchanges(algorithm, 7)
     run.play()
     assert max(run.waits_s.values()) < TIMEOUT_S / 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_whose_steps_take_equally_long_do_not_exchange_in_the_same_pairs_for_good(seed):
+    """Two that have just exchanged are free at the same moment, when all others are not."""
+
+    def exchange(node, runtime, connection):
+        training = ArrayTraining(connection, run.parameters[node.index], run._scaled)
+        runtime.sleep(random.Random(f"{seed}/{node.index}").uniform(0.0, STEP_S))
+        while runtime.now() < 40 * STEP_S:
+            training.send(None)
+            runtime.sleep(STEP_S)
+            training.wait(None)
+
+    settings = {"algorithm": "symmetric", "initial_state": "own"}
+    run = ProgramRun(run_spec(8, settings, seed=seed, seconds=1e6), exchange)
+    before = run.parameters.var(axis=0).sum()
+    run.begin()
+    run.until_over(60.0)
+    run.end()
+    assert run.parameters.var(axis=0).sum() < 1e-3 * before

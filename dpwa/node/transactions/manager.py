@@ -135,6 +135,7 @@ class TransactionManager:
         self.terms = terms
         # tests the values that a partner sends; `None`: unchecked
         self.is_finite: IsFinite | None = None
+        self.partner = ""  # of the last exchange
         # how long a transaction may take at the most, whatever the peer asks
         self.longest_s = longest_s
         self._name = name
@@ -186,7 +187,7 @@ class TransactionManager:
         """Return the weight to merge with; the mass that comes counts as received, once."""
         with self._lock:
             if self.terms is Terms.EXCHANGE:
-                factor = 0.5
+                factor, self.partner = 0.5, settled.peer
             elif settled.returned is not None:
                 factor = self._mass.returned(settled.returned)
             else:

@@ -16,7 +16,7 @@ from typing import Any
 from dpwa.algorithms import Algorithm, Ask, Terms
 from dpwa.config import Config
 from dpwa.data.arrays import ArrayValues
-from dpwa.policy.transactions import Acceptance, DecisionOutcome
+from dpwa.policy.transactions import PARTED, Acceptance, DecisionOutcome
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.arrays import part_of
 from dpwa.sim.rules.fleet import Fleet
@@ -562,6 +562,17 @@ class Exchanges(Fetches):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._traded: dict[int, int] = {}  # the version of each node that was exchanged last
+        self._partners: dict[int, str] = {}  # of the last exchange of each node
+
+    def ask_next(self, fetch: AsyncFetch) -> None:
+        """Ask another peer; every now and then none that was the partner the last time."""
+        node, left_s = fetch.node, fetch.deadline_s - self.now
+        last = self._partners.get(node.number)
+        if last and not fetch.tried and fetch.ask.peer is None and self.fleet.rng.random() < PARTED:
+            book = self.fleet.books[node.number]
+            if book.choose(self.now, node.updates - 1, (last,), left_s) is not None:
+                fetch.tried.add(last)
+        super().ask_next(fetch)
 
     def _is_traded(self, node: Participant, snapshot: ArraySnapshot) -> bool:
         return snapshot.version <= self._traded.get(node.number, 0)
@@ -705,6 +716,7 @@ class Exchanges(Fetches):
         if node.transactions.decide(transaction, commit=True, now=self.now):
             self.fetched(fetch, peer, exchange.stream_s)
             self._traded[node.number] = exchange.mine.version
+            self._partners[node.number] = peer.name
             node.inbox.append(ArrayArrival(peer, exchange.theirs, exchange.mine.values))
         self.fleet.count(node.number, peer.number, self.sizes.decides)
         self.later(node.number, peer.number, lambda: self._hear_commit(exchange))
@@ -718,5 +730,6 @@ class Exchanges(Fetches):
         self.fleet.count(peer.number, node.number, self.sizes.notes)
         if outcome is DecisionOutcome.COMMIT:
             self._traded[peer.number] = exchange.theirs.version
+            self._partners[peer.number] = node.name
             peer.inbox.append(ArrayArrival(node, exchange.mine, exchange.theirs.values))
         node.transactions.noted(transaction)
