@@ -12,7 +12,7 @@ FOUND = [
     ("tables", 304, 10_000),  # who was cut off at the start heard of it at its time-out only
     ("tables", 498, 10_000),  # who was killed as all began was waited for until the time-out
     ("tables", 701, 10_000),  # who was cut off as all began went on alone, and was not told
-    ("partition", 592, 10_000),  # steps took equally long: pairs exchanged among themselves for good
+    ("partition", 592, 10_000),  # with steps of one length, pairs stayed the same for good
 ]
 every_campaign = pytest.mark.parametrize("name", virtual.CASES)
 
