@@ -17,7 +17,6 @@ from dpwa.node.assembly import neighbours_in
 from dpwa.node.context import NodeContext
 from dpwa.node.serving.snapshot_service import MOST_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
-from dpwa.policy.transactions import PARTED
 from dpwa.wire.fetching import Ended, pieces_of
 from dpwa.wire.shards import WHOLE, shard_of
 
@@ -75,7 +74,6 @@ class TrainerFetches:
         self._config = context.config
         self._peer_table = context.peer_table
         self._pool = context.pool
-        self._transactions = context.transactions
         self._algorithm = algorithm
         self._neighbours = neighbours_in(context.config, context.name)
         self._next_shard = 0  # which shard of the parameters is next
@@ -123,11 +121,6 @@ class TrainerFetches:
             among = self._neighbours.among(self._peer_table.names, updates - 1)
         if without:
             among = [name for name in self._peer_table.names if name != without]
-        first, last = None, self._transactions.partner
-        if last and ask.peer is None and self._rng.random() < PARTED:
-            first = self._peer_table.choose(self._rng, (last,), among)
-            if first is not None:
-                among = [name for name in among or self._peer_table.names if name != last]
         self._next_shard += 1
         return FetchRequest(
             layout,
@@ -137,7 +130,6 @@ class TrainerFetches:
             is_finite=terms.is_finite,
             terms=ask.terms,
             only=ask.peer,
-            first=first,
             among=among,
             version=(published or self._pool.version) if is_tagged else 0,
             # that is complete

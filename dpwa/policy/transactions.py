@@ -62,8 +62,9 @@ REMEMBER_S = 60.0  # how a transaction has ended
 RESEND_S = 0.25  # its decision, while the peer has not noted it
 MOST_REMEMBERED = 1024
 MOST_OPEN = 1024
-# How often others than the partner of the last exchange are asked. Where steps take equally long,
-# the two are free at the same moment, when nobody else is: they would meet again and again.
+# How often the partner of the last exchange is not asked, once another peer was busy. Where steps
+# take equally long, those two are free at the same moment, when nobody else is: without this they
+# would exchange with each other for good.
 PARTED = 0.5
 MOST_COPIES = 4
 """Those that an exclusive node may be answering: one and those in doubt, each with a model."""

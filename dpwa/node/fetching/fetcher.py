@@ -23,6 +23,7 @@ from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.policy.push_sum import UNIT
+from dpwa.policy.transactions import PARTED
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire.fetching import Ended, FetchSession, ProposeSession, TransactionTerms
@@ -65,6 +66,10 @@ class TransactionFetches:
         self._clock = context.runtime
         self._most_units = UNIT * most_nodes(context.config)
         self._greet = context.greeting
+
+    def was_with(self, peer: str) -> bool:
+        """Tell whether the last exchange was one with this peer."""
+        return peer == self._transactions.partner
 
     def propose(self, channel: PeerChannel, request: FetchRequest, number: int) -> Attempt | None:
         """Return an attempt that begins with a proposal; `None` if none can be made now."""
@@ -299,8 +304,8 @@ class Fetcher:
         while request is not None:
             self.attempt, self.due = None, request.deadline.end
             name = self._next_peer(request)
-            if name is None:
-                self.finish(Outcome.UNREACHABLE)
+            if name is None or self._is_parted(request, name):
+                self.finish(Outcome.UNREACHABLE if name is None else Outcome.BUSY)
                 return
             self._tried.add(name)
             channel = self._channels.get(name)
@@ -319,6 +324,12 @@ class Fetcher:
             return None
         budget_s = request.deadline.remaining_s()
         return self._peer_table.choose(self._rng, self._tried, request.among, budget_s)
+
+    def _is_parted(self, request: FetchRequest, name: str) -> bool:
+        """Tell whether to do without an exchange rather than have it with the same one again."""
+        is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
+        is_again = is_draw and self.transactions.was_with(name)
+        return is_again and self._rng.random() < PARTED
 
     def _attempt(self, request: FetchRequest, channel: PeerChannel, *, is_up: bool) -> None:
         """Ask a peer, now or as soon as its link is up."""

@@ -339,7 +339,8 @@ class Fetches:
         book, name, left_s = fleet.books[node.number], fetch.ask.peer, fetch.deadline_s - now
         if name is None and left_s > 0.0:
             name = book.choose(now, node.updates - 1, fetch.tried, left_s)
-        if name is None or name in fetch.tried or left_s <= 0.0:
+        is_over = name is None or name in fetch.tried or left_s <= 0.0
+        if name is None or is_over or self._is_parted(fetch, name):
             self.network.call_later(0.0, lambda: self.end(fetch))
             return
         fetch.tried.add(name)
@@ -386,6 +387,10 @@ class Fetches:
         elapsed_s = self.now - fetch.asked_at
         book = self.fleet.books[fetch.node.number]
         book.fetched(peer.name, self.sizes.answer, max(0.0, elapsed_s - stream_s), stream_s)
+
+    def _is_parted(self, fetch: AsyncFetch, name: str) -> bool:  # noqa: ARG002
+        """Tell whether a node goes on alone rather than with this one; see `PARTED`."""
+        return False
 
     def _next_peer(self, fetch: AsyncFetch) -> None:
         self._stop_waiting(fetch)
@@ -564,15 +569,9 @@ class Exchanges(Fetches):
         self._traded: dict[int, int] = {}  # the version of each node that was exchanged last
         self._partners: dict[int, str] = {}  # of the last exchange of each node
 
-    def ask_next(self, fetch: AsyncFetch) -> None:
-        """Ask another peer; every now and then none that was the partner the last time."""
-        node, left_s = fetch.node, fetch.deadline_s - self.now
-        last = self._partners.get(node.number)
-        if last and not fetch.tried and fetch.ask.peer is None and self.fleet.rng.random() < PARTED:
-            book = self.fleet.books[node.number]
-            if book.choose(self.now, node.updates - 1, (last,), left_s) is not None:
-                fetch.tried.add(last)
-        super().ask_next(fetch)
+    def _is_parted(self, fetch: AsyncFetch, name: str) -> bool:
+        is_again = bool(fetch.tried) and self._partners.get(fetch.node.number) == name
+        return is_again and self.fleet.rng.random() < PARTED
 
     def _is_traded(self, node: Participant, snapshot: ArraySnapshot) -> bool:
         return snapshot.version <= self._traded.get(node.number, 0)
