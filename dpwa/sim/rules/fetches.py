@@ -339,8 +339,7 @@ class Fetches:
         book, name, left_s = fleet.books[node.number], fetch.ask.peer, fetch.deadline_s - now
         if name is None and left_s > 0.0:
             name = book.choose(now, node.updates - 1, fetch.tried, left_s)
-        is_over = name is None or name in fetch.tried or left_s <= 0.0
-        if name is None or is_over or self._is_parted(fetch, name):
+        if left_s <= 0.0 or name is None or name in fetch.tried or self._is_parted(fetch, name):
             self.network.call_later(0.0, lambda: self.end(fetch))
             return
         fetch.tried.add(name)
