@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ TAKE_SECONDS = {"gosgd", "gossip_at_scale", "lsgd", "noloco"}
 def script(monkeypatch):
     """Return the module of a script by its name."""
     monkeypatch.syspath_prepend(str(PAPERS))
-    return importlib.import_module
+    yield importlib.import_module
+    sys.modules.pop("training", None)  # others have a module of this name, too
 
 
 def test_every_reproduction_is_here():
