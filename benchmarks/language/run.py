@@ -58,6 +58,7 @@ class System:
 
 
 SYSTEMS = {
+    "together": System("gossip.py", {"algorithm": "together"}, "dpwa"),
     "gossip": System("gossip.py", {"merge": "delta"}, "dpwa"),
     "gossip-tcp": System("gossip.py", {"merge": "delta", "transport": "tcp"}, "dpwa"),
     "all_reduce": System(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from dpwa.adapters.gradients import GradientAveraging
 from dpwa.adapters.merge import Merge, center_of, require_module
 from dpwa.adapters.module_state import ModuleState, warn_of_left_out
 from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
@@ -21,6 +23,7 @@ from dpwa.collectives.collectives import CollectiveCalls, Collectives
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import BY_CHANCE, Rounding, are_finite
+from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.trainer import Trainer
@@ -175,6 +178,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     _attachment: Attachment | None = None
     _goes_on = False  # with the next update, in the same call
+    _gradients: GradientAveraging | None = None  # of algorithms that do so
 
     def __init__(
         self,
@@ -221,8 +225,21 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(given.net, given.name)
+            if self._rounds.algorithm.averages_gradients:
+                self._gradients = self._averaging()
         self._optimizers.include(given.optimizer, given.scheduler)
+        if self._gradients is not None:
+            self._gradients.hook()
         return self._state, self._optimizers
+
+    def _averaging(self) -> GradientAveraging:
+        if not self._ranks.is_alone:
+            raise UserError(
+                f"`algorithm: {self._node.config.algorithm}` averages the gradients of a module "
+                "that each node has whole: expected one that is neither sharded nor in "
+                "DistributedDataParallel [DPWA-E308]"
+            )
+        return GradientAveraging(self.connection, self._state, self._training, self._optimizers)
 
     def _begin_with_state(self) -> None:
         if self._states.start(self._training.model()) is None:
@@ -243,6 +260,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             UserError: one is no optimizer, or no scheduler.
         """
         is_new = self._optimizers.include(optimizer, scheduler)
+        if self._gradients is not None:
+            self._gradients.hook()
         if is_new and self._take_over_optimizers():
             self._ranks.share(self._optimizers)
 
@@ -268,6 +287,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._rounds.choose_leaders_by(loss_value(self._leader_loss()))
         if self._optimizers.is_beginning:
             self._begin()
+        if self._gradients is not None:
+            self._gradients.update()
         self._trainer.send(loss_value(loss))
         self._states.copy_if_due(self._training.capture)
 
@@ -302,6 +323,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """
         self._refresh()  # a tensor that was replaced meanwhile must not be merged into
         arrival = self._trainer.wait(loss_value(loss))
+        if self._gradients is not None:
+            self._gradients.stepped()
         if not self._goes_on:  # else it is one training step ahead of its number of updates
             self._states.copy_if_due(self._training.capture, saves=False)
         return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)
@@ -347,6 +370,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()
+        if self._gradients is not None:
+            self._gradients.leave()
         read, length = self._trainer.read, self._state.norm
         rest = self._ranks.rest(self._state.rest())
         averaged = Averaged(self._trainer.publish, read, self._go_on, length, rest)
@@ -379,6 +404,22 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._generation = self._state.generation
             self._rounds.renew_algorithm()
             self._optimizers.begin(self._state)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Only accumulate gradients in the block, where the algorithm averages them."""
+        with nullcontext() if self._gradients is None else self._gradients.off():
+            yield
+
+    def average_gradients(self) -> None:
+        """Average the gradients now, in place, where the algorithm does so and has not yet.
+
+        It has at the end of a backward pass that has given all parameters a gradient. Where some
+        are left without, it does so when the optimizer steps: call this before, to clip what is
+        averaged.
+        """
+        if self._gradients is not None:
+            self._gradients.average()
 
     @property
     def lr_scale(self) -> float:
@@ -427,4 +468,6 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """Stop serving and fetching; idempotent and bounded in time."""
         if self._attachment is not None:
             self._attachment.close()
+        if self._gradients is not None:
+            self._gradients.close()
         self.connection.close()

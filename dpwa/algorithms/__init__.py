@@ -6,6 +6,7 @@
     push_sum    weighted averaging that stays exact on directed and one-sided networks
     noloco      NoLoCo: outer momentum steps on random pairs, every few dozen steps
     local       local SGD, or DiLoCo-like outer Nesterov steps on random pairs
+    together    all-reduce of gradients among those who keep pace, gossip for the others
     elastic     EASGD without a server: every node has a copy of the center, averaged by gossip
 
 docs/algorithms.md describes them, and how to write one of your own.
@@ -19,6 +20,7 @@ from dpwa.algorithms import (  # noqa: F401
     noloco,
     push_sum,
     symmetric,
+    together,
 )
 from dpwa.algorithms.all_reduce_ea import EASGD, AllReduceEA
 from dpwa.algorithms.all_reduce_sgd import AllReduceSGD

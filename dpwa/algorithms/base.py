@@ -205,6 +205,7 @@ class Algorithm:
             no newer one, unless `repeat` says otherwise.
         needs_whole: whether it needs all values of a peer at once, and not a part of them.
         has_center: whether nodes are drawn to a center.
+        averages_gradients: whether the adapter averages the gradients of those who are in time.
         center: this node's copy of it; `None` before the first update, and for others.
         more: what else it asks in this update, set by `asks`: each is asked for when what was asked
             before has been merged, or did not come.
@@ -220,6 +221,7 @@ class Algorithm:
     repeats: ClassVar[bool] = False
     needs_whole: ClassVar[bool] = False
     has_center: ClassVar[bool] = False
+    averages_gradients: ClassVar[bool] = False
 
     center: Values | None = None
     more: Sequence[Ask] = ()

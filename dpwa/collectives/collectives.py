@@ -13,11 +13,13 @@ from dpwa.collectives.operations import Barrier, Gather, Join, Operation, Reduce
 from dpwa.collectives.pulling import PullListener, PullSource
 from dpwa.collectives.runner import Runner
 from dpwa.collectives.views import GroupMessage
+from dpwa.collectives.workspace import EntryGaps
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, UnknownNameError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.node import Node
 from dpwa.node.serving.service import Reply, Service
+from dpwa.policy.ballots import Silence
 from dpwa.policy.group_views import Member
 from dpwa.types import JsonObject
 from dpwa.wire import limits
@@ -62,9 +64,13 @@ class Collectives(Closeable, Service):
         node.attach(self, self._listener)
         finalize(node, self.close)
 
-    def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
+    def runner(
+        self, tag: str, *, admits_at_once: bool = False, silence: Silence | None = None
+    ) -> Runner:
         """Return what runs the collectives of a tag, and knows its members."""
         runner = self._runner(tag)
+        if silence is not None:
+            runner.group.silence = silence
         if admits_at_once:  # a message of a peer may have made the group
             runner.group.admit_at_once()
         return runner
@@ -73,7 +79,11 @@ class Collectives(Closeable, Service):
         return self._runner(tag).group.view.names
 
     def run(
-        self, operation: Operation, timeout_s: float | None = None, tag: str = ""
+        self,
+        operation: Operation,
+        timeout_s: float | None = None,
+        tag: str = "",
+        gaps: EntryGaps | None = None,
     ) -> tuple[str, ...]:
         """Call a collective; return who has contributed to it."""
         runner = self._runner(tag)
@@ -81,7 +91,7 @@ class Collectives(Closeable, Service):
         if not 0 < timeout_s < float("inf"):
             raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
         with self._unthrottled():
-            return runner.run(operation, timeout_s)
+            return runner.run(operation, timeout_s, gaps)
 
     def report(self) -> JsonObject:
         with self._lock:

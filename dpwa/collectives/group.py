@@ -27,7 +27,7 @@ from dpwa.collectives.views import (
 )
 from dpwa.data.boards import Posted
 from dpwa.errors import ClosedError
-from dpwa.policy.ballots import Ballot, Decision, Stand
+from dpwa.policy.ballots import Ballot, Decision, Silence, Stand
 from dpwa.policy.group_views import GroupView, Member, ViewRank, has_precedence
 from dpwa.runtime import Runtime
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
@@ -141,6 +141,7 @@ class Group:
         # How they ended, the view after each, and the lives of its members
         self._ended: OrderedDict[Key, tuple[Decision, GroupView, dict[str, bytes]]] = OrderedDict()
 
+        self.silence = Silence()  # of members in ballots
         self.exits = 0  # how often it has been outside
         self.is_answered = False  # it has heard of a view since it was left behind
         self._has_part = False  # it has ended a collective in this view
@@ -461,7 +462,8 @@ class Group:
         has_entered = self.phase in (Phase.ENTERED, Phase.READY)
         seen, requests = frozenset(self.records(READY)), self.discovery.join_requests()
         stand = Stand(has_entered, self.phase is Phase.READY, expired, seen, requests)
-        return Ballot(self._own.name, self.view.names, stand, self._clock.now())
+        now, silence = self._clock.now(), self.silence
+        return Ballot(self._own.name, self.view.names, stand, now, silence=silence)
 
     def _suspects(self, name: str) -> bool:
         """Tell whether a member is taken for lost: what it says of an outcome counts no more."""

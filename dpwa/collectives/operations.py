@@ -231,6 +231,7 @@ class Gather(Operation):
         self._packed = PackedObject(value)
         self._found: dict[str, ByteArray] = {}
         self.values: dict[str, object] = {}
+        self.nbytes = 0  # of all of them
 
     def enter(self, space: Workspace) -> Contribution:
         """Lay out the bytes of the object."""
@@ -273,3 +274,4 @@ class Gather(Operation):
 
     def complete(self) -> None:
         self.values = {name: unpack_object(data) for name, data in self._found.items()}
+        self.nbytes = sum(data.nbytes for data in self._found.values())

@@ -21,7 +21,7 @@ from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Operation
 from dpwa.collectives.pulling import LOOK_EVERY_S, PullListener, PullSource
 from dpwa.collectives.views import ENTERED, READY
-from dpwa.collectives.workspace import CollectiveWait, DecidedError, Workspace
+from dpwa.collectives.workspace import CollectiveWait, DecidedError, EntryGaps, Workspace
 from dpwa.errors import (
     CollectiveError,
     CollectiveTimeoutError,
@@ -68,8 +68,12 @@ class Runner:
         self._mismatch: str | None = None
         self.space = Workspace(group, contacts, listener, pull_source, runtime)
 
-    def run(self, operation: Operation, timeout_s: float) -> tuple[str, ...]:
+    def run(
+        self, operation: Operation, timeout_s: float, gaps: EntryGaps | None = None
+    ) -> tuple[str, ...]:
         """Take part; return who has contributed.
+
+        With `gaps`, who has not entered is left behind as soon as nobody has for so long.
 
         Raises:
             MismatchError: members have called different things.
@@ -95,7 +99,7 @@ class Runner:
                     # Or who was let in late would take those who let it in for late.
                     deadline = Deadline(self._runtime, timeout_s)
                 try:
-                    return self._attempt(operation, deadline, timeout_s)
+                    return self._attempt(operation, deadline, timeout_s, gaps)
                 except _EvictedError:
                     continue  # to tell, or to ask to join
 
@@ -119,10 +123,10 @@ class Runner:
         return self._call_lock
 
     def _attempt(
-        self, operation: Operation, deadline: Deadline, timeout_s: float
+        self, operation: Operation, deadline: Deadline, timeout_s: float, gaps: EntryGaps | None
     ) -> tuple[str, ...]:
         self._entries, self._mismatch = None, None
-        wait = CollectiveWait(self.group, self._runtime, deadline)
+        wait = CollectiveWait(self.group, self._runtime, deadline, gaps)
         self._inside = self.group.called
         try:
             decision = self._take_part(operation, wait)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -12,6 +13,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.collectives.pulling import LOOK_EVERY_S, Puller, PullListener, PullSource
+from dpwa.collectives.views import ENTERED
 from dpwa.data.segments import ByteArray, SharedSegment
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable, uninterrupted
@@ -33,13 +35,38 @@ class DecidedError(Exception):
         self.decision = decision
 
 
+class EntryGaps:
+    """How long members are missing in a collective while nobody enters it.
+
+    `most_s` is for how long each of them may be; `longest_s` is for how long each was.
+    """
+
+    def __init__(self, most_s: Mapping[str, float]) -> None:
+        self.most_s = most_s
+        self.longest_s = dict.fromkeys(most_s, 0.0)
+        self._missing, self._since = set(most_s), -math.inf
+
+    def is_too_long(self, missing: set[str], now: float) -> bool:
+        """Tell, as long as these have not entered, whether the longest patience is over."""
+        if missing != self._missing or self._since == -math.inf:
+            self._missing, self._since = missing, now
+        gap_s = now - self._since
+        for name in missing & self.longest_s.keys():
+            self.longest_s[name] = max(self.longest_s[name], gap_s)
+        most_s = [self.most_s.get(name, 0.0) for name in missing]
+        return bool(missing) and gap_s >= max(most_s)
+
+
 class CollectiveWait:
     """Waits until the collective is over; after `deadline`, whoever is missing is left behind."""
 
-    def __init__(self, group: Group, clock: Clock, deadline: Deadline) -> None:
+    def __init__(
+        self, group: Group, clock: Clock, deadline: Deadline, gaps: EntryGaps | None = None
+    ) -> None:
         self._group = group
         self._clock = clock
         self._deadline = deadline
+        self._gaps = gaps
         self._looked = clock.now()
 
     def collect(self, phase: int) -> dict[str, bytes]:
@@ -88,9 +115,15 @@ class CollectiveWait:
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             self._group.look_around()
-            if self._deadline.expired():
+            if self._deadline.expired() or self._is_gap_too_long(now):
                 self._group.expire()
             self._group.tick(now)
+
+    def _is_gap_too_long(self, now: float) -> bool:
+        if self._gaps is None:
+            return False
+        missing = {*self._group.view.names} - self._group.records(ENTERED).keys()
+        return self._gaps.is_too_long(missing, now)
 
 
 PRIVATE = 0  # the number of a buffer that peers cannot map

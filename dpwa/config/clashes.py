@@ -91,6 +91,9 @@ def combinations(
         yield from _extra_gossip(settings)
     if not kind.uses_rule:
         yield from _useless_rule(known, settings)
+    if kind.averages_gradients and settings.get("robust") == "clip":
+        expected = f"expected none, as nothing clips the gradients that algorithm: {known} averages"
+        yield ("robust",), f"{expected} (got clip) [DPWA-E217]"
     yield from _changing_nodes(settings)
     yield from _metrics_ports(settings, nodes)
     if is_transaction or kind.needs_whole:

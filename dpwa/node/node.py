@@ -347,6 +347,7 @@ class Node(Closeable):
             state=self._part("state"),
             training=self._part("training"),
             metrics=self._part("metrics"),
+            pace=self._part("pace"),
         )
 
     def _model(self) -> JsonObject | None:

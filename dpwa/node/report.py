@@ -218,6 +218,7 @@ class NodeReport:
     news: Details = field(default_factory=dict)
     transactions: Details = field(default_factory=dict)
     gossip: GossipReport = GossipReport()
+    pace: Details | None = None
     peers: tuple[PeerReport, ...] = ()
     membership: MembershipReport | None = None
     state: Details | None = None

@@ -36,6 +36,15 @@ LONGEST_LOOK_S = GONE_S / 4  # of the time between two looks at the clock, what 
 
 
 @dataclass(frozen=True)
+class Silence:
+    """For how many seconds a member may be silent in a ballot until it is taken for lost."""
+
+    gone_s: float = GONE_S
+    late_s: float = LATE_S
+    stalled_s: float = field(default_factory=lambda: STALLED_S)
+
+
+@dataclass(frozen=True)
 class Stand:
     """How far a member had come when it voted."""
 
@@ -62,6 +71,7 @@ class Ballot:
     stand: Stand
     opened: float
     suspects: set[str] = field(default_factory=set)
+    silence: Silence = field(default_factory=Silence)
     is_left_behind: bool = False
     _votes: dict[str, tuple[frozenset[str], Stand]] = field(default_factory=dict)
     _waited_s: float = 0.0
@@ -87,14 +97,18 @@ class Ballot:
         Of the time between two calls no more than `LONGEST_LOOK_S` counts: while a node itself
         sleeps it reads no votes, and the silence it finds on waking is its own. Those `unreachable`
         are doubted soon; all others may be silent for `STALLED_S`. When the time of this
-        node is over, those not known to have `entered` are lost if they vote so, and get `LATE_S`.
+        node is over, those not known to have `entered` are lost if they vote so, and get `late_s`.
         """
         self._waited_s += min(now - self._looked, LONGEST_LOOK_S)
         self._looked = now
         silent = set(self.silent())
-        if self._waited_s < STALLED_S:
-            due = set(unreachable) if self._waited_s >= GONE_S else set()
-            if self._waited_s >= LATE_S and self.stand.expired and not self.stand.ready:
+        if self._waited_s < self.silence.stalled_s:
+            due = set(unreachable) if self._waited_s >= self.silence.gone_s else set()
+            if (
+                self._waited_s >= self.silence.late_s
+                and self.stand.expired
+                and not self.stand.ready
+            ):
                 due |= silent - set(entered)
             silent &= due
         return self._suspect(silent, now)

@@ -13,6 +13,8 @@ members: members are killed, leave, stall, are cut off and start again, maybe el
     clock that was set back, in any order.
 leader: the leader of lsgd, or of `interpolation: leader`, dies.
 collectives: nodes add up values all the time; they are killed and come back, or are cut off.
+paced: nodes average values in rounds of those who keep pace; some are killed, cut off, or are up to
+    40 times slower for a while.
 
 Prints what went wrong with which seed, and the command that plays it again with a log of its nodes;
 exits with 1 if a promise was broken.
@@ -35,6 +37,7 @@ from cases.churn import Churn
 from cases.collectives import CollectiveCallers
 from cases.leader import Leader
 from cases.members import AnyMembers
+from cases.paced import PacedCallers
 from cases.partition import Partition
 from cases.tables import TableWorkers
 
@@ -45,6 +48,7 @@ CASES = {
     "leader": Leader,
     "members": AnyMembers,
     "collectives": CollectiveCallers,
+    "paced": PacedCallers,
 }
 MOST_SEEDS_AT_ONCE = 10  # by one process: then it tells
 

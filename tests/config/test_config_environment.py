@@ -116,7 +116,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "DPWA_ALGORITHM",
             "lsdg",
             "expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
-            "symmetric (got lsdg); did you mean lsgd?",
+            "symmetric, together (got lsdg); did you mean lsgd?",
         ),
         (
             "DPWA_LSGD__LOCAL_PERIOD",

@@ -154,7 +154,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         (
             "algorithm: push-sum",
             "2:12: algorithm: expected one of elastic, gossip, local, lsgd, noloco, push_sum, "
-            "symmetric (got push-sum); did you mean push_sum?",
+            "symmetric, together (got push-sum); did you mean push_sum?",
         ),
         ("algorithm: clip", "2:12: algorithm: expected one of elastic, gossip, "),
         (

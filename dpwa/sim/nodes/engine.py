@@ -245,10 +245,12 @@ class NodesRun:
         training.send(node.loss)
         step_s = self._conditions.step_s(node.index, node.updates, runtime.now())
         runtime.sleep(self._round_s + step_s)
+        before = x[0].copy()
         node.loss = self.step(node, x)
         node.updates += 1
         trained = runtime.now()
         node.trained_s += trained - began
+        training.average(before)
         merges = training.rounds.merges
         training.wait(node.loss)
         node.pace += 1

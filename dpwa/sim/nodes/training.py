@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
 from dpwa.data.arrays import ArrayModel, NumericArray, is_finite
 from dpwa.data.layout import Layout, Piece, TensorSpec
+from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.node.trainer import Trainer
 from dpwa.sim.conditions import Conditions
@@ -44,9 +46,11 @@ class ArrayTraining:
 
     def __init__(self, connection: DpwaConnection, x: Floats, scaled: ScaledSnapshots) -> None:
         self.rounds = connection.node.rounds
+        self._connection = connection
         self._states = connection.states
         self._model = ScaledModel(x, scaled.layout)
         self._trainer = Trainer.of(self.rounds, self._model, connection.node.config, is_finite)
+        self._paced = self._paced_rounds() if self.rounds.algorithm.averages_gradients else None
 
     def take_over(self) -> bool:
         """Begin where peers have come to, if they train already; return whether they do."""
@@ -56,13 +60,44 @@ class ArrayTraining:
 
     def send(self, loss: float | None) -> None:
         """Publish, and begin a fetch; as `DpwaPyTorchAdapter.update_send`."""
+        if self._paced is not None:
+            self._paced.update(self.rounds.algorithm)
         self._trainer.send(loss)
         self._states.copy_if_due(self._capture)
 
     def wait(self, loss: float | None) -> None:
         """Wait for the fetch, and merge; as `DpwaPyTorchAdapter.update_wait`."""
         self._trainer.wait(loss)
+        if self._paced is not None:
+            self._paced.stepped()
         self._states.copy_if_due(self._capture, saves=False)
+
+    def average(self, before: Floats) -> None:
+        """Average the step from `before` with the others, if the algorithm averages gradients."""
+        if self._paced is None:
+            return
+        x = self._model.array
+        step = np.resize((x - before).astype(np.float32), self._model.layout.tensors[0].shape)
+        if self._paced.average(Payload(step)):
+            x[...] = before + step[: x.size]
+
+    def _paced_rounds(self) -> PacedRounds:
+        node, connection, model = self._connection.node, self._connection, self._model
+
+        def take_over(peer: str, given: Any) -> None:  # noqa: ARG001
+            clock, updates, values = given
+            model.array[...] = values
+            node.rounds.resume(clock, updates)
+
+        return PacedRounds(
+            connection.collectives,
+            "dpwa.gradients",
+            node.config.timeout_ms / 1000,
+            node.runtime,
+            step=lambda: connection.updates,
+            copy=lambda: [connection.clock, connection.updates, model.array.copy()],
+            take_over=take_over,
+        )
 
     def _capture(self) -> dict[str, Any]:
         return dict(values_part(self._model.layout, self._model.image()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from dpwa.algorithms import algorithm
 from dpwa.errors import UserError
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.arrays import ArrayRounds, fits
@@ -58,6 +59,11 @@ def _check(spec: RunSpec) -> None:
             raise UserError(
                 f"{setting}: expected it unset with detail: rules, which leaves it out [DPWA-E178]"
             )
+    if algorithm(config.algorithm).averages_gradients:
+        raise UserError(
+            f"detail: expected nodes with algorithm: {config.algorithm}, as only whole nodes "
+            "average gradients (got rules) [DPWA-E178]"
+        )
     compute = spec.scenario.compute
     takes_no_time = compute.step_ms == 0.0 and not compute.steps_ms
     if takes_no_time and spec.scenario.rounds is None:

@@ -1,0 +1,205 @@
+"""Gradients averaged over the nodes that keep pace, as soon as a backward pass has made them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpwa.adapters.module_state import ModuleState
+from dpwa.adapters.optimizer import Optimizers
+from dpwa.adapters.training_state import TrainingState
+from dpwa.collectives.paced import PacedRounds
+from dpwa.connection import DpwaConnection
+from dpwa.data.payload import Payload
+from dpwa.data.segments import ByteArray
+from dpwa.errors import ClosedError, ParametersError, UserError
+from dpwa.lifecycle import Closeable
+from dpwa.state.target import Target, UnfitStateError
+
+TAG = "dpwa.gradients"
+
+
+class GradientAveraging(Closeable):
+    """Averages the gradients of a module over those who keep pace, on the training thread.
+
+    A round begins in the hook of the parameter whose gradient is made last, or else with the step
+    of an optimizer. Floating buffers are averaged along with it, where they are gossiped.
+    """
+
+    def __init__(
+        self,
+        connection: DpwaConnection,
+        state: ModuleState,
+        training: TrainingState,
+        optimizers: Optimizers,
+    ) -> None:
+        self._connection = connection
+        self._gossip = connection.node.rounds
+        self._state = state
+        self._training = training
+        self._optimizers = optimizers
+        self._rounds = PacedRounds(
+            connection.collectives,
+            TAG,
+            connection.node.config.timeout_ms / 1000,
+            connection.node.runtime,
+            step=lambda: connection.updates,
+            copy=self._captured,
+            take_over=self._take_over,
+        )
+        connection.node.describe("pace", self._rounds.report)
+        self._is_closed = False
+        self._is_averaged = False  # what the gradients are now
+        self._is_off = False
+        # Hooks, and the parameters whose gradients are still to be made in this backward pass
+        self._hooks: list[Any] = []
+        self._hooked = -1  # generation of the module's parameters
+        self._stepping: list[torch.optim.Optimizer] = []
+        self._parameters: list[torch.nn.Parameter] = []
+        self._missing: set[int] = set()
+
+    def update(self) -> None:
+        """Begin with what the others have, the first time; tell the algorithm who keeps pace."""
+        self.hook()
+        if not self._stepping:
+            raise UserError(
+                f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer, too: "
+                "expected dpwa.connect(net, optimizer) [DPWA-E307]"
+            )
+        self._rounds.update(self._gossip.algorithm)
+
+    def average(self) -> None:
+        """Average the gradients, in place, unless they are averaged already."""
+        self._missing = set(map(id, self._parameters))
+        self._rounds.begin()
+        if self._is_averaged or self._rounds.is_apart:
+            return
+        self._is_averaged = True
+        entries = self._state.entries
+        buffers = [each.tensor for each in entries if each.is_buffer and not each.is_constant]
+        gradients = _Gradients(self._parameters, buffers)
+        if self._rounds.average(gradients.payload):
+            gradients.take()
+
+    def stepped(self) -> None:
+        """Do what follows a step."""
+        self._is_averaged = False
+        self._rounds.stepped()
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Only accumulate gradients in the block."""
+        was_off, self._is_off = self._is_off, True
+        try:
+            yield
+        finally:
+            self._is_off = was_off
+
+    def leave(self) -> None:
+        """Let nobody wait for this node any more, until it begins anew."""
+        self._rounds.leave()
+
+    def close(self) -> None:
+        """Leave; gradients are this node's own from now on."""
+        self._is_closed = True
+        self._remove_hooks()
+        self._rounds.leave()
+
+    def _captured(self) -> object:
+        parts = self._training.capture()
+        images = {name: [part.image, part.numbers] for name, part in parts.items()}
+        return [self._connection.clock, self._connection.updates, images]
+
+    def _take_over(self, peer: str, given: Any) -> None:
+        clock, updates, images = given
+        targets: list[Target] = [self._training.model(), self._training.optimizer_target()]
+        try:
+            for target in targets:
+                if target.part in images:
+                    image, numbers = images[target.part]
+                    found: ByteArray = np.array(image)
+                    target.load(found, numbers)
+        except UnfitStateError as unfit:
+            raise ParametersError(
+                f"{self._connection.name}: the state of {peer} does not fit: {unfit}; expected the "
+                "same model and the same optimizer on all nodes [DPWA-E306]"
+            ) from None
+        self._gossip.resume(clock, updates)
+
+    def hook(self) -> None:
+        """Follow the parameters and the optimizers that there are now."""
+        if self._is_closed or (
+            self._hooked == self._state.generation and self._stepping == self._optimizers.given
+        ):
+            return
+        self._remove_hooks()
+        self._hooked, self._stepping = self._state.generation, list(self._optimizers.given)
+        self._parameters = [each for each in self._state.module_parameters() if each.requires_grad]
+        self._missing = set(map(id, self._parameters))
+        made, steps = _weak(self._made), _weak(self._average_unless_closed)
+        for parameter in self._parameters:
+            hook = parameter.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
+            self._hooks.append(hook)
+        for optimizer in self._stepping:
+            self._hooks.append(optimizer.register_step_pre_hook(steps))
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._hooked = [], -1
+
+    def _made(self, parameter: torch.Tensor) -> None:
+        """Note that a gradient was made; average when it was the last."""
+        if self._is_off:
+            return
+        self._is_averaged = False
+        self._missing.discard(id(parameter))
+        if not self._missing:
+            self._average_unless_closed()
+
+    def _average_unless_closed(self, *_: Any) -> None:
+        try:
+            self.average()
+        except ClosedError:  # and the loop goes on
+            self._remove_hooks()
+
+
+def _weak(method: Callable[..., None]) -> Callable[..., None]:
+    """Return what calls a method as long as its object is there, and does not keep it alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*arguments)
+
+    return call
+
+
+class _Gradients:
+    """The gradients of a step, and buffers, as one value to be averaged.
+
+    A parameter without a gradient brings zeros, and stays without if nobody has one.
+    """
+
+    def __init__(self, parameters: list[torch.nn.Parameter], buffers: list[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._values = [
+            torch.zeros_like(each) if each.grad is None else each.grad.detach()
+            for each in parameters
+        ]
+        self._there = torch.tensor([float(each.grad is not None) for each in parameters])
+        self.payload = Payload([self._values, self._there, buffers])
+
+    def take(self) -> None:
+        """Give the parameters what has become of it."""
+        self.payload.result()
+        shares = self._there.tolist()
+        for parameter, value, share in zip(self._parameters, self._values, shares, strict=True):
+            if parameter.grad is None and share > 0:
+                parameter.grad = value

@@ -1,0 +1,242 @@
+"""Rounds of averaging among those who keep pace, and how a node leaves these and comes back."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+from dpwa.algorithms import Algorithm
+from dpwa.algorithms.together import Together
+from dpwa.collectives.collectives import Collectives
+from dpwa.collectives.operations import Gather, Operation, Reduce
+from dpwa.collectives.workspace import EntryGaps
+from dpwa.data.payload import Payload
+from dpwa.errors import CollectiveTimeoutError, LeftBehindError, MismatchError, PeerLost
+from dpwa.policy.ballots import Silence
+from dpwa.policy.group_views import Member
+from dpwa.policy.pace import Absence, Patience
+from dpwa.runtime import Runtime
+from dpwa.types import JsonObject
+
+log = logging.getLogger("dpwa.collectives")
+
+# Who is left out for nothing is back a step later: so nobody's word is waited for for long.
+SILENCE = Silence(gone_s=0.05, late_s=0.05, stalled_s=0.5)
+BYTES_PER_S = 20e6  # at which values come at least, or they are asked for once more
+
+
+class PacedRounds:
+    """What a node averages with the others, step by step; on its training thread.
+
+    In each step `average`, then the change that follows from it, then `stepped`. All who were in a
+    round have the same average, bit by bit. Who was not goes on with its own value, and comes back
+    after a step: it is let in when the others end a round, and in their `stepped` it gets their
+    state. So all who keep pace have the same state after each step.
+
+    `_equal` are the members that are known to have it; all others, such as newcomers, are given it
+    first. All members know the same of each other, and newcomers know of nobody.
+
+    Args:
+        collectives: of this node.
+        tag: of its rounds.
+        timeout_s: longest time to wait for others.
+        runtime: of the node.
+        step: returns how many steps this node has taken.
+        copy: returns a copy of the state, plain data for others.
+        take_over: takes over the name of a peer, and its copy.
+    """
+
+    def __init__(
+        self,
+        collectives: Collectives,
+        tag: str,
+        timeout_s: float,
+        runtime: Runtime,
+        step: Callable[[], int],
+        copy: Callable[[], object],
+        take_over: Callable[[str, Any], None],
+    ) -> None:
+        self._collectives = collectives
+        self._own = collectives.name
+        self._tag = tag
+        self._timeout_s = timeout_s
+        self._runtime = runtime
+        self._step, self._copy, self._take_over = step, copy, take_over
+        self._runner = collectives.runner(tag, silence=SILENCE)
+        self._group = self._runner.group
+        self._patience = Patience(timeout_s)
+        self._has_begun = False
+        self._absence = Absence()
+        self._equal: frozenset[Member] = frozenset()
+        self._state_bytes = 0  # size of the last state that was seen
+        self._said_alone = False
+        self._ended_at = -math.inf  # the last round
+        self._worked_s = 0.0  # between the last two
+        self._seconds = 0.0  # in rounds
+        self._rounds = 0
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether this node is out of pace."""
+        return self._absence.since is not None
+
+    @property
+    def others(self) -> list[str]:
+        """Who keeps pace beside this node, as far as it knows."""
+        return [name for name in self._group.view.names if name != self._own]
+
+    def begin(self) -> None:
+        """Begin with what the others have, or all with what the first of them has; once."""
+        if not self._has_begun:
+            self._has_begun, self._absence = True, Absence()
+            self._make_equal()
+
+    def update(self, algorithm: Algorithm) -> None:
+        """Begin, before an update, and tell the algorithm who keeps pace."""
+        self.begin()
+        if isinstance(algorithm, Together):
+            contacts, members = self._collectives.contacts, self._group.view.names
+            there = [name for name in contacts.names if contacts.is_up(name)]
+            algorithm.is_apart = self.is_apart
+            algorithm.are_all_there = all(name in members for name in there)
+            algorithm.mates = len(members) - 1
+
+    def average(self, payload: Payload) -> int:
+        """Take part in a round: set a value to its mean over all who do, in place.
+
+        Returns:
+            How many they are: 0 if this node is out of pace, and its value is as it was.
+        """
+        self.begin()
+        if self.is_apart:
+            return 0
+        began = self._runtime.now()
+        if self._ended_at != -math.inf:
+            self._worked_s = began - self._ended_at
+        contributors = self._averaged(payload)
+        self._ended_at = self._runtime.now()
+        self._seconds += self._ended_at - began
+        self._rounds += 1
+        return contributors
+
+    def stepped(self) -> None:
+        """Do what follows a step: let newcomers have the state, or come back."""
+        if not self._has_begun:
+            return
+        if self.is_apart:
+            if self._absence.may_enter(self._step()):
+                self._come_back()
+        elif self._group.is_evicted or self._newcomers():
+            self._make_equal()
+
+    def leave(self) -> None:
+        """Let nobody wait for this node any more, until it begins anew."""
+        if self._has_begun:
+            self._has_begun, self._absence = False, self._absence.left(self._step())
+            self._equal = frozenset()
+            self._group.leave()
+
+    def report(self) -> JsonObject:
+        return {
+            "in_pace": [] if self.is_apart else list(self._group.view.names),
+            "rounds": self._rounds,
+            "seconds": self._seconds,
+            "patience_s": self._patience.allowances(self.others),
+        }
+
+    def _averaged(self, payload: Payload) -> int:
+        reduce = Reduce(payload, "mean")
+        timeout_s = self._timeout_s + payload.nbytes / BYTES_PER_S
+        while not self.is_apart:
+            gaps = EntryGaps(self._patience.allowances(self.others))
+            try:
+                return len(self._run(reduce, timeout_s, gaps))
+            except PeerLost:
+                self._say_if_alone()
+            except CollectiveTimeoutError as late:
+                timeout_s *= 2
+                log.warning("%s: %s: once more [DPWA-W078]", self._own, late.text)
+            except MismatchError as differs:  # a newcomer is to be given the state first
+                log.info("%s: %s", self._own, differs.text)
+                self._equal = frozenset()
+                return 0
+            finally:
+                self._patience.took_part(gaps.longest_s, self._worked_s)
+        return 0
+
+    def _run(
+        self, operation: Operation, timeout_s: float, gaps: EntryGaps | None = None
+    ) -> tuple[str, ...]:
+        """Run a collective; if the others have gone on without this node, nobody took part."""
+        try:
+            return self._collectives.run(operation, timeout_s, self._tag, gaps)
+        except LeftBehindError as behind:
+            self._fall_out(behind.text)
+            return ()
+
+    def _fall_out(self, why: str) -> None:
+        self._equal = frozenset()
+        self._absence = self._absence.left(self._step())
+        log.info("%s: out of pace: %s", self._own, why)
+
+    def _come_back(self) -> None:
+        try:
+            self._runner.get_in(self._timeout_s)
+        except PeerLost:  # there is nobody
+            self._equal = frozenset(self._group.view.members)
+        except LeftBehindError as behind:
+            self._fall_out(behind.text)
+            return
+        self._absence = self._absence.returned(self._step())
+        if self._newcomers():
+            self._make_equal()
+        self._say_if_alone()
+
+    def _newcomers(self) -> list[str]:
+        return [each.name for each in self._group.view.members if each not in self._equal]
+
+    def _make_equal(self) -> None:
+        """Give all newcomers the state of the others; if all are new, that of who is ahead."""
+        giver = ""
+        while not self.is_apart:
+            known = [each.name for each in self._group.view.members if each in self._equal]
+            giver = known[0] if known else giver
+            given = self._copy() if giver == self._own else None
+            gather = Gather([self._step(), given])
+            try:
+                if not self._run(gather, self._timeout_s + self._state_bytes / BYTES_PER_S):
+                    return
+            except PeerLost:
+                self._say_if_alone()
+                continue
+            except (CollectiveTimeoutError, MismatchError) as failed:
+                log.info("%s: begins anew: %s", self._own, failed.text)
+                self._equal, giver = frozenset(), ""
+                continue
+            said: dict[str, Any] = gather.values
+            gives = next((name for name in said if said[name][1] is not None), None)
+            if gives is None:
+                giver = max(said, key=lambda name: said[name][0])  # the first of equals
+                continue
+            self._state_bytes = gather.nbytes
+            if gives != self._own and not known:
+                self._take_over(gives, said[gives][1])
+            self._patience.came_back(self._newcomers(), self._worked_s)
+            # Whoever has been let in at its end has had no part in it.
+            members = (each for each in self._group.view.members if each.name in said)
+            self._equal, giver = frozenset(members), ""
+            if not self._newcomers():
+                break
+        self._ended_at = -math.inf
+        self._say_if_alone()
+
+    def _say_if_alone(self) -> None:
+        is_alone = len(self._group.view.names) == 1
+        if is_alone and not self._said_alone:
+            log.warning(
+                "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W079]",
+                self._own,
+            )
+        self._said_alone = is_alone

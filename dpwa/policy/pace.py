@@ -1,0 +1,98 @@
+"""Pace: how long those in step wait for each other, and when who was late comes back.
+
+Nodes that average gradients take a round together, which ends when all have entered it, or when
+nobody has for as long as `Patience` allows. Whoever was missing then is out of pace, and comes back
+by `Absence`.
+
+>>> patience = Patience(timeout_s=2.5)
+>>> patience.allowances(["w4"])  # before the first round
+{'w4': 2.5}
+>>> for _ in range(20):  # it comes 160 ms after the other two, who work 70 ms a step
+...     patience.took_part({"w2": 0.01, "w3": 0.0, "w4": 0.16}, worked_s=0.07)
+>>> {name: round(left, 2) for name, left in patience.allowances(["w2", "w4"]).items()}
+{'w2': 0.5, 'w4': 0.02}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+LEAST_SHARE = 0.1
+MOST_STEPS = 5  # that an account holds, and at least
+MOST_S = 0.5
+FLOOR_S = 0.02
+MOST_EXITS = 9
+SETTLED = 4  # times as many rounds as it was to stay away, after which a node is trusted again
+
+
+class Patience:
+    """How long a node waits for each of the others: an account in seconds for each.
+
+    To wait for one of n members pays as long as all take more steps with it than the others do
+    without: if these work w seconds a step, it may come w / (n - 1) later than they. So much is
+    paid in with every round, at least a tenth of w, since no machine runs many processes in step.
+    What is taken off is the longest time in which it was missing, and nobody else has entered
+    either. So the jitter of single steps is waited for, and whoever is late again and again only
+    until its account is empty.
+
+    Nothing is waited for longer than `timeout_s`.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._left_s: dict[str, float] = {}
+
+    def allowances(self, names: Iterable[str]) -> dict[str, float]:
+        """Return for how long others may be missing while nobody enters, by name."""
+        left_s = self._left_s
+        return {name: max(FLOOR_S, left_s.get(name, self._timeout_s)) for name in names}
+
+    def took_part(self, missed_s: Mapping[str, float], worked_s: float) -> None:
+        """Take a round into account.
+
+        Args:
+            missed_s: of each other member, the longest time in which it was missing, and nobody
+                entered.
+            worked_s: the time from the round before to this one.
+        """
+        share_s = worked_s * max(LEAST_SHARE, 1 / max(1, len(missed_s)))
+        most_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * worked_s))
+        for name, lost_s in missed_s.items():
+            left_s = self._left_s.get(name, most_s) + share_s - lost_s
+            self._left_s[name] = min(most_s, max(0.0, left_s))
+
+    def came_back(self, names: Iterable[str], worked_s: float) -> None:
+        """Give to those who have come, or come back, at least a step's time."""
+        for name in names:
+            if name in self._left_s:
+                self._left_s[name] = max(self._left_s[name], worked_s)
+
+
+@dataclass(frozen=True)
+class Absence:
+    """How a node out of pace comes back: at once the first time, then after 1, 3, 7 ... own steps.
+
+    It begins anew once the node has kept pace for some time. Every change returns a new value.
+    """
+
+    exits: int = 0  # since then
+    since: int | None = None  # which of its steps it has left at; `None`: it is in pace
+    entered: int = 0  # which of its steps it has come back at
+
+    @property
+    def steps(self) -> int:
+        """How many steps it stays away."""
+        return int(2 ** max(0, self.exits - 1) - 1)
+
+    def left(self, step: int) -> Absence:
+        """Leave, or be refused when it tries to come back."""
+        has_kept = self.since is None and step - self.entered > SETTLED * (self.steps + 1)
+        exits = 0 if has_kept else self.exits
+        return replace(self, exits=min(exits + 1, MOST_EXITS), since=step)
+
+    def may_enter(self, step: int) -> bool:
+        return self.since is not None and step - self.since >= self.steps
+
+    def returned(self, step: int) -> Absence:
+        return replace(self, since=None, entered=step)

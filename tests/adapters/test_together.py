@@ -1,0 +1,395 @@
+"""`algorithm: together`: gradients are averaged over those who keep pace; nodes on threads."""
+
+import copy
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import torch
+from support.nodes import config_of, eventually
+from torch import nn
+
+import dpwa
+from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.errors import ParametersError, UserError
+
+STEPS = 50
+
+
+def net_of(seed=3):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def batch_of(node, step):
+    generator = torch.Generator().manual_seed(1000 * node + step)
+    return torch.randn(6, 4, generator=generator), torch.randn(6, 2, generator=generator)
+
+
+def loss_of(net, node, step):
+    inputs, targets = batch_of(node, step)
+    return (net(inputs) - targets).square().mean()
+
+
+OPTIMIZERS = {
+    "SGD": lambda net: torch.optim.SGD(net.parameters(), 0.05, momentum=0.9),
+    "AdamW": lambda net: torch.optim.AdamW(net.parameters(), 0.01),
+    "Muon": lambda net: torch.optim.Muon([p for p in net.parameters() if p.dim() == 2], 0.01),
+}
+
+
+class Node:
+    """A module, its optimizer and its gossip, on a thread of its own."""
+
+    def __init__(self, index, config, kind="AdamW", seed=3):
+        self.index = index
+        self.net = net_of(seed)
+        self.optimizer = OPTIMIZERS[kind](self.net)
+        self.gossip = dpwa.connect(self.net, self.optimizer, config=config, name=f"w{index + 1}")
+        self.contributions = []
+
+    def step(self, pause_s=0.0):
+        gossip = self.gossip
+        gossip.update_send()
+        self.optimizer.zero_grad()
+        time.sleep(pause_s)
+        loss_of(self.net, self.index, gossip.updates).backward()
+        self.optimizer.step()
+        gossip.update_wait()
+        return self.pace
+
+    @property
+    def pace(self):
+        return tuple(self.gossip.connection.node.report()["pace"]["in_pace"])
+
+    def state(self):
+        tensors = [*self.net.state_dict().values()]
+        for _, state in sorted(self.optimizer.state_dict()["state"].items()):
+            tensors += [value for _, value in sorted(state.items()) if torch.is_tensor(value)]
+        return [tensor for tensor in tensors if tensor.is_floating_point()]
+
+
+class Nodes:
+    def __init__(self, count, **settings):
+        self.config = config_of(count, **{"algorithm": "together", "log_level": "error"} | settings)
+        self.names = [f"w{index + 1}" for index in range(count)]
+        self._stack, self._threads = ExitStack(), {}
+        self.nodes = {}
+
+    def start(self, index, *arguments, **more):
+        node = Node(index, self.config, *arguments, **more)
+        self._stack.callback(node.gossip.close)
+        self.nodes[index] = node
+        self._threads[index] = ThreadPoolExecutor(1)
+        return node
+
+    def begin(self, index, task):
+        return self._threads[index].submit(task, self.nodes[index])
+
+    def each(self, task, of=None):
+        futures = [self.begin(index, task) for index in (self.nodes if of is None else of)]
+        return [future.result(60) for future in futures]
+
+    def close(self):
+        self._stack.close()
+        for thread in self._threads.values():
+            thread.shutdown()
+
+
+@contextmanager
+def nodes_of(count, *, there=None, kind="AdamW", **settings):
+    nodes = Nodes(count, **settings)
+    try:
+        for index in range(count if there is None else there):
+            nodes.start(index, kind)
+        yield nodes
+    finally:
+        nodes.close()
+
+
+def are_equal(nodes):
+    first, *others = [node.state() for node in nodes]
+    return all(all(map(torch.equal, first, other)) for other in others)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_in_pace_it_is_training_on_the_mean_of_all_gradients(count, kind, transport):
+    def train(node):
+        for _ in range(STEPS):
+            node.step()
+
+    reference = net_of()
+    optimizer = OPTIMIZERS[kind](reference)
+    ranks = [copy.deepcopy(reference) for _ in range(count)]  # for their gradients
+    for step in range(1, STEPS + 1):
+        for index, rank in enumerate(ranks):
+            for own, value in zip(rank.parameters(), reference.parameters(), strict=True):
+                own.data.copy_(value)
+            rank.zero_grad()
+            loss_of(rank, index, step).backward()
+        every = [net.parameters() for net in (reference, *ranks)]
+        for parameter, *mine in zip(*every, strict=True):
+            parameter.grad = torch.stack([each.grad for each in mine]).mean(0)
+        optimizer.step()
+
+    with nodes_of(count, kind=kind, transport=transport) as nodes:
+        nodes.each(train)
+        assert {node.pace for node in nodes.nodes.values()} == {tuple(nodes.names)}
+        assert are_equal(nodes.nodes.values())
+        found = nodes.nodes[0].net.parameters()
+        for own, expected in zip(found, reference.parameters(), strict=True):
+            assert torch.allclose(own, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_all_begin_with_the_parameters_of_the_first():
+    with nodes_of(2, there=0) as nodes:
+        first, _ = nodes.start(0, seed=1), nodes.start(1, seed=2)
+        began = copy.deepcopy(first.net.state_dict())
+        nodes.each(lambda node: node.gossip.update_send())
+        assert are_equal(nodes.nodes.values())
+        assert torch.equal(first.net.state_dict()["0.weight"], began["0.weight"])
+
+
+def train_until(stop, pause_s=0.01):
+    def train(node):
+        while not stop.is_set():
+            node.step(pause_s)
+
+    return train
+
+
+def test_who_comes_late_gets_all_that_the_others_have():
+    stop = threading.Event()
+    with nodes_of(3, there=2) as nodes:
+        running = [nodes.begin(index, train_until(stop)) for index in range(2)]
+        eventually(lambda: nodes.nodes[0].gossip.updates > 20)
+        late = nodes.start(2, seed=9)
+        running.append(nodes.begin(2, train_until(stop)))
+        eventually(lambda: late.pace == ("w1", "w2", "w3"))
+        assert late.gossip.updates > 20
+        eventually(lambda: nodes.nodes[0].pace == ("w1", "w2", "w3"))
+        # All end after the same round: who takes none any more is left out by the others.
+        ended_at = late.gossip.updates + 20
+        stop.set()
+        [future.result(60) for future in running]
+        del ended_at
+        nodes.each(lambda node: node.gossip.update_send())
+
+
+@pytest.mark.parametrize("left", [1, 2])
+def test_the_others_go_on_when_one_is_closed_in_the_middle(left):
+    def train(node):
+        paces = []
+        for step in range(60):
+            paces.append(node.step(0.005))
+            if node.index == left and step == 20:
+                node.gossip.close()
+                return paces
+        return paces
+
+    with nodes_of(left + 1) as nodes:
+        nodes.each(train)
+        survivors = [nodes.nodes[index] for index in range(left)]
+        assert {node.pace for node in survivors} == {tuple(nodes.names[:left])}
+        assert are_equal(survivors)
+        assert [node.gossip.updates for node in survivors] == [60] * left
+
+
+def test_who_stands_still_falls_out_and_comes_back_with_what_the_others_have():
+    paces, longest_s = [], [0.0]
+
+    def train(node):
+        for step in range(150):
+            began = time.monotonic()
+            pace = node.step(0.01)
+            if node.index == 0 and step > 5:
+                longest_s[0] = max(longest_s[0], time.monotonic() - began)
+                paces.append(pace)
+            if node.index == 2 and step == 30:
+                time.sleep(2.0)
+
+    with nodes_of(3) as nodes:
+        nodes.each(train, of=None)
+        assert ("w1", "w2") in paces
+        assert longest_s[0] < 1.5
+        at = paces.index(("w1", "w2"))
+        assert ("w1", "w2", "w3") in paces[at:]
+
+
+def test_who_is_much_slower_is_not_waited_for():
+    stop = threading.Event()
+
+    def train(node):
+        steps = 0
+        while not stop.is_set():
+            node.step(0.1 if node.index == 2 else 0.01)
+            steps += 1
+        return steps
+
+    with nodes_of(3) as nodes:
+        running = [nodes.begin(index, train) for index in range(3)]
+        time.sleep(8.0)
+        stop.set()
+        steps = [future.result(60) for future in running]
+        assert steps[0] > 3 * steps[2]
+        assert steps[2] > 20
+        # It follows the others: as far from them as one step goes, or not much more.
+        one, slow = nodes.nodes[0], nodes.nodes[2]
+        apart = sum((a - b).square().sum() for a, b in zip(one.state(), slow.state(), strict=True))
+        assert apart.isfinite()
+
+
+def test_gradients_that_are_only_accumulated_are_averaged_once_for_all():
+    def train(node):
+        for step in range(10):
+            node.gossip.update_send()
+            node.optimizer.zero_grad()
+            with node.gossip.no_sync():
+                loss_of(node.net, node.index, 2 * step).backward()
+            loss_of(node.net, node.index, 2 * step + 1).backward()
+            node.optimizer.step()
+            node.gossip.update_wait()
+        return node.gossip.connection.node.report()["pace"]["rounds"]
+
+    with nodes_of(2) as nodes:
+        assert nodes.each(train) == [10, 10]
+        assert are_equal(nodes.nodes.values())
+
+
+class Branches(nn.Module):
+    """Of three branches, each node uses one in a step; the third is used by nobody."""
+
+    def __init__(self):
+        super().__init__()
+        self.branches = nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
+
+    def forward(self, inputs, branch):
+        return self.branches[branch](inputs)
+
+
+def test_parameters_without_a_gradient_bring_nothing_and_stay_without_if_nobody_has_one():
+    config = config_of(2, algorithm="together")
+
+    def train(index):
+        torch.manual_seed(0)
+        net = Branches()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
+            gossip.update_send()
+            net(torch.ones(1, 4), index).sum().backward()
+            optimizer.step()
+            gradients = [branch.weight.grad for branch in net.branches]
+            gossip.update_wait()
+            gossip.barrier()
+            return gradients, net.branches[2].weight.clone()
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(train, range(2)))
+    for gradients, unused in found:
+        assert torch.equal(gradients[0], torch.full((2, 4), 0.5))
+        assert torch.equal(gradients[1], torch.full((2, 4), 0.5))
+        assert gradients[2] is None
+        assert torch.equal(unused, found[0][1])
+
+
+def test_what_is_clipped_is_what_was_averaged():
+    def train(node):
+        for _ in range(5):
+            node.gossip.update_send()
+            node.optimizer.zero_grad()
+            loss_of(node.net, node.index, node.gossip.updates).backward()
+            norm = nn.utils.clip_grad_norm_(node.net.parameters(), 0.1)
+            node.optimizer.step()
+            node.gossip.update_wait()
+        return float(norm)
+
+    with nodes_of(2) as nodes:
+        one, two = nodes.each(train)
+        assert one == two
+        assert are_equal(nodes.nodes.values())
+
+
+def test_a_scaler_skips_the_step_on_all_nodes_or_on_none():
+    def train(node):
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+        for step in range(20):
+            node.gossip.update_send()
+            node.optimizer.zero_grad()
+            is_bad = step == 7 and node.index == 1
+            loss = loss_of(node.net, node.index, step) * (torch.inf if is_bad else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(node.optimizer)
+            scaler.update()
+            node.gossip.update_wait()
+        return scaler.get_scale(), node.pace
+
+    with nodes_of(2) as nodes:
+        assert nodes.each(train) == [(8.0, ("w1", "w2"))] * 2
+        assert are_equal(nodes.nodes.values())
+
+
+def test_attached_to_an_optimizer_no_other_line_is_needed():
+    config = config_of(2, algorithm="together")
+
+    def train(index):
+        net = net_of()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with dpwa.connect(net, config=config, name=f"w{index + 1}") as gossip:
+            gossip.attach(optimizer)
+            for step in range(10):
+                optimizer.zero_grad()
+                loss_of(net, index, step).backward()
+                optimizer.step()
+            gossip.barrier()
+            return [parameter.detach().clone() for parameter in net.parameters()]
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(train, range(2))
+    assert all(map(torch.equal, one, two))
+
+
+def test_it_ends_together_with_those_who_have_more_steps():
+    def train(node):
+        for _ in range(20 + 20 * node.index):
+            node.step(0.01)
+        return node.gossip.finish()
+
+    with nodes_of(2) as nodes:
+        for report in nodes.each(train):
+            assert report.took_part
+
+
+def test_it_needs_the_optimizer():
+    with (
+        DpwaPyTorchAdapter(net_of(), "w1", config_of(1, algorithm="together")) as gossip,
+        pytest.raises(UserError, match="needs the optimizer, too"),
+    ):
+        gossip.update_send()
+
+
+def test_another_model_is_refused():
+    config = config_of(2, algorithm="together")
+
+    def train(index):
+        net = nn.Linear(4, 2 + index)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
+            gossip.update_send()
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = (pool.submit(train, index) for index in range(2))
+        one.result(60)
+        with pytest.raises(ParametersError, match="the state of w1 does not fit"):
+            two.result(60)
+
+
+def test_where_gradients_are_not_averaged_nothing_is_to_be_done():
+    with DpwaPyTorchAdapter(net_of(), "w1", config_of(1)) as gossip:
+        gossip.average_gradients()
+        with gossip.no_sync():
+            pass
+        assert "pace" not in gossip.connection.node.report()
