@@ -13,7 +13,7 @@ from dpwa.collectives.operations import Barrier, Gather, Join, Operation, Reduce
 from dpwa.collectives.pulling import PullListener, PullSource
 from dpwa.collectives.runner import Runner
 from dpwa.collectives.views import GroupMessage
-from dpwa.collectives.workspace import EntryGaps
+from dpwa.collectives.workspace import RoundLimits
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, UnknownNameError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
@@ -83,7 +83,7 @@ class Collectives(Closeable, Service):
         operation: Operation,
         timeout_s: float | None = None,
         tag: str = "",
-        gaps: EntryGaps | None = None,
+        limits: RoundLimits | None = None,
     ) -> tuple[str, ...]:
         """Call a collective; return who has contributed to it."""
         runner = self._runner(tag)
@@ -91,7 +91,7 @@ class Collectives(Closeable, Service):
         if not 0 < timeout_s < float("inf"):
             raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
         with self._unthrottled():
-            return runner.run(operation, timeout_s, gaps)
+            return runner.run(operation, timeout_s, limits)
 
     def report(self) -> JsonObject:
         with self._lock:

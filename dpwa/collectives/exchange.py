@@ -10,6 +10,7 @@ a reduction of one value. Two nodes on one host do without shards.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,13 +45,16 @@ class ReducedShard:
         return self.stop - self.start
 
 
-def cut(layout: Layout, nbytes: int, owners: Sequence[str]) -> list[ReducedShard]:
+def cut(
+    layout: Layout, nbytes: int, owners: Sequence[str], bytes_scale: float = 1.0
+) -> list[ReducedShard]:
     """Cut a buffer into a shard of whole pieces for each owner; all who have the same layout cut
-    alike.
+    alike. `bytes_scale`: how many bytes each byte stands for.
     """
     count = len(owners)
     piece_bytes = nbytes // (count * PIECES_PER_SHARD)
-    piece_bytes = min(max(piece_bytes, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
+    piece_bytes = max(piece_bytes, math.ceil(LEAST_PIECE_BYTES / bytes_scale))
+    piece_bytes = min(piece_bytes, MOST_PIECE_BYTES)
     pieces, shards = layout.pieces(nbytes, -(-piece_bytes // 64) * 64), []
     for index, owner in enumerate(owners):
         own = pieces[len(pieces) * index // count : len(pieces) * (index + 1) // count]

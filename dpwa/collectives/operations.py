@@ -18,7 +18,7 @@ from dpwa.collectives.entries import (
     described,
     unpack_object,
 )
-from dpwa.collectives.exchange import Exchange, PairExchange, cut
+from dpwa.collectives.exchange import Exchange, PairExchange
 from dpwa.collectives.pulling import BROUGHT
 from dpwa.collectives.workspace import PRIVATE, CollectiveWait, Workspace
 from dpwa.data.layout import Piece
@@ -117,7 +117,7 @@ class Reduce(Operation):
                 own=space.own,
                 op=self._op,
                 sources=sources,
-                shards=cut(self._payload.layout, self._payload.nbytes, owners),
+                shards=space.cut(self._payload, owners),
                 near=near,
                 payload=self._payload,
                 reduced=self._reduced_image,
@@ -181,7 +181,7 @@ class Reduce(Operation):
         straight from the value: it is left alone as long as anybody needs it.
         """
         names = space.group.view.names  # once: another thread may change the view
-        shards = cut(self._payload.layout, self._payload.nbytes, names)
+        shards = space.cut(self._payload, names)
         own = shards[names.index(space.own)]
         pieces = [
             piece for shard in shards if is_whole or shard is not own for piece in shard.pieces
@@ -231,7 +231,6 @@ class Gather(Operation):
         self._packed = PackedObject(value)
         self._found: dict[str, ByteArray] = {}
         self.values: dict[str, object] = {}
-        self.nbytes = 0  # of all of them
 
     def enter(self, space: Workspace) -> Contribution:
         """Lay out the bytes of the object."""
@@ -274,4 +273,3 @@ class Gather(Operation):
 
     def complete(self) -> None:
         self.values = {name: unpack_object(data) for name, data in self._found.items()}
-        self.nbytes = sum(data.nbytes for data in self._found.values())

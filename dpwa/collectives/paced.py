@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from dpwa.algorithms import Algorithm
 from dpwa.algorithms.together import Together
 from dpwa.collectives.collectives import Collectives
+from dpwa.collectives.entries import PackedObject, unpack_object
 from dpwa.collectives.operations import Gather, Operation, Reduce
-from dpwa.collectives.workspace import EntryGaps
+from dpwa.collectives.workspace import RoundLimits
 from dpwa.data.payload import Payload
+from dpwa.data.segments import ByteArray
 from dpwa.errors import CollectiveTimeoutError, LeftBehindError, MismatchError, PeerLost
 from dpwa.policy.ballots import Silence
-from dpwa.policy.group_views import Member
+from dpwa.policy.deadlines import FetchTimes
+from dpwa.policy.group_views import GroupView, Member
 from dpwa.policy.pace import Absence, Patience
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
@@ -23,8 +30,31 @@ from dpwa.types import JsonObject
 log = logging.getLogger("dpwa.collectives")
 
 # Who is left out for nothing is back a step later: so nobody's word is waited for for long.
-SILENCE = Silence(gone_s=0.05, late_s=0.05, stalled_s=0.5)
-BYTES_PER_S = 20e6  # at which values come at least, or they are asked for once more
+SILENCE = Silence(gone_s=0.05, late_s=0.05, stalled_s=0.15)
+BYTES_PER_S = 2e6  # at which values come at least
+
+
+def _weak(method: Callable[[GroupView], None]) -> Callable[[GroupView], None]:
+    """Return what calls a method as long as its object is there, and does not keep it alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(view: GroupView) -> None:
+        found = reference()
+        if found is not None:
+            found(view)
+
+    return call
+
+
+def _packed(state: object) -> ByteArray:
+    packed = PackedObject(state)
+    data = np.zeros(packed.nbytes, np.uint8)
+    packed.copy_into(data)
+    return data
+
+
+def _digest(data: ByteArray) -> bytes:
+    return hashlib.blake2b(data.data, digest_size=16).digest()
 
 
 class PacedRounds:
@@ -66,11 +96,13 @@ class PacedRounds:
         self._step, self._copy, self._take_over = step, copy, take_over
         self._runner = collectives.runner(tag, silence=SILENCE)
         self._group = self._runner.group
+        self._group.watch(_weak(self._view_changed))
         self._patience = Patience(timeout_s)
+        self._exchanges = FetchTimes()  # once all have entered
         self._has_begun = False
+        self._steps = 0  # that it has taken itself
         self._absence = Absence()
         self._equal: frozenset[Member] = frozenset()
-        self._state_bytes = 0  # size of the last state that was seen
         self._said_alone = False
         self._ended_at = -math.inf  # the last round
         self._worked_s = 0.0  # between the last two
@@ -125,8 +157,9 @@ class PacedRounds:
         """Do what follows a step: let newcomers have the state, or come back."""
         if not self._has_begun:
             return
+        self._steps += 1
         if self.is_apart:
-            if self._absence.may_enter(self._step()):
+            if self._absence.may_enter(self._steps):
                 self._come_back()
         elif self._group.is_evicted or self._newcomers():
             self._make_equal()
@@ -134,7 +167,7 @@ class PacedRounds:
     def leave(self) -> None:
         """Let nobody wait for this node any more, until it begins anew."""
         if self._has_begun:
-            self._has_begun, self._absence = False, self._absence.left(self._step())
+            self._has_begun, self._absence = False, self._absence.left(self._steps)
             self._equal = frozenset()
             self._group.leave()
 
@@ -148,38 +181,51 @@ class PacedRounds:
 
     def _averaged(self, payload: Payload) -> int:
         reduce = Reduce(payload, "mean")
-        timeout_s = self._timeout_s + payload.nbytes / BYTES_PER_S
+        longest_s = self._longest_s(payload.nbytes)
         while not self.is_apart:
-            gaps = EntryGaps(self._patience.allowances(self.others))
+            began, exchange_s = self._runtime.now(), self._exchanges.deadline_s(longest_s)
+            limits = RoundLimits(self._patience.allowances(self.others), exchange_s)
             try:
-                return len(self._run(reduce, timeout_s, gaps))
+                contributors = self._run(reduce, self._timeout_s + longest_s, limits)
             except PeerLost:
                 self._say_if_alone()
             except CollectiveTimeoutError as late:
-                timeout_s *= 2
-                log.warning("%s: %s: once more [DPWA-W078]", self._own, late.text)
+                self._exchanges = self._exchanges.timed_out()
+                log.info("%s: %s: once more", self._own, late.text)
             except MismatchError as differs:  # a newcomer is to be given the state first
                 log.info("%s: %s", self._own, differs.text)
                 self._equal = frozenset()
                 return 0
+            else:
+                entered_at = began if limits.entered_at is None else limits.entered_at
+                self._exchanges = self._exchanges.succeeded(self._runtime.now() - entered_at)
+                return len(contributors)
             finally:
-                self._patience.took_part(gaps.longest_s, self._worked_s)
+                self._patience.took_part(limits.longest_s, self._worked_s)
         return 0
 
+    def _longest_s(self, nbytes: int) -> float:
+        """Return how long so many bytes may take, when nobody knows better."""
+        return self._timeout_s + nbytes * self._runtime.bytes_scale / BYTES_PER_S
+
     def _run(
-        self, operation: Operation, timeout_s: float, gaps: EntryGaps | None = None
+        self, operation: Operation, timeout_s: float, limits: RoundLimits | None = None
     ) -> tuple[str, ...]:
         """Run a collective; if the others have gone on without this node, nobody took part."""
         try:
-            return self._collectives.run(operation, timeout_s, self._tag, gaps)
+            return self._collectives.run(operation, timeout_s, self._tag, limits)
         except LeftBehindError as behind:
             self._fall_out(behind.text)
             return ()
 
     def _fall_out(self, why: str) -> None:
         self._equal = frozenset()
-        self._absence = self._absence.left(self._step())
+        self._absence = self._absence.left(self._steps)
         log.info("%s: out of pace: %s", self._own, why)
+
+    def _view_changed(self, view: GroupView) -> None:
+        """Forget who is no member any more: it may come back, and needs the state then."""
+        self._equal = self._equal.intersection(view.members)
 
     def _come_back(self) -> None:
         try:
@@ -189,7 +235,7 @@ class PacedRounds:
         except LeftBehindError as behind:
             self._fall_out(behind.text)
             return
-        self._absence = self._absence.returned(self._step())
+        self._absence = self._absence.returned(self._steps)
         if self._newcomers():
             self._make_equal()
         self._say_if_alone()
@@ -199,44 +245,52 @@ class PacedRounds:
 
     def _make_equal(self) -> None:
         """Give all newcomers the state of the others; if all are new, that of who is ahead."""
-        giver = ""
-        while not self.is_apart:
-            known = [each.name for each in self._group.view.members if each in self._equal]
-            giver = known[0] if known else giver
-            given = self._copy() if giver == self._own else None
-            gather = Gather([self._step(), given])
-            try:
-                if not self._run(gather, self._timeout_s + self._state_bytes / BYTES_PER_S):
-                    return
-            except PeerLost:
-                self._say_if_alone()
-                continue
-            except (CollectiveTimeoutError, MismatchError) as failed:
-                log.info("%s: begins anew: %s", self._own, failed.text)
-                self._equal, giver = frozenset(), ""
-                continue
-            said: dict[str, Any] = gather.values
-            gives = next((name for name in said if said[name][1] is not None), None)
-            if gives is None:
-                giver = max(said, key=lambda name: said[name][0])  # the first of equals
-                continue
-            self._state_bytes = gather.nbytes
-            if gives != self._own and not known:
-                self._take_over(gives, said[gives][1])
-            self._patience.came_back(self._newcomers(), self._worked_s)
-            # Whoever has been let in at its end has had no part in it.
-            members = (each for each in self._group.view.members if each.name in said)
-            self._equal, giver = frozenset(members), ""
-            if not self._newcomers():
-                break
+        while not self.is_apart and not self._are_equal():
+            pass
         self._ended_at = -math.inf
         self._say_if_alone()
+
+    def _are_equal(self) -> bool:
+        """Try to make them so; return whether that has worked, and nobody else has come."""
+        known = [each.name for each in self._group.view.members if each in self._equal]
+        gives = not known or known[0] == self._own
+        state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
+        gather = Gather([bool(known), self._step(), _digest(state), state.nbytes])
+        if not self._has_worked(gather, 0):
+            return False
+        said: dict[str, Any] = gather.values
+        # The first who knows the others, as they are equal; else the first of the furthest.
+        giver = max(said, key=lambda name: (said[name][0], said[name][1] * (not said[name][0])))
+        digest, nbytes = said[giver][2:]
+        if any(not is_known and own != digest for is_known, _, own, _ in said.values()):
+            given = state if giver == self._own else np.empty(nbytes, np.uint8)
+            if not self._has_worked(Reduce(Payload(given), "sum", giver), nbytes):
+                return False
+            if giver != self._own and not known:
+                self._take_over(giver, unpack_object(given))
+        self._patience.came_back(self._newcomers(), self._worked_s)
+        self._exchanges = FetchTimes()  # among more, it takes longer
+        with self._group.lock:
+            # Whoever has been let in at its end has had no part in it.
+            members = (each for each in self._group.view.members if each.name in said)
+            self._equal = frozenset(members)
+        return not self._newcomers()
+
+    def _has_worked(self, operation: Operation, nbytes: int) -> bool:
+        try:
+            return bool(self._run(operation, self._longest_s(nbytes)))
+        except PeerLost:
+            self._say_if_alone()
+        except (CollectiveTimeoutError, MismatchError) as failed:
+            log.info("%s: begins anew: %s", self._own, failed.text)
+            self._equal = frozenset()
+        return False
 
     def _say_if_alone(self) -> None:
         is_alone = len(self._group.view.names) == 1
         if is_alone and not self._said_alone:
             log.warning(
-                "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W079]",
+                "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]",
                 self._own,
             )
         self._said_alone = is_alone

@@ -21,7 +21,7 @@ from dpwa.collectives.group import Group
 from dpwa.collectives.operations import Operation
 from dpwa.collectives.pulling import LOOK_EVERY_S, PullListener, PullSource
 from dpwa.collectives.views import ENTERED, READY
-from dpwa.collectives.workspace import CollectiveWait, DecidedError, EntryGaps, Workspace
+from dpwa.collectives.workspace import CollectiveWait, DecidedError, RoundLimits, Workspace
 from dpwa.errors import (
     CollectiveError,
     CollectiveTimeoutError,
@@ -69,11 +69,11 @@ class Runner:
         self.space = Workspace(group, contacts, listener, pull_source, runtime)
 
     def run(
-        self, operation: Operation, timeout_s: float, gaps: EntryGaps | None = None
+        self, operation: Operation, timeout_s: float, limits: RoundLimits | None = None
     ) -> tuple[str, ...]:
         """Take part; return who has contributed.
 
-        With `gaps`, who has not entered is left behind as soon as nobody has for so long.
+        It ends at the latest at its `limits`, with those who have entered.
 
         Raises:
             MismatchError: members have called different things.
@@ -99,7 +99,7 @@ class Runner:
                     # Or who was let in late would take those who let it in for late.
                     deadline = Deadline(self._runtime, timeout_s)
                 try:
-                    return self._attempt(operation, deadline, timeout_s, gaps)
+                    return self._attempt(operation, deadline, timeout_s, limits)
                 except _EvictedError:
                     continue  # to tell, or to ask to join
 
@@ -123,10 +123,10 @@ class Runner:
         return self._call_lock
 
     def _attempt(
-        self, operation: Operation, deadline: Deadline, timeout_s: float, gaps: EntryGaps | None
+        self, operation: Operation, deadline: Deadline, timeout_s: float, limits: RoundLimits | None
     ) -> tuple[str, ...]:
         self._entries, self._mismatch = None, None
-        wait = CollectiveWait(self.group, self._runtime, deadline, gaps)
+        wait = CollectiveWait(self.group, self._runtime, deadline, limits)
         self._inside = self.group.called
         try:
             decision = self._take_part(operation, wait)

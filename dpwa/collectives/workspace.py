@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
 
 from dpwa.clock import Clock, Deadline
 from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.exchange import ReducedShard, cut
 from dpwa.collectives.group import Group
 from dpwa.collectives.pulling import LOOK_EVERY_S, Puller, PullListener, PullSource
 from dpwa.collectives.views import ENTERED
+from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray, SharedSegment
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable, uninterrupted
@@ -35,38 +37,44 @@ class DecidedError(Exception):
         self.decision = decision
 
 
-class EntryGaps:
-    """How long members are missing in a collective while nobody enters it.
+class RoundLimits:
+    """How long a collective may take: until all have entered it, and from there on.
 
-    `most_s` is for how long each of them may be; `longest_s` is for how long each was.
+    `most_s` is for how long each other member may be missing while nobody enters, and `longest_s`
+    for how long each was. `exchange_s` is how long it may take once all have entered, which was at
+    `entered_at`, as far as that was seen.
     """
 
-    def __init__(self, most_s: Mapping[str, float]) -> None:
+    def __init__(self, most_s: Mapping[str, float], exchange_s: float) -> None:
         self.most_s = most_s
+        self.exchange_s = exchange_s
         self.longest_s = dict.fromkeys(most_s, 0.0)
+        self.entered_at: float | None = None
         self._missing, self._since = set(most_s), -math.inf
 
-    def is_too_long(self, missing: set[str], now: float) -> bool:
-        """Tell, as long as these have not entered, whether the longest patience is over."""
+    def are_over(self, missing: set[str], now: float) -> bool:
+        """Tell, while these have not entered, whether it takes too long."""
         if missing != self._missing or self._since == -math.inf:
             self._missing, self._since = missing, now
-        gap_s = now - self._since
+        passed_s = now - self._since
+        if not missing:
+            self.entered_at = self._since
+            return passed_s >= self.exchange_s
         for name in missing & self.longest_s.keys():
-            self.longest_s[name] = max(self.longest_s[name], gap_s)
-        most_s = [self.most_s.get(name, 0.0) for name in missing]
-        return bool(missing) and gap_s >= max(most_s)
+            self.longest_s[name] = max(self.longest_s[name], passed_s)
+        return passed_s >= max(self.most_s.get(name, 0.0) for name in missing)
 
 
 class CollectiveWait:
     """Waits until the collective is over; after `deadline`, whoever is missing is left behind."""
 
     def __init__(
-        self, group: Group, clock: Clock, deadline: Deadline, gaps: EntryGaps | None = None
+        self, group: Group, clock: Clock, deadline: Deadline, limits: RoundLimits | None = None
     ) -> None:
         self._group = group
         self._clock = clock
         self._deadline = deadline
-        self._gaps = gaps
+        self._limits = limits
         self._looked = clock.now()
 
     def collect(self, phase: int) -> dict[str, bytes]:
@@ -115,15 +123,15 @@ class CollectiveWait:
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             self._group.look_around()
-            if self._deadline.expired() or self._is_gap_too_long(now):
+            if self._deadline.expired() or self._are_limits_over(now):
                 self._group.expire()
             self._group.tick(now)
 
-    def _is_gap_too_long(self, now: float) -> bool:
-        if self._gaps is None:
+    def _are_limits_over(self, now: float) -> bool:
+        if self._limits is None:
             return False
         missing = {*self._group.view.names} - self._group.records(ENTERED).keys()
-        return self._gaps.is_too_long(missing, now)
+        return self._limits.are_over(missing, now)
 
 
 PRIVATE = 0  # the number of a buffer that peers cannot map
@@ -232,6 +240,9 @@ class Workspace(Closeable):
         """Tell whether a member reads this node's memory."""
         names = self.group.view.names
         return any(self.contacts.reads_us(name) for name in names if name != self.own)
+
+    def cut(self, payload: Payload, owners: Sequence[str]) -> list[ReducedShard]:
+        return cut(payload.layout, payload.nbytes, owners, self._runtime.bytes_scale)
 
     # Memory of others
 

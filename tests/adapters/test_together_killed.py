@@ -117,4 +117,4 @@ def test_two_of_whom_one_is_killed_one_trains_alone_and_says_so():
         alone.process.wait(PROCESS_HANGS_AFTER_S)
         told = alone.process.stderr.read()
     assert rows[-1]["step"] == 60
-    assert "nobody else keeps pace: it trains alone until somebody comes [DPWA-W079]" in told
+    assert "nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]" in told
