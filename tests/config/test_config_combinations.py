@@ -47,6 +47,13 @@ def test_exact_sums_are_not_given_up(
     assert found == [problem.format(algorithm)]
 
 
+def test_averaged_gradients_are_not_said_to_be_clipped(tmp_path: Path) -> None:
+    assert problems_of(f"{NODES}algorithm: together\nrobust: clip\n", tmp_path) == [
+        "3:9: robust: expected none, as nothing clips the gradients that algorithm: together "
+        "averages (got clip)"
+    ]
+
+
 def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
     text = (
         "nodes:\n- {name: w1, port: 1}\n- {name: w2, port: 2, codec: bf16}\nalgorithm: push_sum\n"

@@ -47,7 +47,20 @@ def test_nodes_agree_and_what_they_do_is_told():
     assert sum(n.bytes_sent for n in outcome.nodes) == sum(n.bytes_received for n in outcome.nodes)
 
 
-@pytest.mark.parametrize("algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "elastic"])
+def test_nodes_that_average_their_steps_stay_equal_and_who_is_slow_follows():
+    compute = {"step_ms": 100.0, "stragglers": [{"nodes": 1, "slower": 10}]}
+    run = nodes_run(4, {"algorithm": "together"}, task="quadratic", seconds=30.0, compute=compute)
+    outcome = run.run()
+    slow, *others = sorted(outcome.nodes, key=lambda node: node.updates)
+    assert min(node.updates for node in others) > 150
+    assert 20 < slow.updates < 40
+    indices = [node.index for node in run.nodes if node.name != slow.name]
+    assert np.ptp(run.parameters[indices], axis=0).max() == 0.0
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "elastic", "together"]
+)
 def test_every_algorithm_trains(algorithm):
     outcome = nodes_run(3, {"algorithm": algorithm}, rounds=30, task="quadratic").run()
     first, last = outcome.samples[1], outcome.samples[-1]
