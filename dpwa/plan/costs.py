@@ -12,6 +12,8 @@ A round is one `update_send` and `update_wait` with a training step in between. 
     a round of step + w brings a S bytes, and as many are sent; of a fetch that is too long for
     `timeout_ms`, a part
 
+With `algorithm: together` a round brings n = 2 (N-1)/N S bytes, and waits w = 4 L + n / B.
+
 The last term of F: 6 pieces are on their way at most before the reader must say that it wants more.
 With a codec of differences, one fetch in `resync_every` brings all of the shard, as does one from a
 node that has forgotten what its reader holds: it remembers 8 readers. Nothing is streamed on one
@@ -40,6 +42,7 @@ TIMEOUT_MARGIN = 1.5  # links are slower at times
 TIMEOUT_STEP_MS = 100
 MOST_NODES_LOOKED_AT = 64
 HOUR_S = 3600
+MESSAGES_OF_A_ROUND = 4  # one after the other: entered, asked for, asked for when reduced, ready
 
 
 class LinkFigures(StrictModel, extra="ignore"):
@@ -121,6 +124,8 @@ def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
     link = setting.link
     if link is None:
         return _mapped(config, payloads, setting, asks)
+    if algorithm(config.algorithm).averages_gradients:
+        return _averaged(config, payloads, setting, link)
     kinds = [
         (share, work.nbytes, _seconds(config, link, work, _readers(config, asks, setting.nodes)))
         for share, work in fetches_of(config, payloads, peers)
@@ -148,6 +153,8 @@ def asks_per_round(config: Config, nodes: int) -> float:
     """Return the mean number of fetches of one node in a round."""
     kind = algorithm(config.algorithm)
     options = config.options_of(config.algorithm)
+    if kind.averages_gradients:
+        return 1.0
     if isinstance(options, LSGDOptions):
         # Of a node that does not lead; the updates of all count.
         local, of_all = options.periods(nodes)
@@ -172,6 +179,17 @@ def _mapped(config: Config, payloads: Payloads, setting: Setting, asks: float) -
     return RoundCost(asks, 0.0, 0.0, 0.0, 0.0, 0.0, setting.step_s, least, most, is_late=False)
 
 
+def _averaged(config: Config, payloads: Payloads, setting: Setting, link: LinkFigures) -> RoundCost:
+    """All wait for all: every value goes to who reduces it, and comes back."""
+    nbytes = 2 * (1 - 1 / setting.nodes) * payloads.fetch("none", 1.0).nbytes
+    seconds = MESSAGES_OF_A_ROUND * link.latency_s + nbytes / _rate(config, link)
+    least, most = _memory(config, payloads, 0, is_streamed=True)
+    round_s = setting.step_s + seconds
+    return RoundCost(
+        1.0, nbytes, seconds, seconds, 0.0, seconds, round_s, least, most, is_late=False
+    )
+
+
 def fetches_of(config: Config, payloads: Payloads, peers: int) -> list[tuple[float, Work]]:
     """Return the kinds of fetches there are: their share of all, and what they cost."""
     usual = payloads.fetch(config.codec, config.fraction)
@@ -194,12 +212,17 @@ def _readers(config: Config, asks: float, nodes: int) -> float:
 
 
 def _seconds(config: Config, link: LinkFigures, work: Work, readers: float) -> float:
-    rate = link.bytes_per_s
-    if config.max_upload_mbps is not None:
-        rate = min(rate, config.max_upload_mbps * BYTES_PER_MBIT)
+    rate = _rate(config, link)
     turns = max(0, math.ceil(work.pieces / limits.CREDIT_CHUNKS) - 1)
     stream_s = max(readers * work.nbytes / rate, readers * work.busy_s, turns * link.latency_s)
     return link.latency_s + stream_s
+
+
+def _rate(config: Config, link: LinkFigures) -> float:
+    """Return payload bytes per second."""
+    if config.max_upload_mbps is None:
+        return link.bytes_per_s
+    return min(link.bytes_per_s, config.max_upload_mbps * BYTES_PER_MBIT)
 
 
 def peers_of(config: Config, nodes: int) -> int:

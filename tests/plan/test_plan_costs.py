@@ -44,6 +44,14 @@ def cost(nodes=2, step_s=0.5, link=LINK, payloads=None, **settings):
     return cost_of(made, payloads or FixedPayloads(), Setting(nodes, step_s, link))
 
 
+def test_averaged_gradients_go_out_and_come_back_and_nothing_hides_that():
+    found = cost(nodes=4, algorithm="together", fetch_probability=0.1)
+    assert found.round_bytes == pytest.approx(15e6)
+    assert found.wait_s == pytest.approx(0.04 + 1.5)
+    assert found.round_s == pytest.approx(0.5 + 0.04 + 1.5)
+    assert not obeys_probability(config(algorithm="together"))
+
+
 def test_what_the_step_does_not_hide_is_waiting():
     found = cost()
     assert found.fetch_s == pytest.approx(0.010 + 1.0)
