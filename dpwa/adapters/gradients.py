@@ -16,8 +16,7 @@ from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
 from dpwa.data.payload import Payload
-from dpwa.data.segments import ByteArray
-from dpwa.errors import ClosedError, ParametersError, UserError
+from dpwa.errors import ClosedError, ParametersError, ProtocolError, UserError
 from dpwa.lifecycle import Closeable
 from dpwa.state.target import Target, UnfitStateError
 
@@ -116,14 +115,17 @@ class GradientAveraging(Closeable):
         return [self._connection.clock, self._connection.updates, images]
 
     def _take_over(self, peer: str, given: Any) -> None:
-        clock, updates, images = given
+        match given:
+            case [int() | float() as clock, int(updates), dict(images)]:
+                pass
+            case _:
+                raise ProtocolError(f"no state of {peer}")
         targets: list[Target] = [self._training.model(), self._training.optimizer_target()]
         try:
             for target in targets:
-                if target.part in images:
-                    image, numbers = images[target.part]
-                    found: ByteArray = np.array(image)
-                    target.load(found, numbers)
+                match images.get(target.part):
+                    case [np.ndarray() as image, bytes(numbers)]:
+                        target.load(np.array(image, np.uint8), numbers)
         except UnfitStateError as unfit:
             raise ParametersError(
                 f"{self._connection.name}: the state of {peer} does not fit: {unfit}; expected the "

@@ -19,7 +19,6 @@ from dpwa.errors import ClosedError, UnknownNameError, UserError
 from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.node import Node
 from dpwa.node.serving.service import Reply, Service
-from dpwa.policy.ballots import Silence
 from dpwa.policy.group_views import Member
 from dpwa.types import JsonObject
 from dpwa.wire import limits
@@ -64,13 +63,9 @@ class Collectives(Closeable, Service):
         node.attach(self, self._listener)
         finalize(node, self.close)
 
-    def runner(
-        self, tag: str, *, admits_at_once: bool = False, silence: Silence | None = None
-    ) -> Runner:
+    def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
         """Return what runs the collectives of a tag, and knows its members."""
         runner = self._runner(tag)
-        if silence is not None:
-            runner.group.silence = silence
         if admits_at_once:  # a message of a peer may have made the group
             runner.group.admit_at_once()
         return runner

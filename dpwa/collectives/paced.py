@@ -6,7 +6,8 @@ import hashlib
 import logging
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,15 @@ from dpwa.collectives.operations import Gather, Operation, Reduce
 from dpwa.collectives.workspace import RoundLimits
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
-from dpwa.errors import CollectiveTimeoutError, LeftBehindError, MismatchError, PeerLost
-from dpwa.policy.ballots import Silence
+from dpwa.errors import (
+    CollectiveTimeoutError,
+    LeftBehindError,
+    MismatchError,
+    PeerError,
+    PeerLost,
+    ProtocolError,
+)
+from dpwa.policy.ballots import LATE_S, STALLED_S, Silence
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
 from dpwa.policy.pace import Absence, Patience
@@ -29,8 +37,10 @@ from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.collectives")
 
-# Who is left out for nothing is back a step later: so nobody's word is waited for for long.
-SILENCE = Silence(gone_s=0.05, late_s=0.05, stalled_s=0.15)
+GONE_S = 0.05  # who is left out for nothing is back a step later
+LEAST_ANSWER_S = 0.05  # an answer may take, however fast the network is
+LEAST_EXCHANGE_S = 0.25
+EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
 BYTES_PER_S = 2e6  # at which values come at least
 
 
@@ -51,6 +61,18 @@ def _packed(state: object) -> ByteArray:
     data = np.zeros(packed.nbytes, np.uint8)
     packed.copy_into(data)
     return data
+
+
+def _rows(values: Mapping[str, object]) -> dict[str, tuple[bool, int, bytes, int]]:
+    """Return what members say of their state; raises `ProtocolError` if it is something else."""
+    rows: dict[str, tuple[bool, int, bytes, int]] = {}
+    for name, value in values.items():
+        match value:
+            case [bool(is_known), int(step), bytes(digest), int(nbytes)] if nbytes >= 0:
+                rows[name] = is_known, step, digest, nbytes
+            case _:
+                raise ProtocolError(f"{name} says nothing of its state")
+    return rows
 
 
 def _digest(data: ByteArray) -> bytes:
@@ -94,15 +116,16 @@ class PacedRounds:
         self._timeout_s = timeout_s
         self._runtime = runtime
         self._step, self._copy, self._take_over = step, copy, take_over
-        self._runner = collectives.runner(tag, silence=SILENCE)
+        self._runner = collectives.runner(tag)
         self._group = self._runner.group
         self._group.watch(_weak(self._view_changed))
         self._patience = Patience(timeout_s)
-        self._exchanges = FetchTimes()  # once all have entered
+        self._exchanges = FetchTimes(floor_s=LEAST_ANSWER_S)  # once all have entered
         self._has_begun = False
         self._steps = 0  # that it has taken itself
         self._absence = Absence()
         self._equal: frozenset[Member] = frozenset()
+        self._exits = 0  # of the group, when these were noted
         self._said_alone = False
         self._ended_at = -math.inf  # the last round
         self._worked_s = 0.0  # between the last two
@@ -180,11 +203,17 @@ class PacedRounds:
         }
 
     def _averaged(self, payload: Payload) -> int:
+        if self._exits != self._group.exits:  # such as after an interrupt in the last round
+            self._fall_out("it has left")
         reduce = Reduce(payload, "mean")
         longest_s = self._longest_s(payload.nbytes)
         while not self.is_apart:
-            began, exchange_s = self._runtime.now(), self._exchanges.deadline_s(longest_s)
+            began, usual_s = self._runtime.now(), self._exchanges.deadline_s(longest_s)
+            exchange_s = min(longest_s, max(LEAST_EXCHANGE_S, EXCHANGES * usual_s))
             limits = RoundLimits(self._patience.allowances(self.others), exchange_s)
+            # Nobody's answer takes longer than an exchange does.
+            late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
+            self._group.silence = Silence(GONE_S, late_s, stalled_s)
             try:
                 contributors = self._run(reduce, self._timeout_s + longest_s, limits)
             except PeerLost:
@@ -229,9 +258,9 @@ class PacedRounds:
 
     def _come_back(self) -> None:
         try:
-            self._runner.get_in(self._timeout_s)
-        except PeerLost:  # there is nobody
-            self._equal = frozenset(self._group.view.members)
+            self._group.is_answered = False
+            with suppress(PeerLost):  # nobody has answered by then: it goes on alone
+                self._runner.get_in(self._timeout_s)
         except LeftBehindError as behind:
             self._fall_out(behind.text)
             return
@@ -241,24 +270,36 @@ class PacedRounds:
         self._say_if_alone()
 
     def _newcomers(self) -> list[str]:
-        return [each.name for each in self._group.view.members if each not in self._equal]
+        known = self._known()
+        return [name for name in self._group.view.names if name not in known]
+
+    def _known(self) -> list[str]:
+        """Return who is known to have the same state: nobody once this node was outside."""
+        with self._group.lock:
+            if self._exits != self._group.exits:
+                self._exits, self._equal = self._group.exits, frozenset()
+            return [each.name for each in self._group.view.members if each in self._equal]
 
     def _make_equal(self) -> None:
         """Give all newcomers the state of the others; if all are new, that of who is ahead."""
-        while not self.is_apart and not self._are_equal():
-            pass
+        try:
+            while not self.is_apart and not self._are_equal():
+                pass
+        except PeerError as nonsense:
+            self._group.leave()
+            self._fall_out(str(nonsense))
         self._ended_at = -math.inf
         self._say_if_alone()
 
     def _are_equal(self) -> bool:
         """Try to make them so; return whether that has worked, and nobody else has come."""
-        known = [each.name for each in self._group.view.members if each in self._equal]
+        known = self._known()
         gives = not known or known[0] == self._own
         state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
         gather = Gather([bool(known), self._step(), _digest(state), state.nbytes])
         if not self._has_worked(gather, 0):
             return False
-        said: dict[str, Any] = gather.values
+        exits, said = self._group.exits, _rows(gather.values)
         # The first who knows the others, as they are equal; else the first of the furthest.
         giver = max(said, key=lambda name: (said[name][0], said[name][1] * (not said[name][0])))
         digest, nbytes = said[giver][2:]
@@ -269,11 +310,11 @@ class PacedRounds:
             if giver != self._own and not known:
                 self._take_over(giver, unpack_object(given))
         self._patience.came_back(self._newcomers(), self._worked_s)
-        self._exchanges = FetchTimes()  # among more, it takes longer
+        self._exchanges = FetchTimes(floor_s=LEAST_ANSWER_S)  # among more, it takes longer
         with self._group.lock:
             # Whoever has been let in at its end has had no part in it.
             members = (each for each in self._group.view.members if each.name in said)
-            self._equal = frozenset(members)
+            self._equal, self._exits = frozenset(members), exits
         return not self._newcomers()
 
     def _has_worked(self, operation: Operation, nbytes: int) -> bool:

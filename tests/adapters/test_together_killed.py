@@ -10,6 +10,7 @@ from support.processes import PROGRAMS, Program, ended
 from support.times import PROCESS_HANGS_AFTER_S, at_most
 
 STEPS = 60
+slow = pytest.mark.slow
 POINTS = ["called", "entered", "met", "exchanged", "ready", "ended"]
 
 
@@ -52,7 +53,7 @@ def assert_equal_in_pace(*rows_of):
 
 
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("nth", [1, 2, 20])
+@pytest.mark.parametrize("nth", [pytest.param(nth, marks=slow) for nth in (1, 2)] + [20])
 def test_the_others_go_on_wherever_in_a_round_one_is_killed(point, nth):
     config = config_for(3)
     survivors = [Trainer(name, config) for name in ("w1", "w2")]
@@ -68,21 +69,21 @@ def test_the_others_go_on_wherever_in_a_round_one_is_killed(point, nth):
 
 def test_who_was_killed_comes_back_with_what_the_others_have():
     config = config_for(3)
-    trainers = [Trainer(f"w{index}", config, steps=400) for index in (1, 2, 3)]
+    trainers = [Trainer(f"w{index}", config, steps=250) for index in (1, 2, 3)]
     with ended(*(trainer.process for trainer in trainers)):
         while trainers[2].row()["step"] < 20:
             pass
         trainers[2].process.kill()
         trainers[2].process.wait(PROCESS_HANGS_AFTER_S)
-        trainers.append(Trainer("w3", config, steps=400))
+        trainers.append(Trainer("w3", config, steps=250))
         with ended(trainers[3].process):
             rows = [trainers[index].to_the_end() for index in (0, 1, 3)]
     assert rows[2][0]["step"] > 20
     assert rows[2][-1]["pace"] == ["w1", "w2", "w3"]
-    assert assert_equal_in_pace(*rows) > 400
+    assert assert_equal_in_pace(*rows) > 250
 
 
-@pytest.mark.slow
+@slow
 def test_one_that_is_stopped_for_twenty_seconds_costs_a_deadline_and_is_back_within_five():
     config = config_for(3)
     trainers = [Trainer(f"w{index}", config, steps=2000) for index in (1, 2, 3)]
