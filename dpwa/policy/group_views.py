@@ -85,13 +85,15 @@ def has_precedence(one: ViewRank, other: ViewRank, ranks: Sequence[str]) -> bool
 
     Of equally large ones it is that which has ended more collectives, so that a newcomer comes to
     those who are at work; then that whose first member stands earlier in the configuration, or by
-    name.
+    name. Powers of two are compared, not single collectives: what two views at work hear of each
+    other is always a little old, so each would be ahead of the other for good.
 
     Views of one never give themselves up for each other: what was heard of a view is never more
     than it has ended by now, and whoever gives itself up ends nothing afterwards.
     """
-    if (one.size, one.ended) != (other.size, other.ended):
-        return (one.size, one.ended) > (other.size, other.ended)
+    ended, other_ended = one.ended.bit_length(), other.ended.bit_length()
+    if (one.size, ended) != (other.size, other_ended):
+        return (one.size, ended) > (other.size, other_ended)
     order = {name: rank for rank, name in enumerate(ranks)}
     place, other_place = (order.get(view.first, len(order)) for view in (one, other))
     return (place, one.first) < (other_place, other.first)

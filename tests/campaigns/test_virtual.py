@@ -12,6 +12,9 @@ FOUND = [
     ("tables", 304, 10_000),  # who was cut off at the start heard of it at its time-out only
     ("tables", 498, 10_000),  # who was killed as all began was waited for until the time-out
     ("tables", 701, 10_000),  # who was cut off as all began went on alone, and was not told
+    ("paced", 13, 10_000),  # two views in step each took themselves for the busier one, for good
+    ("paced", 195, 10_000),  # who was left by all others, who then died, was never in pace again
+    ("paced", 403, 10_000),  # on a slow network members took each other for silent
     ("partition", 592, 10_000),  # with steps of one length, pairs stayed the same for good
 ]
 every_campaign = pytest.mark.parametrize("name", virtual.CASES)

@@ -104,14 +104,27 @@ def test_the_view_after_does_not_depend_on_the_order_of_what_was_told(joiners, l
 def test_the_larger_of_two_views_has_precedence_then_the_busier_then_that_of_the_first_rank():
     assert has_precedence(ViewRank(3, 0, "b"), ViewRank(2, 9, "d"), RANKS)
     assert not has_precedence(ViewRank(2, 9, "d"), ViewRank(3, 0, "b"), RANKS)
-    assert has_precedence(ViewRank(2, 7, "c"), ViewRank(2, 6, "a"), RANKS)
-    assert not has_precedence(ViewRank(2, 6, "a"), ViewRank(2, 7, "c"), RANKS)
+    assert has_precedence(ViewRank(2, 8, "c"), ViewRank(2, 7, "a"), RANKS)
+    assert not has_precedence(ViewRank(2, 7, "a"), ViewRank(2, 8, "c"), RANKS)
+    assert has_precedence(ViewRank(2, 1, "c"), ViewRank(2, 0, "a"), RANKS)
     assert has_precedence(ViewRank(2, 5, "a"), ViewRank(2, 5, "c"), RANKS)
     assert not has_precedence(ViewRank(2, 5, "c"), ViewRank(2, 5, "a"), RANKS)
     assert has_precedence(ViewRank(1, 0, "b"), ViewRank(1, 0, "stranger"), RANKS)
 
 
-STANDINGS = st.builds(ViewRank, st.integers(1, 4), st.integers(0, 3), st.sampled_from(RANKS))
+def test_two_views_in_step_do_not_each_take_themselves_for_the_busier_one():
+    def give_way(first, other, age):
+        """Tell who gives way, if each knows of the other what it had ended a while before."""
+        own = ViewRank(1, first, "d"), ViewRank(1, other, "a")
+        heard = ViewRank(1, max(0, first - age), "d"), ViewRank(1, max(0, other - age), "a")
+        pairs = ((heard[1], own[0]), (heard[0], own[1]))
+        return [has_precedence(theirs, mine, RANKS) for theirs, mine in pairs]
+
+    for ended in range(200, 250):
+        assert give_way(ended, ended, 5) == [False, True]
+
+
+STANDINGS = st.builds(ViewRank, st.integers(1, 4), st.integers(0, 9), st.sampled_from(RANKS))
 
 
 @given(STANDINGS, STANDINGS)

@@ -105,7 +105,9 @@ class PacedCallers:
             before = state[0]
             count = timed(rounds.average, Payload([value, wants_end]))
             if count:
-                key = group.view.identity, group.number
+                # Where all were killed, another group begins, with the same names and numbers.
+                lives = tuple(other.lives for other in self.run.nodes)
+                key = group.view.identity, group.number, lives
                 self._take(node, key, count, before, value)
             state += value
             done[0] += 1
