@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +17,8 @@ from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
 from dpwa.data.payload import Payload
-from dpwa.errors import ClosedError, ParametersError, ProtocolError, UserError
+from dpwa.errors import ClosedError, ProtocolError, UserError
 from dpwa.lifecycle import Closeable
-from dpwa.state.target import Target, UnfitStateError
 
 TAG = "dpwa.gradients"
 
@@ -70,19 +70,20 @@ class GradientAveraging(Closeable):
                 f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer, too: "
                 "expected dpwa.connect(net, optimizer) [DPWA-E307]"
             )
+        self._missing, self._is_averaged = set(map(id, self._parameters)), False
         self._rounds.update(self._gossip.algorithm)
 
     def average(self) -> None:
         """Average the gradients, in place, unless they are averaged already."""
         self._missing = set(map(id, self._parameters))
-        self._rounds.begin()
-        if self._is_averaged or self._rounds.is_apart:
+        if self._is_averaged:
             return
         self._is_averaged = True
+        self._state.refresh()  # buffers may have been assigned anew
         entries = self._state.entries
         buffers = [each.tensor for each in entries if each.is_buffer and not each.is_constant]
         gradients = _Gradients(self._parameters, buffers)
-        if self._rounds.average(gradients.payload):
+        if self._rounds.average(gradients.payload, _settings_of(self._stepping)):
             gradients.take()
 
     def stepped(self) -> None:
@@ -120,18 +121,15 @@ class GradientAveraging(Closeable):
                 pass
             case _:
                 raise ProtocolError(f"no state of {peer}")
-        targets: list[Target] = [self._training.model(), self._training.optimizer_target()]
-        try:
-            for target in targets:
-                match images.get(target.part):
-                    case [np.ndarray() as image, bytes(numbers)]:
-                        target.load(np.array(image, np.uint8), numbers)
-        except UnfitStateError as unfit:
-            raise ParametersError(
-                f"{self._connection.name}: the state of {peer} does not fit: {unfit}; expected the "
-                "same model and the same optimizer on all nodes [DPWA-E306]"
-            ) from None
+        optimizer = self._training.optimizer_target()
+        for target in (self._training.model(), optimizer):
+            match images.get(target.part):
+                case [np.ndarray() as image, bytes(numbers)]:
+                    target.load(np.array(image, np.uint8), numbers)
+                case _:
+                    raise ProtocolError(f"{peer} cannot hand over the state of its {target.part}")
         self._gossip.resume(clock, updates)
+        self._optimizers.require_schedulers(self._connection.name, updates)
 
     def hook(self) -> None:
         """Follow the parameters and the optimizers that there are now."""
@@ -140,6 +138,13 @@ class GradientAveraging(Closeable):
         ):
             return
         self._remove_hooks()
+        for optimizer in self._optimizers.given:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                raise UserError(
+                    f"`algorithm: {self._connection.node.config.algorithm}`: expected an optimizer "
+                    "with one backward pass a step, not LBFGS, which takes as many as its own loss "
+                    "asks for [DPWA-E306]"
+                )
         self._hooked, self._stepping = self._state.generation, list(self._optimizers.given)
         self._parameters = [each for each in self._state.module_parameters() if each.requires_grad]
         self._missing = set(map(id, self._parameters))
@@ -181,6 +186,18 @@ def _weak(method: Callable[..., None]) -> Callable[..., None]:
             found(*arguments)
 
     return call
+
+
+def _settings_of(optimizers: list[torch.optim.Optimizer]) -> str:
+    """Return what steps depend on beside gradients and state, such as learning rates, digested."""
+    numbers = [
+        (key, float(value) if isinstance(value, torch.Tensor) else value)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for key, value in group.items()
+        if key != "params" and (not isinstance(value, torch.Tensor) or value.is_cpu)
+    ]
+    return hashlib.blake2b(repr(numbers).encode(), digest_size=4).hexdigest()
 
 
 class _Gradients:

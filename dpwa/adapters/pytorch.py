@@ -260,10 +260,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             UserError: one is no optimizer, or no scheduler.
         """
         is_new = self._optimizers.include(optimizer, scheduler)
-        if self._gradients is not None:
-            self._gradients.hook()
         if is_new and self._take_over_optimizers():
             self._ranks.share(self._optimizers)
+        if self._gradients is not None:  # a loop whose optimizer is followed has no update_send
+            self._gradients.update()
 
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:

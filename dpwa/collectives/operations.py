@@ -59,15 +59,19 @@ class Join(Operation):
 
 
 class Reduce(Operation):
-    """An all_reduce; or a broadcast, which reduces the value of its `root`."""
+    """An all_reduce; or a broadcast, which reduces the value of its `root`.
 
-    def __init__(self, payload: Payload, op: str, root: str | None = None) -> None:
+    All must say the same with it, as `label`.
+    """
+
+    def __init__(self, payload: Payload, op: str, root: str | None = None, label: str = "") -> None:
         if root is None:
             check_reducible(payload.layout, op)
         self._payload = payload
         self._op = op
         self._root = root
         self._name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
+        self._name += f" {label}" if label else ""
         self._exchange: Exchange | PairExchange | None = None
         self._result: ByteArray | None = None
         self._brought = self._reduced_image = np.empty(0, np.uint8)

@@ -31,7 +31,7 @@ from dpwa.errors import (
 from dpwa.policy.ballots import LATE_S, STALLED_S, Silence
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
-from dpwa.policy.pace import Absence, Patience
+from dpwa.policy.pace import MOST_S, Absence, Patience
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 
@@ -41,6 +41,8 @@ GONE_S = 0.05  # who is left out for nothing is back a step later
 LEAST_ANSWER_S = 0.05  # an answer may take, however fast the network is
 LEAST_EXCHANGE_S = 0.25
 EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
+MOST_MISMATCHES = 3  # in a row, that a newcomer may be the reason of
+WARNED_EVERY_S = 60.0
 BYTES_PER_S = 2e6  # at which values come at least
 
 
@@ -121,8 +123,12 @@ class PacedRounds:
         self._group.watch(_weak(self._view_changed))
         self._patience = Patience(timeout_s)
         self._exchanges = FetchTimes(floor_s=LEAST_ANSWER_S)  # once all have entered
+        self._reduced_bytes = 0  # in such an exchange
         self._has_begun = False
         self._steps = 0  # that it has taken itself
+        self._place = self._passes = 0  # steps since all were made equal, rounds in this one
+        self._mismatches = 0  # in a row
+        self._warned_at = -math.inf  # of these
         self._absence = Absence()
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
@@ -158,19 +164,23 @@ class PacedRounds:
             algorithm.are_all_there = all(name in members for name in there)
             algorithm.mates = len(members) - 1
 
-    def average(self, payload: Payload) -> int:
+    def average(self, payload: Payload, settings: str = "") -> int:
         """Take part in a round: set a value to its mean over all who do, in place.
+
+        Whoever has other `settings`, or has come to another step or pass than others, is not equal
+        to them: then nobody has a part in it, and all are made equal after the step.
 
         Returns:
             How many they are: 0 if this node is out of pace, and its value is as it was.
         """
-        self.begin()
-        if self.is_apart:
+        if self.is_apart or not self._has_begun:
             return 0
         began = self._runtime.now()
         if self._ended_at != -math.inf:
             self._worked_s = began - self._ended_at
-        contributors = self._averaged(payload)
+        self._passes += 1
+        label = f"of step {self._place} pass {self._passes} {settings}".strip()
+        contributors = self._averaged(payload, label)
         self._ended_at = self._runtime.now()
         self._seconds += self._ended_at - began
         self._rounds += 1
@@ -181,6 +191,8 @@ class PacedRounds:
         if not self._has_begun:
             return
         self._steps += 1
+        self._place += 1
+        self._passes = 0
         if self.is_apart:
             if self._absence.may_enter(self._steps):
                 self._come_back()
@@ -191,7 +203,7 @@ class PacedRounds:
         """Let nobody wait for this node any more, until it begins anew."""
         if self._has_begun:
             self._has_begun, self._absence = False, self._absence.left(self._steps)
-            self._equal = frozenset()
+            self._forget_all()
             self._group.leave()
 
     def report(self) -> JsonObject:
@@ -202,11 +214,11 @@ class PacedRounds:
             "patience_s": self._patience.allowances(self.others),
         }
 
-    def _averaged(self, payload: Payload) -> int:
+    def _averaged(self, payload: Payload, label: str) -> int:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round
             self._fall_out("it has left")
-        reduce = Reduce(payload, "mean")
-        longest_s = self._longest_s(payload.nbytes)
+        reduce = Reduce(payload, "mean", label=label)
+        longest_s, worked_s = self._longest_s(payload.nbytes), self._worked_s
         while not self.is_apart:
             began, usual_s = self._runtime.now(), self._exchanges.deadline_s(longest_s)
             exchange_s = min(longest_s, max(LEAST_EXCHANGE_S, EXCHANGES * usual_s))
@@ -221,17 +233,40 @@ class PacedRounds:
             except CollectiveTimeoutError as late:
                 self._exchanges = self._exchanges.timed_out()
                 log.info("%s: %s: once more", self._own, late.text)
-            except MismatchError as differs:  # a newcomer is to be given the state first
-                log.info("%s: %s", self._own, differs.text)
-                self._equal = frozenset()
+            except MismatchError as differs:
+                self._note_mismatch(differs)
                 return 0
             else:
+                self._mismatches, self._reduced_bytes = 0, payload.nbytes
                 entered_at = began if limits.entered_at is None else limits.entered_at
                 self._exchanges = self._exchanges.succeeded(self._runtime.now() - entered_at)
                 return len(contributors)
             finally:
-                self._patience.took_part(limits.longest_s, self._worked_s)
+                self._patience.took_part(limits.longest_s, worked_s)
+                worked_s = 0.0
         return 0
+
+    def _note_mismatch(self, differs: MismatchError) -> None:
+        """Take nobody for equal; warn when that happens in step after step."""
+        self._forget_all()
+        self._mismatches += 1
+        log.info("%s: %s", self._own, differs.text)
+        if self._mismatches >= MOST_MISMATCHES:
+            self._warn(
+                "%s: nothing is averaged, as nodes differ in each step: %s; expected the same "
+                "model, the same learning rate and equally many backward passes on all of them"
+                " [DPWA-W079]",
+                differs.text,
+            )
+
+    def _warn(self, text: str, why: str) -> None:
+        if self._runtime.now() - self._warned_at >= WARNED_EVERY_S:
+            self._warned_at = self._runtime.now()
+            log.warning(text, self._own, why)
+
+    def _forget_all(self) -> None:
+        with self._group.lock:
+            self._equal = frozenset()
 
     def _longest_s(self, nbytes: int) -> float:
         """Return how long so many bytes may take, when nobody knows better."""
@@ -248,7 +283,7 @@ class PacedRounds:
             return ()
 
     def _fall_out(self, why: str) -> None:
-        self._equal = frozenset()
+        self._forget_all()
         self._absence = self._absence.left(self._steps)
         log.info("%s: out of pace: %s", self._own, why)
 
@@ -285,9 +320,14 @@ class PacedRounds:
         try:
             while not self.is_apart and not self._are_equal():
                 pass
-        except PeerError as nonsense:
+        except PeerError as unfit:
             self._group.leave()
-            self._fall_out(str(nonsense))
+            self._fall_out(str(unfit))
+            self._warn(
+                "%s: keeps out of pace: %s; expected the same model and the same optimizer on all "
+                "nodes [DPWA-W080]",
+                str(unfit),
+            )
         self._ended_at = -math.inf
         self._say_if_alone()
 
@@ -296,8 +336,10 @@ class PacedRounds:
         known = self._known()
         gives = not known or known[0] == self._own
         state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
+        # Nodes that have not begun yet may have to be started first.
+        missing_s = min(self._timeout_s, MOST_S) if known or self._steps else self._timeout_s
         gather = Gather([bool(known), self._step(), _digest(state), state.nbytes])
-        if not self._has_worked(gather, 0):
+        if not self._has_worked(gather, 0, missing_s):
             return False
         exits, said = self._group.exits, _rows(gather.values)
         # The first who knows the others, as they are equal; else the first of the furthest.
@@ -305,7 +347,7 @@ class PacedRounds:
         digest, nbytes = said[giver][2:]
         if any(not is_known and own != digest for is_known, _, own, _ in said.values()):
             given = state if giver == self._own else np.empty(nbytes, np.uint8)
-            if not self._has_worked(Reduce(Payload(given), "sum", giver), nbytes):
+            if not self._has_worked(Reduce(Payload(given), "sum", giver), nbytes, missing_s):
                 return False
             if giver != self._own and not known:
                 self._take_over(giver, unpack_object(given))
@@ -315,16 +357,28 @@ class PacedRounds:
             # Whoever has been let in at its end has had no part in it.
             members = (each for each in self._group.view.members if each.name in said)
             self._equal, self._exits = frozenset(members), exits
+        self._place = self._passes = 0
         return not self._newcomers()
 
-    def _has_worked(self, operation: Operation, nbytes: int) -> bool:
+    def _has_worked(self, operation: Operation, nbytes: int, missing_s: float) -> bool:
+        """Run a collective of the newcomers, who wait for it, and the others, who come to it now.
+
+        `missing_s` is how long any of them may be missing.
+        """
+        longest_s = self._longest_s(nbytes)
+        as_large = max(1.0, nbytes / self._reduced_bytes) if self._reduced_bytes else math.inf
+        usual_s = EXCHANGES * as_large * self._exchanges.deadline_s(longest_s)
+        limits = RoundLimits(
+            dict.fromkeys(self.others, missing_s),
+            min(longest_s, max(LEAST_EXCHANGE_S, usual_s)),
+        )
         try:
-            return bool(self._run(operation, self._longest_s(nbytes)))
+            return bool(self._run(operation, self._timeout_s + longest_s, limits))
         except PeerLost:
             self._say_if_alone()
         except (CollectiveTimeoutError, MismatchError) as failed:
             log.info("%s: begins anew: %s", self._own, failed.text)
-            self._equal = frozenset()
+            self._forget_all()
         return False
 
     def _say_if_alone(self) -> None:

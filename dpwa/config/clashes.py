@@ -91,15 +91,25 @@ def combinations(
         yield from _extra_gossip(settings)
     if not kind.uses_rule:
         yield from _useless_rule(known, settings)
-    if kind.averages_gradients and settings.get("robust") == "clip":
-        expected = f"expected none, as nothing clips the gradients that algorithm: {known} averages"
-        yield ("robust",), f"{expected} (got clip) [DPWA-E217]"
+    if kind.averages_gradients:
+        yield from _unequal(known, settings)
     yield from _changing_nodes(settings)
     yield from _metrics_ports(settings, nodes)
     if is_transaction or kind.needs_whole:
         yield from _partial(f"algorithm: {known} needs", settings)
     elif settings.get("robust") == "clip":
         yield from _partial("robust: clip measures", settings)
+
+
+def _unequal(name: str, settings: Plain) -> Iterator[Clash]:
+    """Find what nodes that take their steps together cannot have."""
+    expected = f"expected none, as nothing clips the gradients that algorithm: {name} averages"
+    if settings.get("robust") == "clip":
+        yield ("robust",), f"{expected} (got clip) [DPWA-E217]"
+    spread = settings.get("lr_spread")
+    if isinstance(spread, str) and spread != "none":
+        expected = f"expected none, as nodes take equal steps with algorithm: {name}"
+        yield ("lr_spread",), f"{expected} (got {spread}) [DPWA-E217]"
 
 
 def _inexact(

@@ -13,7 +13,7 @@ from torch import nn
 
 import dpwa
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from dpwa.errors import ParametersError, UserError
+from dpwa.errors import UserError
 
 STEPS = 50
 
@@ -363,20 +363,131 @@ def test_it_needs_the_optimizer():
         gossip.update_send()
 
 
-def test_another_model_is_refused():
+def test_a_node_with_another_model_is_left_out_and_says_so(caplog):
     config = config_of(2, algorithm="together")
 
     def train(index):
         net = nn.Linear(4, 2 + index)
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
         with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
-            gossip.update_send()
+            for _ in range(10):
+                gossip.update_send()
+                net(torch.ones(1, 4)).sum().backward()
+                optimizer.step()
+                gossip.update_wait()
 
     with ThreadPoolExecutor(2) as pool:
-        one, two = (pool.submit(train, index) for index in range(2))
-        one.result(60)
-        with pytest.raises(ParametersError, match="the state of w1 does not fit"):
-            two.result(60)
+        list(pool.map(train, range(2)))
+    assert "w2: keeps out of pace: its header is not that of this model; expected" in caplog.text
+
+
+def diverged(nodes):
+    """Return how far apart nodes are that keep pace with each other."""
+    one, *others = nodes.nodes.values()
+    assert {node.pace for node in nodes.nodes.values()} == {tuple(nodes.names)}
+    return max(
+        float((a - b).detach().abs().max())
+        for other in others
+        for a, b in zip(one.net.parameters(), other.net.parameters(), strict=True)
+    )
+
+
+def test_a_step_that_was_given_up_after_its_round_leaves_nobody_apart():
+    def train(node):
+        fails = node.index == 1
+        while node.gossip.updates < 30:
+            node.gossip.update_send()
+            node.optimizer.zero_grad()
+            loss_of(node.net, node.index, node.gossip.updates).backward()
+            if fails and node.gossip.updates == 15:  # such as after an error that was caught
+                fails = False
+                continue
+            node.optimizer.step()
+            node.gossip.update_wait()
+
+    with nodes_of(2) as nodes:
+        nodes.each(train)
+        assert diverged(nodes) == 0.0
+
+
+def test_another_number_of_passes_on_one_node_leaves_nobody_apart():
+    def train(node):
+        while node.gossip.updates < 30:
+            node.gossip.update_send()
+            node.optimizer.zero_grad()
+            for _ in range(1 + (node.index == 1 and node.gossip.updates == 15)):
+                loss_of(node.net, node.index, node.gossip.updates).backward()
+            node.optimizer.step()
+            node.gossip.update_wait()
+
+    with nodes_of(2) as nodes:
+        nodes.each(train)
+        assert diverged(nodes) == 0.0
+
+
+@pytest.mark.parametrize("place", ["before update_wait", "after update_wait", "attached"])
+def test_who_comes_late_has_the_learning_rate_of_the_others(place):
+    stop, config = threading.Event(), config_of(2, algorithm="together", log_level="error")
+    found = {}
+
+    def train(index):
+        net = net_of()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+        name = f"w{index + 1}"
+        with dpwa.connect(net, optimizer, scheduler=scheduler, config=config, name=name) as gossip:
+            if place == "attached":
+                gossip.attach(optimizer)
+            while not stop.is_set():
+                if place != "attached":
+                    gossip.update_send()
+                optimizer.zero_grad()
+                loss_of(net, index, gossip.updates).backward()
+                optimizer.step()
+                if place == "before update_wait":
+                    scheduler.step()
+                if place != "attached":
+                    gossip.update_wait()
+                if place != "before update_wait":
+                    scheduler.step()
+                rate = optimizer.param_groups[0]["lr"]
+                found[name, gossip.updates] = rate, net[0].weight.detach().clone()
+                time.sleep(0.005)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(train, 0)
+        eventually(lambda: ("w1", 30) in found or first.done())
+        late = pool.submit(train, 1)
+        eventually(lambda: sum(name == "w2" for name, _ in found) > 40 or late.done())
+        stop.set()
+        first.result(60), late.result(60)
+    common = sorted(step for name, step in found if name == "w2" and ("w1", step) in found)[20:]
+    assert len(common) >= 5
+    for step in common:
+        (rate, weight), (late_rate, late_weight) = found["w1", step], found["w2", step]
+        assert rate == late_rate
+        assert torch.equal(weight, late_weight)
+
+
+def test_nothing_is_averaged_after_the_end():
+    def train(node):
+        for _ in range(10 + 30 * node.index):
+            node.step(0.01)
+        node.gossip.finish()
+        if node.index == 0:
+            before = node.state()[0].clone()
+            loss_of(node.net, 0, 0).backward()
+            assert torch.equal(before, node.state()[0])
+
+    with nodes_of(2) as nodes:
+        nodes.each(train)
+
+
+def test_an_optimizer_with_passes_of_its_own_is_refused():
+    net = net_of()
+    optimizer = torch.optim.LBFGS(net.parameters())
+    with pytest.raises(UserError, match="not LBFGS, which takes as many"):
+        DpwaPyTorchAdapter(net, "w1", config_of(1, algorithm="together"), optimizer=optimizer)
 
 
 def test_where_gradients_are_not_averaged_nothing_is_to_be_done():

@@ -52,6 +52,10 @@ def test_averaged_gradients_are_not_said_to_be_clipped(tmp_path: Path) -> None:
         "3:9: robust: expected none, as nothing clips the gradients that algorithm: together "
         "averages (got clip)"
     ]
+    assert problems_of(f"{NODES}algorithm: together\nlr_spread: linear\n", tmp_path) == [
+        "3:12: lr_spread: expected none, as nodes take equal steps with algorithm: together "
+        "(got linear)"
+    ]
 
 
 def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
