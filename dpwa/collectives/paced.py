@@ -128,7 +128,7 @@ class PacedRounds:
         self._steps = 0  # that it has taken itself
         self._place = self._passes = 0  # steps since all were made equal, rounds in this one
         self._mismatches = 0  # in a row
-        self._warned_at = -math.inf  # of these
+        self._warned_at: dict[str, float] = {}  # by text
         self._absence = Absence()
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
@@ -259,11 +259,6 @@ class PacedRounds:
                 differs.text,
             )
 
-    def _warn(self, text: str, why: str) -> None:
-        if self._runtime.now() - self._warned_at >= WARNED_EVERY_S:
-            self._warned_at = self._runtime.now()
-            log.warning(text, self._own, why)
-
     def _forget_all(self) -> None:
         with self._group.lock:
             self._equal = frozenset()
@@ -384,8 +379,13 @@ class PacedRounds:
     def _say_if_alone(self) -> None:
         is_alone = len(self._group.view.names) == 1
         if is_alone and not self._said_alone:
-            log.warning(
-                "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]",
-                self._own,
+            self._warn(
+                "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]"
             )
         self._said_alone = is_alone
+
+    def _warn(self, text: str, *more: str) -> None:
+        """Warn, but not of the same again and again."""
+        if self._runtime.now() - self._warned_at.get(text, -math.inf) >= WARNED_EVERY_S:
+            self._warned_at[text] = self._runtime.now()
+            log.warning(text, self._own, *more)
