@@ -23,16 +23,11 @@ def sampler_of(connection, size=SIZE, **settings):
     return SharedSampler(size, connection, **{"range_size": RANGE, **settings})
 
 
-def loader_of(sampler, batch_size=10, num_workers=0):
-    # Not forks of this process: in these, torch waits for threads of a process group of before.
-    context = "forkserver" if num_workers else None
-    return DataLoader(
-        DATA,
-        batch_size=batch_size,
-        sampler=sampler,
-        num_workers=num_workers,
-        multiprocessing_context=context,
-    )
+def loader_of(sampler, batch_size=10, **settings):
+    if settings.get("num_workers"):
+        # Not forks of this process: in these, torch waits for threads of a process group of before.
+        settings["multiprocessing_context"] = "forkserver"
+    return DataLoader(DATA, batch_size=batch_size, sampler=sampler, **settings)
 
 
 def epoch_of(sampler, **settings):
