@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import stat
+import sys
 import threading
 import time
 from contextlib import suppress
