@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import stat
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -150,11 +149,3 @@ def _nothing_is_left(request):
             pytest.fail(f"left behind: {left}")
         gc.collect()
         time.sleep(0.02)
-
-
-def pytest_sessionfinish():
-    """Keep what coverage has seen, if it looks: a worker may be killed before it comes to that."""
-    coverage = sys.modules.get("coverage")
-    current = None if coverage is None else coverage.Coverage.current()
-    if current is not None:
-        current.save()

@@ -111,13 +111,14 @@ class Moments:
     def _traced(self, work):
         self._last.clear()
         hook, sys.unraisablehook = sys.unraisablehook, self._dropped
+        before = sys.gettrace(), sys.getprofile()  # those of coverage, if it looks
         sys.setprofile(self._profile)
         sys.settrace(self._trace)
         try:
             return work()
         finally:
-            sys.settrace(None)
-            sys.setprofile(None)
+            sys.settrace(before[0])
+            sys.setprofile(before[1])
             sys.unraisablehook = hook
 
     def _dropped(self, dropped):
