@@ -78,6 +78,18 @@ def require_own_process(owner: int, name: str) -> None:
         )
 
 
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Return what calls a method as long as its object is there, and does not keep it alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*arguments)
+
+    return call
+
+
 def finalize(owner: object, function: Callable[..., Any], *args: Any) -> weakref.finalize[..., Any]:
     """Call a function when its owner is collected or at exit; never in a forked child."""
     return weakref.finalize(owner, _in_process, os.getpid(), function, *args)

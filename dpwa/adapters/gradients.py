@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +17,7 @@ from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, ProtocolError, UserError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, weakly
 
 TAG = "dpwa.gradients"
 
@@ -148,7 +147,7 @@ class GradientAveraging(Closeable):
         self._hooked, self._stepping = self._state.generation, list(self._optimizers.given)
         self._parameters = [each for each in self._state.module_parameters() if each.requires_grad]
         self._missing = set(map(id, self._parameters))
-        made, steps = _weak(self._made), _weak(self._average_unless_closed)
+        made, steps = weakly(self._made), weakly(self._average_unless_closed)
         for parameter in self._parameters:
             hook = parameter.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
@@ -174,18 +173,6 @@ class GradientAveraging(Closeable):
             self.average()
         except ClosedError:  # and the loop goes on
             self._remove_hooks()
-
-
-def _weak(method: Callable[..., None]) -> Callable[..., None]:
-    """Return what calls a method as long as its object is there, and does not keep it alive."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> None:
-        found = reference()
-        if found is not None:
-            found(*arguments)
-
-    return call
 
 
 def _settings_of(optimizers: list[torch.optim.Optimizer]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -28,6 +27,7 @@ from dpwa.errors import (
     PeerLost,
     ProtocolError,
 )
+from dpwa.lifecycle import weakly
 from dpwa.policy.ballots import LATE_S, STALLED_S, Silence
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
@@ -44,18 +44,6 @@ EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
 MOST_MISMATCHES = 3  # in a row, that a newcomer may be the reason of
 WARNED_EVERY_S = 60.0
 BYTES_PER_S = 2e6  # at which values come at least
-
-
-def _weak(method: Callable[[GroupView], None]) -> Callable[[GroupView], None]:
-    """Return what calls a method as long as its object is there, and does not keep it alive."""
-    reference = weakref.WeakMethod(method)
-
-    def call(view: GroupView) -> None:
-        found = reference()
-        if found is not None:
-            found(view)
-
-    return call
 
 
 def _packed(state: object) -> ByteArray:
@@ -120,7 +108,7 @@ class PacedRounds:
         self._step, self._copy, self._take_over = step, copy, take_over
         self._runner = collectives.runner(tag)
         self._group = self._runner.group
-        self._group.watch(_weak(self._view_changed))
+        self._group.watch(weakly(self._view_changed))
         self._patience = Patience(timeout_s)
         self._exchanges = FetchTimes(floor_s=LEAST_ANSWER_S)  # once all have entered
         self._reduced_bytes = 0  # in such an exchange
