@@ -120,8 +120,7 @@ class GradientAveraging(Closeable):
                 pass
             case _:
                 raise ProtocolError(f"no state of {peer}")
-        optimizer = self._training.optimizer_target()
-        for target in (self._training.model(), optimizer):
+        for target in (self._training.model(), self._training.optimizer_target()):
             match images.get(target.part):
                 case [np.ndarray() as image, bytes(numbers)]:
                     target.load(np.array(image, np.uint8), numbers)
