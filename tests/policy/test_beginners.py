@@ -160,6 +160,7 @@ NEVER = math.inf  # seconds since a peer has told its clock
         (500.0, 3.0, LEAD - 0.1, 0.0, NEVER, Doubt.NONE),  # others that are new do not know
         (500.0, 3.0, None, 0.0, NEVER, Doubt.UNCONFIRMED),
         (500.0, 3.0, None, 400.0, 1.0, Doubt.UNCONFIRMED),
+        (36.0 + 1e5, 36.0, None, 36.0, 1.0, Doubt.UNCONFIRMED),  # a loop that trains nothing
         (36.0 + 3.0 * MOST_PER_S, 36.0, None, 36.0, 1.0, Doubt.IMPOSSIBLE),
         (36.0 + 3.0 * MOST_PER_S, 36.0, 36.0, 36.0, 1.0, Doubt.IMPOSSIBLE),
         (36.0 + 3.0 * MOST_PER_S, 36.0, 2.0 * MOST_PER_S, 36.0, 1.0, Doubt.NONE),  # it took over
