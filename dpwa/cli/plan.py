@@ -311,6 +311,7 @@ def _as_object(choices: Choices, layout: Layout, fits: Sequence[Choice]) -> Json
         "budget": vars(budget),
         "present": _object(choices.present()),
         "alone": [_object(choice) for choice in choices.alone()],
+        "together": None if (other := choices.together()) is None else _object(other),
         "fits": [_object(choice) for choice in fits],
         "refused": choices.refused,
     }
@@ -404,6 +405,11 @@ def _answer(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterat
         )
     elif not choices.budget.is_given:
         yield "With a budget, such as --max-wait 5%, settings that keep to it are looked for."
+    if (together := choices.together()) is not None:
+        yield (
+            f"With algorithm: together, {_in_short(together)}: where all nodes are equally fast "
+            "it learns as much in fewer steps."
+        )
 
 
 def _in_short(choice: Choice) -> str:

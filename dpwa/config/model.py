@@ -290,8 +290,8 @@ class Config(StrictModel):
     )
     algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
         default="gossip",
-        description="training algorithm: gossip, lsgd, symmetric, push_sum, noloco, local, "
-        "elastic, together or one of a plugin",
+        description="training algorithm: gossip, together (better where all nodes are equally "
+        "fast), lsgd, symmetric, push_sum, noloco, local, elastic or one of a plugin",
     )
     topology: Annotated[str, _one_of(topology_names)] = Field(
         default="random",

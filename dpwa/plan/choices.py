@@ -15,6 +15,8 @@ CODECS = ("none", "bf16", "int8", "topk")  # from the most exact on
 SHARES = (0.5, 0.25, 0.1)  # of the parameters in a fetch, and of the rounds with one
 SMALL_SHARES = (*SHARES, 0.05, 0.02, 0.01)
 MOST_FITS = 3
+# Gossip took 1.22 to 1.32 times the steps of averaged gradients with AdamW (docs/benchmarks.md).
+STEPS_OF_GOSSIP = 1.2
 
 Change = Mapping[str, str | int | float]
 
@@ -54,6 +56,7 @@ class Choice:
             "fetch_probability": f"{config.fetch_probability:.0%} of the rounds fetch",
             "timeout_ms": "room for the longest fetch",
             "transport": "if all nodes were on one host",
+            "algorithm": "fewer steps, where all nodes are equally fast",
         }
         return [f"{key} {value}: {told[key]}" for key, value in self.changes.items()]
 
@@ -98,6 +101,16 @@ class Choices:
         """Return what the present settings would cost if all nodes were on one host."""
         cost = cost_of(self.config, self.payloads, replace(self.setting, link=None))
         return Choice({"transport": "shm"}, self.config, cost, tuple(self._too_much(cost)))
+
+    def together(self) -> Choice | None:
+        """Return what averaging gradients costs in place of gossip, if it fits and is worth it."""
+        change = {"algorithm": "together"}
+        if self.config.algorithm != "gossip" or any(self._clashes(change)):
+            return None
+        choice = self._with(change)
+        if choice is None or choice.cost.round_s >= STEPS_OF_GOSSIP * self.setting.step_s:
+            return None
+        return None if choice.problems else choice
 
     def fitting(self) -> list[Choice]:
         """Return the settings that fit the budget, the best first.
@@ -144,10 +157,7 @@ class Choices:
     def _with(self, changes: Change) -> Choice | None:
         """Return the choice of some changes, with a timeout that is long enough."""
         config = self.config.model_copy(update=dict(changes))
-        nodes = [node.to_mapping() for node in config.nodes]
-        links = [link.model_dump() for link in config.links]
-        for path, message in combinations(vars(config), nodes, links):
-            setting = str(path[0])
+        for setting, message in self._clashes(changes):
             if setting in changes:
                 self.refused.setdefault(setting, message)
                 return None
@@ -157,6 +167,14 @@ class Choices:
             config = config.model_copy(update={"timeout_ms": cost.timeout_ms})
             cost = cost_of(config, self.payloads, self.setting)
         return Choice(changes, config, cost, tuple(self._too_much(cost)))
+
+    def _clashes(self, changes: Change) -> Iterator[tuple[str, str]]:
+        """Yield the settings that the others do not allow after some changes, with the reason."""
+        config = self.config.model_copy(update=dict(changes))
+        nodes = [node.to_mapping() for node in config.nodes]
+        links = [link.model_dump() for link in config.links]
+        for path, message in combinations(vars(config), nodes, links):
+            yield str(path[0]), message
 
     def _too_much(self, cost: RoundCost) -> Iterator[str]:
         most = self.budget

@@ -48,6 +48,22 @@ def test_each_setting_is_told_with_what_it_costs():
     assert found["fits"] == []
 
 
+FAST = ("--latency-ms", "0.1", "--bandwidth-mbps", "10000")
+
+
+def test_averaged_gradients_are_proposed_where_they_are_worth_their_wait(config):
+    proposed = planned(*SIZE, *FAST)["together"]
+    assert proposed["changes"] == {"algorithm": "together"}
+    assert 0.0 < proposed["wait_s"] < 0.2 * 0.1
+    assert "With algorithm: together, 4 MB a round, " in plan(*SIZE, *FAST).stdout
+    assert planned(*SIZE, *THIN)["together"] is None
+    assert planned(*SIZE, *FAST, "--budget-mbps", "10")["together"] is None
+    config.write_text(CONFIG + "robust: clip\n")
+    clipped = planned(*SIZE, *FAST, "-c", str(config))
+    assert clipped["together"] is None
+    assert "algorithm" not in clipped["refused"]
+
+
 def test_a_budget_has_fitting_settings_and_reasons():
     result = plan(*SIZE, *THIN, "--max-wait", "5%")
     assert result.exit_code == 0
