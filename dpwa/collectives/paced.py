@@ -225,9 +225,11 @@ class PacedRounds:
                 self._note_mismatch(differs)
                 return 0
             else:
-                self._mismatches, self._reduced_bytes = 0, payload.nbytes
-                entered_at = began if limits.entered_at is None else limits.entered_at
-                self._exchanges = self._exchanges.succeeded(self._runtime.now() - entered_at)
+                self._mismatches = 0
+                if len(contributors) > 1:  # alone, it would learn that exchanges take no time
+                    self._reduced_bytes = payload.nbytes
+                    entered_at = began if limits.entered_at is None else limits.entered_at
+                    self._exchanges = self._exchanges.succeeded(self._runtime.now() - entered_at)
                 return len(contributors)
             finally:
                 self._patience.took_part(limits.longest_s, worked_s)
@@ -358,9 +360,11 @@ class PacedRounds:
         try:
             return bool(self._run(operation, self._timeout_s + longest_s, limits))
         except PeerLost:
+            self._exchanges = self._exchanges.timed_out()  # unless somebody is dead
             self._say_if_alone()
         except (CollectiveTimeoutError, MismatchError) as failed:
             log.info("%s: begins anew: %s", self._own, failed.text)
+            self._exchanges = self._exchanges.timed_out()
             self._forget_all()
         return False
 

@@ -15,6 +15,7 @@ FOUND = [
     ("paced", 13, 10_000),  # two views in step each took themselves for the busier one, for good
     ("paced", 195, 10_000),  # who was left by all others, who then died, was never in pace again
     ("paced", 403, 10_000),  # on a slow network members took each other for silent
+    ("paced", 91, 10_000),  # who had trained alone gave others no time to get its state
     ("partition", 592, 10_000),  # with steps of one length, pairs stayed the same for good
 ]
 every_campaign = pytest.mark.parametrize("name", virtual.CASES)
