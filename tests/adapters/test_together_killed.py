@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.nodes import config_of
@@ -87,7 +88,9 @@ def test_who_was_killed_comes_back_with_what_the_others_have():
 def test_one_that_is_stopped_for_twenty_seconds_costs_a_deadline_and_is_back_within_five():
     config = config_for(3)
     trainers = [Trainer(f"w{index}", config, steps=2000) for index in (1, 2, 3)]
-    with ended(*(trainer.process for trainer in trainers)):
+    with ThreadPoolExecutor(2) as pool, ended(*(trainer.process for trainer in trainers)):
+        # All the time: who prints more than a pipe holds stands still.
+        others = [pool.submit(trainer.to_the_end) for trainer in trainers[:2]]
         while trainers[2].row()["step"] < 50:
             pass
         trainers[2].process.send_signal(signal.SIGSTOP)
@@ -99,7 +102,7 @@ def test_one_that_is_stopped_for_twenty_seconds_costs_a_deadline_and_is_back_wit
         assert time.monotonic() - began < at_most(5.0)
         for trainer in trainers:
             trainer.process.send_signal(signal.SIGKILL)
-        rows = [trainer.to_the_end() for trainer in trainers]
+        rows = [*(other.result() for other in others), trainers[2].to_the_end()]
     settled = [row for row in rows[0] if row["step"] > 5]
     assert ["w1", "w2"] in [row["pace"] for row in settled]
     assert max(row["s"] for row in settled) < at_most(0.5 + 0.1)
