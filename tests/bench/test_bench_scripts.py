@@ -33,7 +33,7 @@ def run(name, *arguments):
 
 
 def test_all_scripts_are_here():
-    assert len(NAMES) == 19
+    assert len(NAMES) == 20
 
 
 def run_here(name, *arguments, **environment):
@@ -78,6 +78,15 @@ def test_one_run_tells_every_figure_and_ratio(name, options, figures, ratios):
     result = measured(name, *options)
     assert (len(result["figures"]), len(result["ratios"])) == (figures, ratios)
     assert (result["processes"], result["repetitions"]) == (2, 2)
+
+
+@pytest.mark.slow
+def test_averaged_gradients_are_compared_with_those_of_ddp():
+    done = run("gradients.py", "--size-mb", "1", "--repetitions", "2")
+    assert done.returncode == 0, done.stderr
+    medians = json.loads(done.stdout)["medians_ms"]
+    assert {*medians} == {"alone", "ddp", "together"}
+    assert min(medians.values()) > 0
 
 
 @pytest.mark.slow
