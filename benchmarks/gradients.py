@@ -72,6 +72,8 @@ def _train(options: argparse.Namespace) -> None:
         gossip.update_send()
         step_of(*own["together"])
         gossip.update_wait()
+
+    def look() -> None:
         pace = gossip.connection.node.report()["pace"]["in_pace"]
         if len(pace) < session.count and len(seen) == session.count:
             raise BenchmarkError(f"{session.name} keeps pace with {len(pace)} of {session.count}")
@@ -98,7 +100,7 @@ def _train(options: argparse.Namespace) -> None:
         measures: dict[str, Measure] = {
             "alone": timed("alone", lambda: step_of(*own["alone"])),
             "ddp": timed("ddp", lambda: step_of(*own["ddp"])),
-            "together": timed("together", averaged),
+            "together": timed("together", averaged, settle=look),
         }
         session.repeat(measures, options.repetitions)
 

@@ -15,7 +15,7 @@ CODECS = ("none", "bf16", "int8", "topk")  # from the most exact on
 SHARES = (0.5, 0.25, 0.1)  # of the parameters in a fetch, and of the rounds with one
 SMALL_SHARES = (*SHARES, 0.05, 0.02, 0.01)
 MOST_FITS = 3
-# Gossip took 1.22 to 1.32 times the steps of averaged gradients with AdamW (docs/benchmarks.md).
+# Gossip took 1.22 to 1.32 times the steps of averaged gradients with AdamW (docs/algorithms.md).
 STEPS_OF_GOSSIP = 1.2
 
 Change = Mapping[str, str | int | float]
@@ -105,12 +105,13 @@ class Choices:
     def together(self) -> Choice | None:
         """Return what averaging gradients costs in place of gossip, if it fits and is worth it."""
         change = {"algorithm": "together"}
-        if self.config.algorithm != "gossip" or any(self._clashes(change)):
+        config = self.config.model_copy(update=change)
+        if self.config.algorithm != "gossip" or any(_clashes(config)):
             return None
-        choice = self._with(change)
-        if choice is None or choice.cost.round_s >= STEPS_OF_GOSSIP * self.setting.step_s:
-            return None
-        return None if choice.problems else choice
+        cost = cost_of(config, self.payloads, self.setting)
+        is_worth_it = cost.round_s < STEPS_OF_GOSSIP * self.setting.step_s
+        fits = is_worth_it and not any(self._too_much(cost))
+        return Choice(change, config, cost, ()) if fits else None
 
     def fitting(self) -> list[Choice]:
         """Return the settings that fit the budget, the best first.
@@ -157,7 +158,7 @@ class Choices:
     def _with(self, changes: Change) -> Choice | None:
         """Return the choice of some changes, with a timeout that is long enough."""
         config = self.config.model_copy(update=dict(changes))
-        for setting, message in self._clashes(changes):
+        for setting, message in _clashes(config):
             if setting in changes:
                 self.refused.setdefault(setting, message)
                 return None
@@ -168,14 +169,6 @@ class Choices:
             cost = cost_of(config, self.payloads, self.setting)
         return Choice(changes, config, cost, tuple(self._too_much(cost)))
 
-    def _clashes(self, changes: Change) -> Iterator[tuple[str, str]]:
-        """Yield the settings that the others do not allow after some changes, with the reason."""
-        config = self.config.model_copy(update=dict(changes))
-        nodes = [node.to_mapping() for node in config.nodes]
-        links = [link.model_dump() for link in config.links]
-        for path, message in combinations(vars(config), nodes, links):
-            yield str(path[0]), message
-
     def _too_much(self, cost: RoundCost) -> Iterator[str]:
         most = self.budget
         if most.wait_share is not None and cost.wait_share > most.wait_share:
@@ -184,3 +177,11 @@ class Choices:
             yield f"{cost.mbps:.3g} Mbit/s, more than {most.mbps:g}"
         if most.gb_per_hour is not None and cost.gb_per_hour > most.gb_per_hour:
             yield f"{cost.gb_per_hour:.3g} GB an hour, more than {most.gb_per_hour:g}"
+
+
+def _clashes(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the settings that the others do not allow, with the reason."""
+    nodes = [node.to_mapping() for node in config.nodes]
+    links = [link.model_dump() for link in config.links]
+    for path, message in combinations(vars(config), nodes, links):
+        yield str(path[0]), message

@@ -22,12 +22,8 @@ OPTIMIZERS = {
     "Muon": lambda net: torch.optim.Muon([p for p in net.parameters() if p.dim() == 2], 0.01),
 }
 
-rank, count, store, configs = (
-    int(sys.argv[1]),
-    int(sys.argv[2]),
-    sys.argv[3],
-    json.loads(sys.argv[4]),
-)
+rank, count = map(int, sys.argv[1:3])
+store, configs = sys.argv[3], json.loads(sys.argv[4])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
 
