@@ -81,6 +81,15 @@ def test_who_is_kept_from_the_processor_is_excused_for_so_long(busy):
         )  # not where more than rivals kept it waiting, such as another machine
 
 
+def test_what_was_before_one_looked_does_not_count(monkeypatch):
+    monkeypatch.setattr(times, "_watch", None)  # that of all tests comes back afterwards
+    busy_for(0.5)
+    with times.watched():
+        lags_s = [times.lag_s() for _ in range(3)]
+    assert lags_s == sorted(lags_s)
+    assert 0.0 <= lags_s[0] < 0.5
+
+
 def test_what_is_promised_to_come_in_time_and_does_not_is_told():
     with pytest.raises(AssertionError, match="still not so"):
         eventually(lambda: False, timeout_s=0.1)

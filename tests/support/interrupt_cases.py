@@ -16,7 +16,7 @@ from dpwa.policy.push_sum import UNIT
 from dpwa.tables.tables import Tables
 from support.interrupts import Moments, alarms, described, interrupted_at_random
 from support.nodes import config_of, eventually
-from support.times import at_most
+from support.times import Bound
 
 SETTINGS = {"timeout_ms": 300, "log_level": "error", "collective_timeout_s": 2.0}
 ROUNDS = 40  # that must all be whole, afterwards
@@ -84,9 +84,9 @@ class Gossip:
 
     def close(self):
         for adapter in (self.one, self.two):
-            began = time.monotonic()
+            bound = Bound(CLOSED_WITHIN_S)
             adapter.close()
-            assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
+            assert not bound.is_over
 
 
 class PushSum(Gossip):
@@ -139,9 +139,9 @@ class TwoThreads:
     def close(self):
         self.is_over.set()
         self.thread.join()
-        began = time.monotonic()
+        bound = Bound(CLOSED_WITHIN_S)
         self.one.close()
-        assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
+        assert not bound.is_over
         self.stack.close()
 
 
@@ -203,9 +203,9 @@ class TableCase(TwoThreads):
         return self.values[0] == before[0] + 1.0
 
     def close(self):
-        began = time.monotonic()
+        bound = Bound(CLOSED_WITHIN_S)
         self.tables.close()
-        assert time.monotonic() - began < at_most(CLOSED_WITHIN_S)
+        assert not bound.is_over
         super().close()
 
 

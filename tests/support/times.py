@@ -103,7 +103,7 @@ def _read(path):
 
 def _measure(pid):
     """Answer each question with the lag until now, until nobody can ask any more."""
-    lag_s, before, then = 0.0, {}, time.monotonic()
+    lag_s, before, then = 0.0, _threads(pid), time.monotonic()
     while asked := os.read(0, 1) if select.select([0], [], [], PERIOD_S)[0] else b".":
         threads, now = _threads(pid), time.monotonic()
         was = {thread: before.get(thread, (0.0, 0.0)) for thread in threads}
@@ -111,7 +111,8 @@ def _measure(pid):
         waited_s = [threads[thread][1] - was[thread][1] for thread in threads]
         most_s = now - then - max(ran_s, default=0.0)
         # Where Linux does not tell, all may have been lag.
-        lag_s += min(sum(sorted(waited_s)[-PATH_OF_THREADS:]), most_s) if threads else most_s
+        path_s = sum(sorted(waited_s)[-PATH_OF_THREADS:]) if threads else most_s
+        lag_s += max(0.0, min(path_s, most_s))
         before, then = threads, now
         if asked == b"?":
             os.write(1, b"%f\n" % lag_s)
