@@ -15,11 +15,13 @@ from dpwa.adapters.optimizer import Optimizers
 from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
+from dpwa.data.codecs.half import in_range
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, ProtocolError, UserError
 from dpwa.lifecycle import Closeable, weakly
 
 TAG = "dpwa.gradients"
+NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}  # what gradients travel as, by codec
 
 
 class GradientAveraging(Closeable):
@@ -41,6 +43,7 @@ class GradientAveraging(Closeable):
         self._state = state
         self._training = training
         self._optimizers = optimizers
+        self._narrow = NARROW.get(connection.node.config.codec)
         self._rounds = PacedRounds(
             connection.collectives,
             TAG,
@@ -81,7 +84,7 @@ class GradientAveraging(Closeable):
         self._state.refresh()  # buffers may have been assigned anew
         entries = self._state.entries
         buffers = [each.tensor for each in entries if each.is_buffer and not each.is_constant]
-        gradients = _Gradients(self._parameters, buffers)
+        gradients = _Gradients(self._parameters, buffers, self._narrow)
         if self._rounds.average(gradients.payload, _settings_of(self._stepping)):
             gradients.take()
 
@@ -189,22 +192,52 @@ def _settings_of(optimizers: list[torch.optim.Optimizer]) -> str:
 class _Gradients:
     """The gradients of a step, and buffers, as one value to be averaged.
 
-    A parameter without a gradient brings zeros, and stays without if nobody has one.
+    A parameter without a gradient brings zeros, and stays without if nobody has one. A sparse
+    gradient travels as a dense one, and is sparse again afterwards. With a `narrow` dtype, those in
+    float32 and float64 travel in that; the mean is computed in float32 and rounded to it once.
     """
 
-    def __init__(self, parameters: list[torch.nn.Parameter], buffers: list[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        parameters: list[torch.nn.Parameter],
+        buffers: list[torch.Tensor],
+        narrow: torch.dtype | None,
+    ) -> None:
         self._parameters = parameters
-        self._values = [
-            torch.zeros_like(each) if each.grad is None else each.grad.detach()
-            for each in parameters
+        self._values = [_dense(each, narrow) for each in parameters]
+        # How many have a gradient, and how many dimensions of it are sparse
+        forms = [
+            (float(each.grad is not None), float(_sparse_dims(each.grad))) for each in parameters
         ]
-        self._there = torch.tensor([float(each.grad is not None) for each in parameters])
-        self.payload = Payload([self._values, self._there, buffers])
+        self._forms = torch.tensor(forms)
+        self.payload = Payload([self._values, self._forms, buffers])
 
     def take(self) -> None:
         """Give the parameters what has become of it."""
         self.payload.result()
-        shares = self._there.tolist()
-        for parameter, value, share in zip(self._parameters, self._values, shares, strict=True):
-            if parameter.grad is None and share > 0:
-                parameter.grad = value
+        forms = self._forms.tolist()
+        for parameter, value, (share, dims) in zip(
+            self._parameters, self._values, forms, strict=True
+        ):
+            own = parameter.grad
+            if dims > 0:
+                parameter.grad = value.to(parameter.dtype).to_sparse(round(dims / share))
+            elif own is None:
+                parameter.grad = value.to(parameter.dtype) if share > 0 else None
+            elif own.dtype != value.dtype:
+                own.copy_(value)
+
+
+def _dense(parameter: torch.nn.Parameter, narrow: torch.dtype | None) -> torch.Tensor:
+    if parameter.grad is None:
+        value = torch.zeros_like(parameter, requires_grad=False)
+    else:
+        value = parameter.grad.detach()
+        value = value.to_dense() if value.is_sparse else value
+    if narrow is not None and value.dtype in (torch.float32, torch.float64) and value.numel():
+        value = in_range(value, narrow).to(narrow)
+    return value
+
+
+def _sparse_dims(gradient: torch.Tensor | None) -> int:
+    return gradient.sparse_dim() if gradient is not None and gradient.is_sparse else 0

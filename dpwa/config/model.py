@@ -330,7 +330,7 @@ class Config(StrictModel):
     codec: Codec = Field(
         default="none",
         description="how streamed parameters are made smaller: none, fp16, bf16, int8, topk or a "
-        "codec of a plugin",
+        "codec of a plugin; fp16 and bf16 also what gradients of `algorithm: together` travel as",
     )
     topk: TopKOptions = Field(
         default=TopKOptions(),

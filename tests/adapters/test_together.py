@@ -288,6 +288,79 @@ def test_parameters_without_a_gradient_bring_nothing_and_stay_without_if_nobody_
         assert torch.equal(unused, found[0][1])
 
 
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used = nn.Embedding(6, 3, sparse=True)
+        self.unused = nn.Embedding(6, 3, sparse=True)
+
+    def forward(self, rows):
+        return self.used(rows).square().sum()
+
+
+def test_sparse_gradients_are_averaged_and_stay_sparse():
+    config = config_of(2, algorithm="together", log_level="error")
+    rows = [torch.tensor([0, 2, 2]), torch.tensor([2, 5])]
+
+    def train(index):
+        torch.manual_seed(0)
+        net = Rows()
+        optimizer = torch.optim.SparseAdam(net.parameters(), 0.1)
+        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
+            for _ in range(3):
+                gossip.update_send()
+                optimizer.zero_grad()
+                if gossip.updates != 2 or index == 0:  # the other has none in one of the steps
+                    net(rows[index]).backward()
+                optimizer.step()
+                gradient = net.used.weight.grad
+                gossip.update_wait()
+            gossip.barrier()
+            return net.used.weight.detach().clone(), gradient.coalesce(), net.unused.weight.grad
+
+    torch.manual_seed(0)
+    alone = Rows()
+    optimizer = torch.optim.SparseAdam(alone.parameters(), 0.1)
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        (sum(alone(own) for own in (rows if step != 2 else rows[:1])) / 2).backward()
+        optimizer.step()
+    with ThreadPoolExecutor(2) as pool:
+        (one, gradient, unused), (two, _, _) = pool.map(train, range(2))
+    assert torch.equal(one, two)
+    torch.testing.assert_close(one, alone.used.weight.detach())
+    assert gradient.is_sparse
+    assert gradient.indices().tolist() == [[0, 2, 5]]
+    assert unused is None
+
+
+@pytest.mark.parametrize(("codec", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
+def test_gradients_travel_as_the_codec_says(codec, unit):
+    config = config_of(2, algorithm="together", codec=codec, log_level="error", transport="tcp")
+    values = [torch.tensor([1.0, 1e-3, 1e6, 0.1]), torch.tensor([2.0, 1e-3, 1e6, 0.3])]
+
+    def train(index):
+        net = nn.Linear(4, 1, bias=False)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
+            gossip.update_send()
+            net(values[index]).sum().backward()
+            optimizer.step()
+            gossip.update_wait()
+            gossip.barrier()
+            return net.weight.grad[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(train, range(2))
+    assert torch.equal(one, two)
+    assert one.dtype is torch.float32
+    mean = (values[0] + values[1]) / 2
+    if codec == "fp16":
+        mean = mean.clamp(max=torch.finfo(torch.float16).max)
+    assert not torch.equal(one, mean)  # it was rounded
+    torch.testing.assert_close(one, mean, rtol=2 * unit, atol=0.0)
+
+
 def test_what_is_clipped_is_what_was_averaged():
     def train(node):
         for _ in range(5):
