@@ -85,7 +85,8 @@ class GradientAveraging(Closeable):
         entries = self._state.entries
         buffers = [each.tensor for each in entries if each.is_buffer and not each.is_constant]
         gradients = _Gradients(self._parameters, buffers, self._narrow)
-        if self._rounds.average(gradients.payload, _settings_of(self._stepping)):
+        settings = _settings_of(self._stepping, self._optimizers.scales())
+        if self._rounds.average(gradients.payload, settings):
             gradients.take()
 
     def stepped(self) -> None:
@@ -177,16 +178,16 @@ class GradientAveraging(Closeable):
             self._remove_hooks()
 
 
-def _settings_of(optimizers: list[torch.optim.Optimizer]) -> str:
+def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -> str:
     """Return what steps depend on beside gradients and state, such as learning rates, digested."""
-    numbers = [
+    numbers: list[Any] = [
         (key, float(value) if isinstance(value, torch.Tensor) else value)
         for optimizer in optimizers
         for group in optimizer.param_groups
         for key, value in group.items()
         if key != "params" and (not isinstance(value, torch.Tensor) or value.is_cpu)
     ]
-    return hashlib.blake2b(repr(numbers).encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(repr(numbers + scales).encode(), digest_size=4).hexdigest()
 
 
 class _Gradients:

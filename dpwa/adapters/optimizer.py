@@ -45,9 +45,8 @@ _WATCHED_UPDATES = 3  # after which it is known which optimizers train a module
 _MOST_UPDATES = 20  # without a step of any: gradients are accumulated, or it has none
 
 Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
-Schedulers = (
-    torch.optim.lr_scheduler.LRScheduler | Sequence[torch.optim.lr_scheduler.LRScheduler] | None
-)
+Scheduler = torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler
+Schedulers = Scheduler | Sequence[Scheduler] | None
 
 
 class OptimizerGossip(Protocol):
@@ -87,8 +86,8 @@ class Optimizers:
         # optimizers whose state goes with the module's, each with parameters of its own
         self.given: list[torch.optim.Optimizer] = []
         # of `given`; `None`: unknown
-        self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
-        # schedulers go on where those of a training taken over have come to
+        # and gradient scalers, which go on where those of a training taken over have come to
+        self.schedulers: list[Scheduler] | None = None
         self.have_schedules = False
         self.to_prepare: list[Any] = []  # those that gossip has to prepare for; none while they are
         self.began_with: bytes | None = None  # trace of the parameters before the first step seen
@@ -110,9 +109,11 @@ class Optimizers:
         An optimizer takes the place of those that have one of its parameters. Raises `UserError` if
         one is no optimizer, or no scheduler.
         """
-        schedulers = _each(scheduler, "scheduler", "load_state_dict", "optimizer")
+        schedulers = _each(scheduler, "scheduler", "load_state_dict")
+        of_rates = [each for each in schedulers if not isinstance(each, torch.amp.GradScaler)]
+        _each(of_rates, "scheduler", "optimizer")
         optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
-        optimizers += [each.optimizer for each in schedulers]
+        optimizers += [each.optimizer for each in of_rates]
         is_new = any(each not in (self.schedulers or ()) for each in schedulers)
         for each in map(_unwrapped, optimizers):
             if each not in self.given:
@@ -122,6 +123,11 @@ class Optimizers:
         if scheduler is not None:
             self.schedulers = schedulers
         return is_new
+
+    def scales(self) -> list[float]:
+        """Return by what the gradient scalers have multiplied the loss."""
+        known = self.schedulers or ()
+        return [each.get_scale() for each in known if isinstance(each, torch.amp.GradScaler)]
 
     def note_replaced(self) -> None:
         """Note that the parameters were replaced by those of others far ahead."""

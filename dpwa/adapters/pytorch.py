@@ -162,8 +162,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         optimizer: of the module, or several of them in a list; their state is handed on, kept and
             taken over together with that of the module. A `GossipOptimizer` passes its own by
             itself.
-        scheduler: of the learning rate of these, or several; likewise. An empty list says that
-            whoever takes over a training sees to them.
+        scheduler: of the learning rate of these, or several, a `GradScaler` among them; likewise.
+            An empty list says that whoever takes over a training sees to them.
 
     Making it may take up to `initial_state_timeout_s`, if the node is to start from the state of
     its peers: the module has it when this returns. See the setting `initial_state`.
@@ -254,7 +254,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
         Args:
             optimizer: one or several; each takes the place of those that have the same parameters.
-            scheduler: one or several of their schedulers.
+            scheduler: one or several of their schedulers, and a `GradScaler`.
 
         Raises:
             UserError: one is no optimizer, or no scheduler.

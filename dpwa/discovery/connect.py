@@ -60,8 +60,8 @@ def connect(
         model: a `torch.nn.Module`.
         optimizer: of the model, or several in a list; their state is handed on, kept and taken over
             together with it.
-        scheduler: of the learning rate, or several in a list; likewise. An empty list says that
-            this script sees to them after a take-over.
+        scheduler: of the learning rate, or several in a list, a `GradScaler` among them; likewise.
+            An empty list says that this script sees to them after a take-over.
         config: a path to a YAML file, a mapping, or a `Config`.
         name: of this node.
         overrides: settings by name, before those of `config` and of the environment:

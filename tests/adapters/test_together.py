@@ -542,6 +542,45 @@ def test_who_comes_late_has_the_learning_rate_of_the_others(place):
         assert torch.equal(weight, late_weight)
 
 
+@pytest.mark.parametrize("place", ["before update_wait", "after update_wait"])
+def test_who_comes_late_has_the_scale_of_the_others(place):
+    stop, config = threading.Event(), config_of(2, algorithm="together", log_level="error")
+    found = {}
+
+    def train(index):
+        net = net_of()
+        optimizer = torch.optim.AdamW(net.parameters(), 0.01)
+        scaler = torch.amp.GradScaler("cpu", 64.0, growth_factor=1.5, growth_interval=7)
+        name = f"w{index + 1}"
+        with dpwa.connect(net, optimizer, scheduler=scaler, config=config, name=name) as gossip:
+            while not stop.is_set():
+                gossip.update_send()
+                optimizer.zero_grad()
+                scaler.scale(loss_of(net, index, gossip.updates)).backward()
+                scaler.step(optimizer)
+                if place == "before update_wait":
+                    scaler.update()
+                gossip.update_wait()
+                if place == "after update_wait":
+                    scaler.update()
+                found[name, gossip.updates] = scaler.get_scale(), net[0].weight.detach().clone()
+                time.sleep(0.005)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(train, 0)
+        eventually(lambda: ("w1", 30) in found or first.done())
+        late = pool.submit(train, 1)
+        eventually(lambda: sum(name == "w2" for name, _ in found) > 40 or late.done())
+        stop.set()
+        first.result(60), late.result(60)
+    common = sorted(step for name, step in found if name == "w2" and ("w1", step) in found)[20:]
+    assert len(common) >= 5
+    for step in common:
+        (scale, weight), (late_scale, late_weight) = found["w1", step], found["w2", step]
+        assert scale == late_scale > 64.0
+        assert torch.equal(weight, late_weight)
+
+
 def test_nothing_is_averaged_after_the_end():
     def train(node):
         for _ in range(10 + 30 * node.index):
