@@ -204,10 +204,13 @@ class Candidates:
         """Yield who is to be asked now, and whether to prepare."""
         chosen = self._chosen(now)
         for name, peer in self.peers.items():
-            if peer.is_lost or peer.difference or peer.offer is not None or now < peer.next_ask:
+            if peer.is_lost or peer.difference or peer.offer is not None:
                 continue
             prepares = name in chosen
-            if prepares and peer.preparing is None:
+            begins = prepares and peer.preparing is None  # at once, when all have answered
+            if now < peer.next_ask and not begins:
+                continue
+            if begins:
                 peer.preparing = now
             peer.next_ask = now + (SOON_S if prepares else ASK_EVERY_S)
             yield name, prepares

@@ -19,7 +19,8 @@ def test_all_are_asked_how_far_they_are_and_the_first_to_answer_to_prepare():
     assert asked(candidates, 0.0) == {"w1": False, "w2": False, "w3": False}
     for now, name in ((0.02, "w3"), (0.03, "w1"), (0.04, "w2")):
         candidates.stands(name, 100.0, now, is_trained=True)
-    assert {name for name, prepares in asked(candidates, 1.0).items() if prepares} == {"w1", "w3"}
+    assert asked(candidates, 0.04) == {"w1": True, "w3": True}  # when all have answered, at once
+    assert asked(candidates, 0.05) == {}
 
 
 def test_who_is_far_behind_the_best_is_not_used():
