@@ -214,12 +214,14 @@ class PacedRounds:
             # Nobody's answer takes longer than an exchange does.
             late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
             self._group.silence = Silence(GONE_S, late_s, stalled_s)
+            was_in_vain = False
             try:
                 contributors = self._run(reduce, self._timeout_s + longest_s, limits)
             except PeerLost:
                 self._say_if_alone()
             except CollectiveTimeoutError as late:
-                self._exchanges = self._exchanges.timed_out()
+                self._exchanges, was_in_vain = self._exchanges.timed_out(), True
+                self._patience.was_hasty(self.others)
                 log.info("%s: %s: once more", self._own, late.text)
             except MismatchError as differs:
                 self._note_mismatch(differs)
@@ -232,8 +234,9 @@ class PacedRounds:
                     self._exchanges = self._exchanges.succeeded(self._runtime.now() - entered_at)
                 return len(contributors)
             finally:
-                self._patience.took_part(limits.longest_s, worked_s)
-                worked_s = 0.0
+                if not was_in_vain:
+                    self._patience.took_part(limits.longest_s, worked_s)
+                    worked_s = 0.0
         return 0
 
     def _note_mismatch(self, differs: MismatchError) -> None:

@@ -59,8 +59,19 @@ class Patience:
         share_s = worked_s * max(LEAST_SHARE, 1 / max(1, len(missed_s)))
         most_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * worked_s))
         for name, lost_s in missed_s.items():
-            left_s = self._left_s.get(name, most_s) + share_s - lost_s
-            self._left_s[name] = min(most_s, max(0.0, left_s))
+            before_s = self._left_s.get(name, most_s)
+            after_s = min(max(most_s, before_s), before_s + share_s - lost_s)
+            self._left_s[name] = max(0.0, after_s)
+
+    def was_hasty(self, names: Iterable[str]) -> None:
+        """Take into account that a round was broken off in vain: all were there.
+
+        What they say takes longer than that to come, as over a slow link whose delays vary. So each
+        may be missing for twice as long from now on.
+        """
+        for name in names:
+            left_s = max(FLOOR_S, self._left_s.get(name, self._timeout_s))
+            self._left_s[name] = min(self._timeout_s, 2 * left_s)
 
     def came_back(self, names: Iterable[str], worked_s: float) -> None:
         """Give to those who have come, or come back, at least a step's time."""

@@ -71,6 +71,24 @@ def test_who_comes_back_may_be_late_by_a_step():
     assert patience.allowances(["w2", "w5"]) == {"w2": 0.2, "w5": TIMEOUT_S}
 
 
+def test_rounds_that_are_broken_off_in_vain_are_soon_waited_for():
+    patience, allowed = Patience(TIMEOUT_S), []
+    patience.took_part({"w2": 5.0}, 0.1)
+    for _ in range(9):
+        allowed.append(patience.allowances(["w2"])["w2"])
+        patience.was_hasty(["w2"])
+    assert allowed == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.5, 2.5]
+
+
+def test_who_is_late_again_and_again_is_not_waited_for_however_patient_others_have_become():
+    patience = Patience(TIMEOUT_S)
+    for _ in range(9):
+        patience.was_hasty(["w2"])
+    for _ in range(60):
+        patience.took_part({"w2": 0.16, "w3": 0.0}, 0.1)
+    assert patience.allowances(["w2"])["w2"] == FLOOR_S
+
+
 def test_a_node_comes_back_at_once_then_after_ever_more_steps():
     absence, waited = Absence(), []
     for _ in range(12):
