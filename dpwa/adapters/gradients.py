@@ -15,7 +15,6 @@ from dpwa.adapters.optimizer import Optimizers
 from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
-from dpwa.data.codecs.half import in_range
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, ProtocolError, UserError
 from dpwa.lifecycle import Closeable, weakly
@@ -78,7 +77,7 @@ class GradientAveraging(Closeable):
     def average(self) -> None:
         """Average the gradients, in place, unless they are averaged already."""
         self._missing = set(map(id, self._parameters))
-        if self._is_averaged:
+        if self._is_averaged or self._rounds.is_apart:
             return
         self._is_averaged = True
         self._state.refresh()  # buffers may have been assigned anew
@@ -86,7 +85,7 @@ class GradientAveraging(Closeable):
         buffers = [each.tensor for each in entries if each.is_buffer and not each.is_constant]
         gradients = _Gradients(self._parameters, buffers, self._narrow)
         settings = _settings_of(self._stepping, self._optimizers.scales())
-        if self._rounds.average(gradients.payload, settings):
+        if self._rounds.average(gradients.payload, settings) > 1:  # alone, they are what they were
             gradients.take()
 
     def stepped(self) -> None:
@@ -194,8 +193,10 @@ class _Gradients:
     """The gradients of a step, and buffers, as one value to be averaged.
 
     A parameter without a gradient brings zeros, and stays without if nobody has one. A sparse
-    gradient travels as a dense one, and is sparse again afterwards. With a `narrow` dtype, those in
-    float32 and float64 travel in that; the mean is computed in float32 and rounded to it once.
+    gradient travels as a dense one, and is sparse again afterwards if that of nobody was dense.
+    With a `narrow` dtype, those in float32 and float64 travel in that; the mean is computed in
+    float32 and rounded to it once. What is too large for it becomes infinite, which a `GradScaler`
+    sees.
     """
 
     def __init__(
@@ -206,27 +207,23 @@ class _Gradients:
     ) -> None:
         self._parameters = parameters
         self._values = [_dense(each, narrow) for each in parameters]
-        # How many have a gradient, and how many dimensions of it are sparse
-        forms = [
-            (float(each.grad is not None), float(_sparse_dims(each.grad))) for each in parameters
-        ]
-        self._forms = torch.tensor(forms)
+        # Whether there is a gradient, whether it is dense, and how many dimensions are sparse
+        self._forms = torch.tensor([_form(each.grad) for each in parameters])
         self.payload = Payload([self._values, self._forms, buffers])
 
     def take(self) -> None:
         """Give the parameters what has become of it."""
         self.payload.result()
         forms = self._forms.tolist()
-        for parameter, value, (share, dims) in zip(
-            self._parameters, self._values, forms, strict=True
-        ):
+        for parameter, value, form in zip(self._parameters, self._values, forms, strict=True):
+            share, dense, dims = form
             own = parameter.grad
-            if dims > 0:
+            if share and not dense:
                 parameter.grad = value.to(parameter.dtype).to_sparse(round(dims / share))
-            elif own is None:
-                parameter.grad = value.to(parameter.dtype) if share > 0 else None
+            elif own is None or own.is_sparse:
+                parameter.grad = value.to(parameter.dtype) if share else None
             elif own.dtype != value.dtype:
-                own.copy_(value)
+                own.detach().copy_(value)
 
 
 def _dense(parameter: torch.nn.Parameter, narrow: torch.dtype | None) -> torch.Tensor:
@@ -235,10 +232,12 @@ def _dense(parameter: torch.nn.Parameter, narrow: torch.dtype | None) -> torch.T
     else:
         value = parameter.grad.detach()
         value = value.to_dense() if value.is_sparse else value
-    if narrow is not None and value.dtype in (torch.float32, torch.float64) and value.numel():
-        value = in_range(value, narrow).to(narrow)
-    return value
+    is_wide = value.dtype in (torch.float32, torch.float64)
+    return value if narrow is None or not is_wide else value.to(narrow)
 
 
-def _sparse_dims(gradient: torch.Tensor | None) -> int:
-    return gradient.sparse_dim() if gradient is not None and gradient.is_sparse else 0
+def _form(gradient: torch.Tensor | None) -> tuple[float, float, float]:
+    if gradient is None:
+        return 0.0, 0.0, 0.0
+    dims = gradient.sparse_dim() if gradient.is_sparse else 0
+    return 1.0, float(not gradient.is_sparse), float(dims)

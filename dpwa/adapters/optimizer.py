@@ -86,8 +86,9 @@ class Optimizers:
         # optimizers whose state goes with the module's, each with parameters of its own
         self.given: list[torch.optim.Optimizer] = []
         # of `given`; `None`: unknown
-        # and gradient scalers, which go on where those of a training taken over have come to
-        self.schedulers: list[Scheduler] | None = None
+        self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
+        self.scalers: list[torch.amp.GradScaler] = []
+        # schedulers go on where those of a training taken over have come to
         self.have_schedules = False
         self.to_prepare: list[Any] = []  # those that gossip has to prepare for; none while they are
         self.began_with: bytes | None = None  # trace of the parameters before the first step seen
@@ -109,25 +110,27 @@ class Optimizers:
         An optimizer takes the place of those that have one of its parameters. Raises `UserError` if
         one is no optimizer, or no scheduler.
         """
-        schedulers = _each(scheduler, "scheduler", "load_state_dict")
-        of_rates = [each for each in schedulers if not isinstance(each, torch.amp.GradScaler)]
-        _each(of_rates, "scheduler", "optimizer")
+        found = _each(scheduler, "scheduler", "load_state_dict")
+        scalers = [each for each in found if isinstance(each, torch.amp.GradScaler)]
+        schedulers = [each for each in found if each not in scalers]
+        _each(schedulers, "scheduler", "optimizer")
         optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
-        optimizers += [each.optimizer for each in of_rates]
-        is_new = any(each not in (self.schedulers or ()) for each in schedulers)
+        optimizers += [each.optimizer for each in schedulers]
+        known = {*(self.schedulers or ()), *self.scalers}
+        is_new = not known.issuperset(found)
         for each in map(_unwrapped, optimizers):
             if each not in self.given:
                 self.given = [one for one in self.given if not _share(one, each)] + [each]
                 self._trains(each)
                 is_new = True
-        if scheduler is not None:
+        self.scalers = scalers or self.scalers
+        if scheduler is not None and (schedulers or not scalers):
             self.schedulers = schedulers
         return is_new
 
     def scales(self) -> list[float]:
         """Return by what the gradient scalers have multiplied the loss."""
-        known = self.schedulers or ()
-        return [each.get_scale() for each in known if isinstance(each, torch.amp.GradScaler)]
+        return [float(each.get_scale()) for each in self.scalers]
 
     def note_replaced(self) -> None:
         """Note that the parameters were replaced by those of others far ahead."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgpack
@@ -283,6 +284,7 @@ def optimizer_part(optimizers: Optimizers) -> StatePart | None:
             place = str(first + index)
             values["state"][place] = _without_tensors(place, own, tensors)
     values["schedulers"] = [progress_of(each) for each in optimizers.schedulers or ()]
+    values["scalers"] = [progress_of(each) for each in optimizers.scalers]
     try:
         numbers = msgpack.packb(values)
     except (TypeError, ValueError, OverflowError):
@@ -336,6 +338,8 @@ def load_optimizers(
             optimizers.have_schedules = False
         else:
             optimizers.have_schedules = True
+        with suppress(Exception):  # likewise; they are found out by and by
+            resume(optimizers.scalers, values.get("scalers", []))
 
 
 def _put_back(before: list[tuple[torch.optim.Optimizer, Any, Any]]) -> None:
@@ -432,7 +436,10 @@ def resume(
         if told[_KIND] != type(scheduler).__qualname__:
             raise UnfitStateError(f"a scheduler is {told[_KIND]!r:.40}")
         kept = _RATES_OF_SCHEDULERS if keeps_lr else ()
-        states.append(_with_numbers(scheduler.state_dict(), told, kept))
+        own = scheduler.state_dict()
+        if "scale" in own:  # of a `GradScaler`: as its user has written it, maybe a whole number
+            own["scale"] = float(own["scale"])
+        states.append(_with_numbers(own, told, kept))
     for scheduler, state in zip(schedulers, states, strict=True):
         scheduler.load_state_dict(state)
 

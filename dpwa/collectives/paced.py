@@ -214,14 +214,15 @@ class PacedRounds:
             # Nobody's answer takes longer than an exchange does.
             late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
             self._group.silence = Silence(GONE_S, late_s, stalled_s)
-            was_in_vain = False
+            hasty: list[str] = []
             try:
                 contributors = self._run(reduce, self._timeout_s + longest_s, limits)
             except PeerLost:
                 self._say_if_alone()
             except CollectiveTimeoutError as late:
-                self._exchanges, was_in_vain = self._exchanges.timed_out(), True
-                self._patience.was_hasty(self.others)
+                self._exchanges = self._exchanges.timed_out()
+                hasty = limits.given_up
+                self._patience.was_hasty(hasty)
                 log.info("%s: %s: once more", self._own, late.text)
             except MismatchError as differs:
                 self._note_mismatch(differs)
@@ -234,7 +235,7 @@ class PacedRounds:
                     self._exchanges = self._exchanges.succeeded(self._runtime.now() - entered_at)
                 return len(contributors)
             finally:
-                if not was_in_vain:
+                if not hasty:
                     self._patience.took_part(limits.longest_s, worked_s)
                     worked_s = 0.0
         return 0
@@ -247,8 +248,8 @@ class PacedRounds:
         if self._mismatches >= MOST_MISMATCHES:
             self._warn(
                 "%s: nothing is averaged, as nodes differ in each step: %s; expected the same "
-                "model, the same learning rate and equally many backward passes on all of them"
-                " [DPWA-W079]",
+                "model, learning rate, scale of a GradScaler and codec, and equally many backward "
+                "passes on all of them [DPWA-W079]",
                 differs.text,
             )
 

@@ -52,6 +52,11 @@ class RoundLimits:
         self.entered_at: float | None = None
         self._missing, self._since = set(most_s), -math.inf
 
+    @property
+    def given_up(self) -> list[str]:
+        """Who was missing for as long as it may be."""
+        return [name for name, s in self.longest_s.items() if s >= self.most_s[name]]
+
     def are_over(self, missing: set[str], now: float) -> bool:
         """Tell, while these have not entered, whether it takes too long."""
         if missing != self._missing or self._since == -math.inf:

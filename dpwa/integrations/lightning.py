@@ -64,6 +64,8 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
         """
         self._global_step = trainer.global_step
         schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        schedulers += [scaler] if scaler is not None else []
         self._begin(pl_module, trainer.optimizers, schedulers, trainer.global_step)
 
     def on_train_batch_end(

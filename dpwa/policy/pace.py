@@ -23,6 +23,7 @@ MOST_STEPS = 5  # that an account holds, and at least
 MOST_S = 0.5
 FLOOR_S = 0.02
 MOST_EXITS = 9
+DECAY = 0.9  # of what an account holds above its most, in each round
 SETTLED = 4  # times as many rounds as it was to stay away, after which a node is trusted again
 
 
@@ -60,18 +61,18 @@ class Patience:
         most_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * worked_s))
         for name, lost_s in missed_s.items():
             before_s = self._left_s.get(name, most_s)
-            after_s = min(max(most_s, before_s), before_s + share_s - lost_s)
+            after_s = min(max(most_s, DECAY * before_s), before_s + share_s - lost_s)
             self._left_s[name] = max(0.0, after_s)
 
     def was_hasty(self, names: Iterable[str]) -> None:
-        """Take into account that a round was broken off in vain: all were there.
+        """Double the accounts of those for whom a round was broken off, and who were there.
 
-        What they say takes longer than that to come, as over a slow link whose delays vary. So each
-        may be missing for twice as long from now on.
+        What they say takes longer to come, as over a link whose delays vary.
         """
         for name in names:
-            left_s = max(FLOOR_S, self._left_s.get(name, self._timeout_s))
-            self._left_s[name] = min(self._timeout_s, 2 * left_s)
+            if name in self._left_s:
+                left_s = max(FLOOR_S, self._left_s[name])
+                self._left_s[name] = min(self._timeout_s, 2 * left_s)
 
     def came_back(self, names: Iterable[str], worked_s: float) -> None:
         """Give to those who have come, or come back, at least a step's time."""

@@ -200,15 +200,19 @@ class Candidates:
             if not self.peers[name].is_lost:
                 del self.peers[name]
 
-    def due(self, now: float) -> Iterator[tuple[str, bool]]:
-        """Yield who is to be asked now, and whether to prepare."""
+    def due(self, now: float, *, are_all_met: bool = False) -> Iterator[tuple[str, bool]]:
+        """Yield who is to be asked now, and whether to prepare.
+
+        `are_all_met`: nobody else is about to be reached, so there is nothing to wait for once all
+        have answered.
+        """
         chosen = self._chosen(now)
         for name, peer in self.peers.items():
             if peer.is_lost or peer.difference or peer.offer is not None:
                 continue
             prepares = name in chosen
-            begins = prepares and peer.preparing is None  # at once, when all have answered
-            if now < peer.next_ask and not begins:
+            begins = prepares and peer.preparing is None
+            if now < peer.next_ask and not (begins and are_all_met):
                 continue
             if begins:
                 peer.preparing = now

@@ -144,6 +144,7 @@ class JoinResult:
 
 
 POLL_S = 0.005
+_ABOUT_TO_BE_MET = {LinkState.CONNECTING, LinkState.IDLE}
 CONNECT_EVERY_S = 0.25
 AGAIN_S = 1.0  # a donor that was given up may be back
 
@@ -221,7 +222,8 @@ class _Attempt:
             now, links = self._joiner.clock.now(), self._joiner.links()
             self._connect(links, now)
             self._follow(links, now)
-            self._ask(now)
+            are_all_met = is_settled and not _ABOUT_TO_BE_MET & set(links.values())
+            self._ask(now, are_all_met=are_all_met)
             received = self._joiner.inbox.take(min(POLL_S, deadline.remaining_s() or POLL_S))
             if received is not None:
                 self._hear(received)
@@ -263,9 +265,9 @@ class _Attempt:
                 self._give_up(donor, now + AGAIN_S)
         self._candidates.reach(up, now)
 
-    def _ask(self, now: float) -> None:
+    def _ask(self, now: float, *, are_all_met: bool) -> None:
         request = self._request
-        for name, prepares in self._candidates.due(now):
+        for name, prepares in self._candidates.due(now, are_all_met=are_all_met):
             number = next(self._joiner.numbers)
             self._questions[number] = name
             offer, _ = self._offers.get(name, (None, b""))

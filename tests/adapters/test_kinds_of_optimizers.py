@@ -543,12 +543,12 @@ SCHEDULERS = {
 class Scheduled:
     """A state with an optimizer and a scheduler."""
 
-    def __init__(self, make, lr=0.1, **options):
+    def __init__(self, make, lr=0.1, scalers=(), **options):
         self.net = nn.Linear(4, 2)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=lr, momentum=0.9)
         self.scheduler = make(self.optimizer)
         self.state = TrainingState(self.net, **options)
-        self.state.optimizers.include(self.optimizer, self.scheduler)
+        self.state.optimizers.include(self.optimizer, [self.scheduler, *scalers])
 
     def rates(self, count):
         for number in range(count):
@@ -572,6 +572,42 @@ def test_a_scheduler_goes_on_where_that_of_the_donor_has_come_to(make):
     assert two.state.optimizers.have_schedules
     assert two.scheduler.get_last_lr() == one.scheduler.get_last_lr()
     assert list(two.rates(6)) == list(one.rates(6))
+
+
+def scaled(count):
+    """Return a scaler after so many steps: each doubles the scale."""
+    scaler = torch.amp.GradScaler("cpu", 64, growth_interval=1)  # a whole number, as many write
+    for _ in range(count):
+        parameter = nn.Parameter(torch.ones(1))
+        scaler.scale(parameter.sum()).backward()
+        scaler.step(torch.optim.SGD([parameter]))
+        scaler.update()
+    return scaler
+
+
+@pytest.mark.parametrize(
+    ("theirs", "own", "expected"),
+    [([3], [0], [512.0]), ([3], [1], [512.0]), ([], [2], [256.0]), ([3], [], []),
+     ([1, 2], [0, 0], [128.0, 256.0])],
+)  # fmt: skip
+def test_a_scaler_goes_on_where_that_of_the_donor_has_come_to(theirs, own, expected):
+    one, two = (
+        Scheduled(SCHEDULERS["LambdaLR"], scalers=[scaled(count) for count in counts])
+        for counts in (theirs, own)
+    )
+    list(one.rates(4))
+    two.load(one.part())
+    assert two.state.optimizers.scales() == expected
+    assert two.state.optimizers.have_schedules  # whether or not there are as many scalers
+    assert two.scheduler.get_last_lr() == one.scheduler.get_last_lr()
+
+
+def test_a_scaler_that_is_off_changes_nothing_and_is_not_changed():
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    for theirs, own, expected in ((off, scaled(2), 256.0), (scaled(2), off, 1.0)):
+        one, two = (Scheduled(SCHEDULERS["LambdaLR"], scalers=[s]) for s in (theirs, own))
+        two.load(one.part())
+        assert two.state.optimizers.scales() == [expected]
 
 
 @pytest.mark.parametrize("name", ["CosineAnnealingLR", "LambdaLR", "SequentialLR"])
@@ -637,6 +673,7 @@ def test_the_schedule_of_who_takes_over_is_as_far_as_its_number_of_updates():
         ({"scheduler": "LambdaLR"}, ""),
         ({"scheduler": ()}, ""),
         ({"scheduler": "MultiStepLR"}, "no state of one like it"),
+        ({"scheduler": torch.amp.GradScaler("cpu")}, "scheduler="),
     ],
 )
 def test_a_late_joiner_goes_on_with_the_schedule_or_is_told(options, told, caplog):
@@ -644,7 +681,9 @@ def test_a_late_joiner_goes_on_with_the_schedule_or_is_told(options, told, caplo
     list(donor.rates(30))
     optimizer = torch.optim.SGD(late.parameters(), lr=0.1, momentum=0.9)
     made = {name: SCHEDULERS[name](optimizer) for name in ("LambdaLR", "MultiStepLR")}
-    options = {key: made.get(value, value) for key, value in options.items()}
+    options = {
+        key: made[value] if isinstance(value, str) else value for key, value in options.items()
+    }
     config = config_of(2, **ALONE, initial_state="peers")
     given = {"optimizer": donor.optimizer, "scheduler": donor.scheduler}
     with nodes(DpwaPyTorchAdapter(donor.net, "w1", config, **given)) as (one,), training(one):

@@ -13,6 +13,7 @@ from torch import nn
 
 import dpwa
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.data.payload import Payload
 from dpwa.errors import UserError
 
 STEPS = 50
@@ -334,10 +335,45 @@ def test_sparse_gradients_are_averaged_and_stay_sparse():
     assert unused is None
 
 
-@pytest.mark.parametrize(("codec", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
-def test_gradients_travel_as_the_codec_says(codec, unit):
+def test_where_a_gradient_is_sparse_on_one_node_only_it_is_dense_on_all():
+    config = config_of(2, algorithm="together", log_level="error")
+
+    def train(index):
+        net = Rows()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
+            gossip.update_send()
+            loss = net(torch.tensor([2, 5]))
+            if index:
+                loss = loss + net.used.weight.sum()  # as where a weight is tied
+            loss.backward()
+            optimizer.step()
+            gossip.update_wait()
+            gossip.barrier()
+            return net.used.weight.grad, net.used.weight.detach()
+
+    with ThreadPoolExecutor(2) as pool:
+        (one, weight), (two, same) = pool.map(train, range(2))
+    assert not one.is_sparse
+    assert torch.equal(one, two)
+    assert torch.equal(weight, same)
+    assert torch.equal(one[0], torch.full((3,), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("codec", "unit", "largest"), [("fp16", 2.0**-11, torch.inf), ("bf16", 2.0**-8, 1e6)]
+)
+def test_gradients_travel_as_the_codec_says(codec, unit, largest, monkeypatch):
     config = config_of(2, algorithm="together", codec=codec, log_level="error", transport="tcp")
     values = [torch.tensor([1.0, 1e-3, 1e6, 0.1]), torch.tensor([2.0, 1e-3, 1e6, 0.3])]
+    travelled = []
+
+    class Watched(Payload):
+        def __init__(self, value):
+            super().__init__(value)
+            travelled.append({each.dtype for each in self.layout.tensors})
+
+    monkeypatch.setattr("dpwa.adapters.gradients.Payload", Watched)
 
     def train(index):
         net = nn.Linear(4, 1, bias=False)
@@ -354,11 +390,22 @@ def test_gradients_travel_as_the_codec_says(codec, unit):
         one, two = pool.map(train, range(2))
     assert torch.equal(one, two)
     assert one.dtype is torch.float32
-    mean = (values[0] + values[1]) / 2
-    if codec == "fp16":
-        mean = mean.clamp(max=torch.finfo(torch.float16).max)
-    assert not torch.equal(one, mean)  # it was rounded
-    torch.testing.assert_close(one, mean, rtol=2 * unit, atol=0.0)
+    expected = torch.tensor([1.5, 1e-3, largest, 0.2])
+    torch.testing.assert_close(one, expected, rtol=2 * unit, atol=0.0)
+    narrow = {"fp16": "float16", "bf16": "bfloat16"}[codec]
+    assert travelled == [{"float32", narrow}] * 2  # and which gradients there are
+
+
+def test_alone_gradients_are_what_they_were():
+    config = config_of(2, algorithm="together", codec="fp16", log_level="error", timeout_ms=100)
+    net = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with dpwa.connect(net, optimizer, config=config, name="w1") as gossip:
+        gossip.update_send()
+        net(torch.tensor([1e6, 1e-9])).sum().backward()
+        optimizer.step()
+        gossip.update_wait()
+    assert net.weight.grad.tolist() == [[1e6, pytest.approx(1e-9)]]
 
 
 def test_what_is_clipped_is_what_was_averaged():
@@ -550,7 +597,7 @@ def test_who_comes_late_has_the_scale_of_the_others(place):
     def train(index):
         net = net_of()
         optimizer = torch.optim.AdamW(net.parameters(), 0.01)
-        scaler = torch.amp.GradScaler("cpu", 64.0, growth_factor=1.5, growth_interval=7)
+        scaler = torch.amp.GradScaler("cpu", 64, growth_factor=1.5, growth_interval=7)
         name = f"w{index + 1}"
         with dpwa.connect(net, optimizer, scheduler=scaler, config=config, name=name) as gossip:
             while not stop.is_set():

@@ -78,10 +78,14 @@ def test_rounds_that_are_broken_off_in_vain_are_soon_waited_for():
         allowed.append(patience.allowances(["w2"])["w2"])
         patience.was_hasty(["w2"])
     assert allowed == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.5, 2.5]
+    for _ in range(20):  # and no longer than usual, once they come in time
+        patience.took_part({"w2": 0.0}, 0.1)
+    assert patience.allowances(["w2"])["w2"] == MOST_S
 
 
 def test_who_is_late_again_and_again_is_not_waited_for_however_patient_others_have_become():
     patience = Patience(TIMEOUT_S)
+    patience.took_part({"w2": 0.0, "w3": 0.0}, 0.1)
     for _ in range(9):
         patience.was_hasty(["w2"])
     for _ in range(60):

@@ -27,6 +27,7 @@ class Half(Codec):
 
     def __init__(self, on_the_wire: str) -> None:
         self._narrow = FLOATS[on_the_wire]
+        self._largest = torch.finfo(self._narrow).max
         self._payloads = PayloadMemory()
 
     def encode(
@@ -39,7 +40,7 @@ class Half(Codec):
             return piece
         values = tensor_over(piece, FLOATS[dtype])
         payload = self._payloads.take(values.numel() * self._narrow.itemsize)
-        torch.from_numpy(payload).view(self._narrow).copy_(in_range(values, self._narrow))
+        torch.from_numpy(payload).view(self._narrow).copy_(self._in_range(values))
         return payload
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
@@ -51,15 +52,14 @@ class Half(Codec):
         values.copy_(tensor_over(narrow, self._narrow))
         return room
 
+    def _in_range(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the values, limited to what the narrow dtype holds; those not finite are kept."""
+        low, high = torch.aminmax(values)
+        if -self._largest <= float(low) and float(high) <= self._largest:  # not so if one is NaN
+            return values
+        limited = values.clamp(-self._largest, self._largest)
+        return torch.where(values.isinf(), values, limited)
+
 
 def _is_wide(dtype: str) -> bool:
     return dtype in ("float32", "float64")
-
-
-def in_range(values: torch.Tensor, narrow: torch.dtype) -> torch.Tensor:
-    """Return the values, limited to what the narrow dtype holds; those not finite are kept."""
-    largest = torch.finfo(narrow).max
-    low, high = torch.aminmax(values)
-    if -largest <= float(low) and float(high) <= largest:  # not so if one is NaN
-        return values
-    return torch.where(values.isinf(), values, values.clamp(-largest, largest))
