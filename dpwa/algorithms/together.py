@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
 
-MOST_LAG = (
-    100  # updates that a snapshot may be behind; an older one is of before its node kept pace
-)
+# Updates that a snapshot may be behind; an older one is of before its node kept pace.
+MOST_LAG = 100
+MOST_TURNS = 4  # updates after which a node that keeps pace publishes again, while others do not
 
 
 @register_algorithm("together")
@@ -29,6 +29,7 @@ class Together(Algorithm):
         is_apart: whether this node is out of pace. As the adapter says, like the next two.
         are_all_there: whether all who can be reached keep pace.
         mates: how many others keep pace.
+        place: of this node among them.
     """
 
     uses_rule = False
@@ -37,6 +38,7 @@ class Together(Algorithm):
     is_apart: bool = False
     are_all_there: bool = True
     mates: int = 0
+    place: int = 0
 
     def __init__(self, options: object = None) -> None:
         super().__init__(options)
@@ -44,8 +46,10 @@ class Together(Algorithm):
         self._updates = 0  # at the last merge
 
     def publishes(self, view: View) -> Values | None:
-        """Publish when somebody may want it."""
-        return view.model if self.is_apart or not self.are_all_there else None
+        """Publish when somebody may want it: those who keep pace in turn, as all have the same."""
+        turns = min(self.mates + 1, MOST_TURNS)
+        is_turn = not self.are_all_there and view.updates % turns == self.place % turns
+        return view.model if self.is_apart or is_turn else None
 
     def asks(self, view: View) -> Ask | None:
         """Ask a neighbour when out of pace."""

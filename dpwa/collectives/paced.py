@@ -151,6 +151,7 @@ class PacedRounds:
             algorithm.is_apart = self.is_apart
             algorithm.are_all_there = all(name in members for name in there)
             algorithm.mates = len(members) - 1
+            algorithm.place = members.index(self._own) if self._own in members else 0
 
     def average(self, payload: Payload, settings: str = "") -> int:
         """Take part in a round: set a value to its mean over all who do, in place.
