@@ -26,7 +26,7 @@ class Together(Algorithm):
     Chen et al., Revisiting Distributed Synchronous SGD (2016, arXiv:1604.00981).
 
     Attributes:
-        is_apart: whether this node is out of pace. As the adapter says, like the next two.
+        is_apart: whether this node is out of pace. As the adapter says, like the next three.
         are_all_there: whether all who can be reached keep pace.
         mates: how many others keep pace.
         place: of this node among them.

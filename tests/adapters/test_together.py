@@ -545,6 +545,23 @@ def test_another_number_of_passes_on_one_node_leaves_nobody_apart():
         assert diverged(nodes) == 0.0
 
 
+def common_steps(train, found, stop):
+    """Train with a second node that comes late; return what both have found, at the same steps.
+
+    They find it by name and step, until they are to stop.
+    """
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(train, 0)
+        eventually(lambda: ("w1", 30) in found or first.done())
+        late = pool.submit(train, 1)
+        eventually(lambda: sum(name == "w2" for name, _ in found) > 40 or late.done())
+        stop.set()
+        first.result(60), late.result(60)
+    common = sorted(step for name, step in found if name == "w2" and ("w1", step) in found)[20:]
+    assert len(common) >= 5
+    return [(found["w1", step], found["w2", step]) for step in common]
+
+
 @pytest.mark.parametrize("place", ["before update_wait", "after update_wait", "attached"])
 def test_who_comes_late_has_the_learning_rate_of_the_others(place):
     stop, config = threading.Event(), config_of(2, algorithm="together", log_level="error")
@@ -574,18 +591,8 @@ def test_who_comes_late_has_the_learning_rate_of_the_others(place):
                 found[name, gossip.updates] = rate, net[0].weight.detach().clone()
                 time.sleep(0.005)
 
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(train, 0)
-        eventually(lambda: ("w1", 30) in found or first.done())
-        late = pool.submit(train, 1)
-        eventually(lambda: sum(name == "w2" for name, _ in found) > 40 or late.done())
-        stop.set()
-        first.result(60), late.result(60)
-    common = sorted(step for name, step in found if name == "w2" and ("w1", step) in found)[20:]
-    assert len(common) >= 5
-    for step in common:
-        (rate, weight), (late_rate, late_weight) = found["w1", step], found["w2", step]
-        assert rate == late_rate
+    for (own, weight), (late, late_weight) in common_steps(train, found, stop):
+        assert own == late
         assert torch.equal(weight, late_weight)
 
 
@@ -613,18 +620,8 @@ def test_who_comes_late_has_the_scale_of_the_others(place):
                 found[name, gossip.updates] = scaler.get_scale(), net[0].weight.detach().clone()
                 time.sleep(0.005)
 
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(train, 0)
-        eventually(lambda: ("w1", 30) in found or first.done())
-        late = pool.submit(train, 1)
-        eventually(lambda: sum(name == "w2" for name, _ in found) > 40 or late.done())
-        stop.set()
-        first.result(60), late.result(60)
-    common = sorted(step for name, step in found if name == "w2" and ("w1", step) in found)[20:]
-    assert len(common) >= 5
-    for step in common:
-        (scale, weight), (late_scale, late_weight) = found["w1", step], found["w2", step]
-        assert scale == late_scale > 64.0
+    for (own, weight), (late, late_weight) in common_steps(train, found, stop):
+        assert own == late > 64.0
         assert torch.equal(weight, late_weight)
 
 
