@@ -1,14 +1,18 @@
 """What averaging the gradients of every step costs: `algorithm: together` beside DDP over Gloo.
 
 Each process has a model of its own for each way; they take turns, all processes in the same way at
-the same time. A ratio is what a way adds to the step, relative to what DDP adds.
+the same time. A ratio is what a way adds to the step, relative to what DDP adds. With `--mbit`, the
+processes are in network namespaces of their own, with a link of such a rate between them: on Linux
+only, as root; needs `ip` and `tc`. Give `--transport tcp`, too: memory is shared between these.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from contextlib import ExitStack
+from typing import Any
 
 from common import (
     BYTES_PER_VALUE,
@@ -25,6 +29,9 @@ from common import (
     run_again,
     timed,
 )
+from namespaces import placed
+
+from dpwa.testing.namespaces import Namespaces
 
 TITLES = {
     "alone": "nobody averages",
@@ -42,19 +49,35 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size-mb", type=float, default=100.0, help="of all gradients, in 10^6")
     parser.add_argument("--processes", type=at_least(2), default=2)
+    parser.add_argument("--batch", type=at_least(1), default=1, help="samples of a step")
+    parser.add_argument(
+        "--device-ms",
+        type=float,
+        default=0.0,
+        help="what a device would take for the backward pass, without using this machine's cores",
+    )
+    parser.add_argument("--mbit", type=at_least(1), help="of the link, in 10^6 bits per second")
     parser.add_argument("--transport", choices=TRANSPORTS, default="auto")
     parser.add_argument("--repetitions", type=at_least(1), default=15)
     return parser.parse_args()
 
 
 def _compare(options: argparse.Namespace) -> None:
-    plan = plan_of(nbytes_of(options.size_mb), ("together",), options.processes)
-    figures = figures_of(run_again(plan))
+    figures = _figures(options)
     medians = {name: figure["median_ms"] for name, figure in figures.items()}
     added = {name: median_ms - medians["alone"] for name, median_ms in medians.items()}
     rows = [[name, TITLES[name], medians[name], added[name] / added["ddp"]] for name in TITLES]
     print_table(["step", "", "ms", "added, to DDP's"], rows, texts=2)
     print(json.dumps({"medians_ms": medians, "ratio": added["together"] / added["ddp"]}))
+
+
+def _figures(options: argparse.Namespace) -> dict[str, Any]:
+    nbytes, links, count = nbytes_of(options.size_mb), ("together",), options.processes
+    if options.mbit is None:
+        return figures_of(run_again(plan_of(nbytes, links, count)))
+    with Namespaces(count, rate_mbit=options.mbit) as hosts:
+        plan = plan_of(nbytes, links, tuple(host.address for host in hosts))
+        return figures_of(run_again(placed(plan, hosts)))
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -79,14 +102,32 @@ def _train(options: argparse.Namespace) -> None:
             raise BenchmarkError(f"{session.name} keeps pace with {len(pace)} of {session.count}")
         seen.update(pace)
 
+    class Device(torch.autograd.Function):
+        """Takes the time of a layer's backward pass before that layer's gradients are made."""
+
+        @staticmethod
+        def forward(_: Any, values: torch.Tensor) -> torch.Tensor:
+            return values.view_as(values)
+
+        @staticmethod
+        def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+            time.sleep(options.device_ms / LAYERS / 1000)
+            return gradient
+
+    class Layer(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return Device.apply(super().forward(inputs))  # type: ignore[no-any-return]
+
     with Session() as session, ExitStack() as stack:
         width = round((session.plan.nbytes / BYTES_PER_VALUE / LAYERS) ** 0.5)
-        inputs = torch.randn(1, width, generator=torch.Generator().manual_seed(session.index))
+        inputs = torch.randn(
+            options.batch, width, generator=torch.Generator().manual_seed(session.index)
+        )
         seen: set[str] = set()
         own = {}
         for name in TITLES:
             torch.manual_seed(0)
-            layers = [nn.Linear(width, width, bias=False) for _ in range(LAYERS)]
+            layers = [Layer(width, width, bias=False) for _ in range(LAYERS)]
             net: nn.Module = nn.Sequential(*layers)
             optimizer = torch.optim.SGD(net.parameters(), 1e-6)
             own[name] = (

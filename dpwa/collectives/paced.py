@@ -110,8 +110,7 @@ class PacedRounds:
         self._group = self._runner.group
         self._group.watch(weakly(self._view_changed))
         self._patience = Patience(timeout_s)
-        self._exchanges = FetchTimes(floor_s=LEAST_ANSWER_S)  # once all have entered
-        self._reduced_bytes = 0  # in such an exchange
+        self._exchanges: dict[int, FetchTimes] = {}  # once all have entered, by size in bytes
         self._has_begun = False
         self._steps = 0  # that it has taken itself
         self._place = self._passes = 0  # steps since all were made equal, rounds in this one
@@ -153,8 +152,10 @@ class PacedRounds:
             algorithm.mates = len(members) - 1
             algorithm.place = members.index(self._own) if self._own in members else 0
 
-    def average(self, payload: Payload, settings: str = "") -> int:
+    def average(self, payload: Payload, settings: str = "", *, is_last: bool = True) -> int:
         """Take part in a round: set a value to its mean over all who do, in place.
+
+        A step may have several. Newcomers are let in at the end of one that `is_last`.
 
         Whoever has other `settings`, or has come to another step or pass than others, is not equal
         to them: then nobody has a part in it, and all are made equal after the step.
@@ -169,7 +170,7 @@ class PacedRounds:
             self._worked_s = began - self._ended_at
         self._passes += 1
         label = f"of step {self._place} pass {self._passes} {settings}".strip()
-        contributors = self._averaged(payload, label)
+        contributors = self._averaged(payload, label, is_last)
         self._ended_at = self._runtime.now()
         self._seconds += self._ended_at - began
         self._rounds += 1
@@ -203,15 +204,17 @@ class PacedRounds:
             "patience_s": self._patience.allowances(self.others),
         }
 
-    def _averaged(self, payload: Payload, label: str) -> int:
+    def _averaged(self, payload: Payload, label: str, is_last: bool) -> int:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round
             self._fall_out("it has left")
         reduce = Reduce(payload, "mean", label=label)
         longest_s, worked_s = self._longest_s(payload.nbytes), self._worked_s
         while not self.is_apart:
-            began, usual_s = self._runtime.now(), self._exchanges.deadline_s(longest_s)
+            began, exchange = self._runtime.now(), self._exchange(payload.nbytes)
+            usual_s = exchange.deadline_s(longest_s)
             exchange_s = min(longest_s, max(LEAST_EXCHANGE_S, EXCHANGES * usual_s))
-            limits = RoundLimits(self._patience.allowances(self.others), exchange_s)
+            most_s = self._patience.allowances(self.others)
+            limits = RoundLimits(most_s, exchange_s, lets_in=is_last)
             # Nobody's answer takes longer than an exchange does.
             late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
             self._group.silence = Silence(GONE_S, late_s, stalled_s)
@@ -221,7 +224,7 @@ class PacedRounds:
             except PeerLost:
                 self._say_if_alone()
             except CollectiveTimeoutError as late:
-                self._exchanges = self._exchanges.timed_out()
+                self._exchanges[payload.nbytes] = exchange.timed_out()
                 hasty = limits.given_up
                 self._patience.was_hasty(hasty)
                 log.info("%s: %s: once more", self._own, late.text)
@@ -231,9 +234,9 @@ class PacedRounds:
             else:
                 self._mismatches = 0
                 if len(contributors) > 1:  # alone, it would learn that exchanges take no time
-                    self._reduced_bytes = payload.nbytes
                     entered_at = began if limits.entered_at is None else limits.entered_at
-                    self._exchanges = self._exchanges.succeeded(self._runtime.now() - entered_at)
+                    took_s = self._runtime.now() - entered_at
+                    self._exchanges[payload.nbytes] = exchange.succeeded(took_s)
                 return len(contributors)
             finally:
                 if not hasty:
@@ -342,7 +345,7 @@ class PacedRounds:
             if giver != self._own and not known:
                 self._take_over(giver, unpack_object(given))
         self._patience.came_back(self._newcomers(), self._worked_s)
-        self._exchanges = FetchTimes(floor_s=LEAST_ANSWER_S)  # among more, it takes longer
+        self._exchanges = {}  # among more, it takes longer
         with self._group.lock:
             # Whoever has been let in at its end has had no part in it.
             members = (each for each in self._group.view.members if each.name in said)
@@ -356,8 +359,9 @@ class PacedRounds:
         `missing_s` is how long any of them may be missing.
         """
         longest_s = self._longest_s(nbytes)
-        as_large = max(1.0, nbytes / self._reduced_bytes) if self._reduced_bytes else math.inf
-        usual_s = EXCHANGES * as_large * self._exchanges.deadline_s(longest_s)
+        largest = max(self._exchanges, default=0)
+        as_large = max(1.0, nbytes / largest) if largest else math.inf
+        usual_s = EXCHANGES * as_large * self._exchange(largest).deadline_s(longest_s)
         limits = RoundLimits(
             dict.fromkeys(self.others, missing_s),
             min(longest_s, max(LEAST_EXCHANGE_S, usual_s)),
@@ -365,13 +369,19 @@ class PacedRounds:
         try:
             return bool(self._run(operation, self._timeout_s + longest_s, limits))
         except PeerLost:
-            self._exchanges = self._exchanges.timed_out()  # unless somebody is dead
+            self._took_too_long()  # unless somebody is dead
             self._say_if_alone()
         except (CollectiveTimeoutError, MismatchError) as failed:
             log.info("%s: begins anew: %s", self._own, failed.text)
-            self._exchanges = self._exchanges.timed_out()
+            self._took_too_long()
             self._forget_all()
         return False
+
+    def _exchange(self, nbytes: int) -> FetchTimes:
+        return self._exchanges.get(nbytes, FetchTimes(floor_s=LEAST_ANSWER_S))
+
+    def _took_too_long(self) -> None:
+        self._exchanges = {size: each.timed_out() for size, each in self._exchanges.items()}
 
     def _say_if_alone(self) -> None:
         is_alone = len(self._group.view.names) == 1

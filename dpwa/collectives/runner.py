@@ -129,7 +129,7 @@ class Runner:
         wait = CollectiveWait(self.group, self._runtime, deadline, limits)
         self._inside = self.group.called
         try:
-            decision = self._take_part(operation, wait)
+            decision = self._take_part(operation, wait, limits)
         except BaseException as error:
             ended = self._give_up()
             if ended is not None and ended.holds:
@@ -160,7 +160,9 @@ class Runner:
             self.group.finish(self._inside)
             self._inside = None
 
-    def _take_part(self, operation: Operation, wait: CollectiveWait) -> Decision:
+    def _take_part(
+        self, operation: Operation, wait: CollectiveWait, limits: RoundLimits | None
+    ) -> Decision:
         group = self.group
         try:
             fault_points.reached("collective.called")
@@ -175,7 +177,8 @@ class Runner:
             if self._mismatch is None:
                 operation.exchange(self.space, entries, wait)
             fault_points.reached("collective.exchanged")
-            group.ready(pack_join_requests(group.join_requests()))
+            lets_in = limits is None or limits.lets_in
+            group.ready(pack_join_requests(group.join_requests() if lets_in else ()))
             fault_points.reached("collective.ready")
             ready = wait.collect(READY).values()
             group.end({joiner for record in ready for joiner in unpack_join_requests(record)})

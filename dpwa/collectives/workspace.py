@@ -42,12 +42,15 @@ class RoundLimits:
 
     `most_s` is for how long each other member may be missing while nobody enters, and `longest_s`
     for how long each was. `exchange_s` is how long it may take once all have entered, which was at
-    `entered_at`, as far as that was seen.
+    `entered_at`, as far as that was seen. Unless it `lets_in`, newcomers have to wait.
     """
 
-    def __init__(self, most_s: Mapping[str, float], exchange_s: float) -> None:
+    def __init__(
+        self, most_s: Mapping[str, float], exchange_s: float, *, lets_in: bool = True
+    ) -> None:
         self.most_s = most_s
         self.exchange_s = exchange_s
+        self.lets_in = lets_in
         self.longest_s = dict.fromkeys(most_s, 0.0)
         self.entered_at: float | None = None
         self._missing, self._since = set(most_s), -math.inf
