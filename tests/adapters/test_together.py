@@ -4,7 +4,7 @@ import copy
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import pytest
 import torch
@@ -117,8 +117,15 @@ def are_equal(nodes):
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_in_pace_it_is_training_on_the_mean_of_all_gradients(count, kind, transport):
+@pytest.mark.parametrize(
+    ("transport", "bucket_bytes"), [("auto", None), ("tcp", None), ("auto", 1), ("tcp", 64)]
+)
+def test_in_pace_it_is_training_on_the_mean_of_all_gradients(
+    count, kind, transport, bucket_bytes, monkeypatch
+):
+    if bucket_bytes is not None:
+        monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes)
+
     def train(node):
         for _ in range(STEPS):
             node.step()
@@ -287,6 +294,109 @@ def test_parameters_without_a_gradient_bring_nothing_and_stay_without_if_nobody_
         assert torch.equal(gradients[1], torch.full((2, 4), 0.5))
         assert gradients[2] is None
         assert torch.equal(unused, found[0][1])
+
+
+class Waiting(torch.autograd.Function):
+    """In the backward pass, does what it is given."""
+
+    @staticmethod
+    def forward(context, values, wait):
+        context.wait = wait
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(context, gradient):
+        context.wait()
+        return gradient, None
+
+
+def rounds_of(gossip):
+    return gossip.connection.node.report()["pace"]["rounds"]
+
+
+def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
+    """The second node begins its pass when the first has come to the last bucket."""
+    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
+    seen, is_there = [], threading.Semaphore(0)
+
+    def train(node):
+        first, *others = node.net
+        for step in range(10):
+            node.gossip.update_send()
+            node.optimizer.zero_grad()
+            before = rounds_of(node.gossip)
+
+            def wait(before=before):
+                if node.index == 0:
+                    is_there.release()
+                eventually(lambda: rounds_of(node.gossip) == before + 4)
+
+            inputs, _ = batch_of(node.index, step)
+            if node.index == 1:
+                is_there.acquire()
+            middle = Waiting.apply(first(inputs), wait)
+            nn.Sequential(*others)(middle).square().mean().backward()
+            seen.append(rounds_of(node.gossip) - before)
+            node.optimizer.step()
+            node.gossip.update_wait()
+
+    with nodes_of(2) as nodes:
+        nodes.each(train)
+        assert seen == [6] * 20
+        assert are_equal(nodes.nodes.values())
+
+
+@pytest.mark.parametrize("bucket_bytes", [None, 1])
+@pytest.mark.parametrize("is_synchronous", [True, False])
+def test_what_a_second_pass_adds_is_averaged_too(bucket_bytes, is_synchronous, monkeypatch):
+    """The first pass leaves out the bucket that is averaged last, and ends while others are."""
+    if bucket_bytes is not None:
+        monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes)
+    config, found = config_of(2, algorithm="together"), {}
+
+    def train(index):
+        torch.manual_seed(0)
+        net = nn.ModuleList(nn.Linear(4, 2) for _ in range(3))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        inputs = torch.full((1, 4), 1.0 + index)
+        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
+            for step in range(20):
+                gossip.update_send()
+                optimizer.zero_grad()
+                (net[1](inputs) + net[2](inputs)).sum().backward()
+                with nullcontext() if is_synchronous else gossip.no_sync():
+                    (net[0](inputs) + 2 * net[2](inputs)).sum().backward()
+                optimizer.step()
+                found[index, step] = [layer.weight.grad[0, 0].item() for layer in net]
+                gossip.update_wait()
+            gossip.barrier()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(train, range(2)))
+    assert list(found.values()) == [[1.5, 1.5, 4.5]] * 40
+
+
+def test_a_node_that_is_let_in_spoils_no_bucket(monkeypatch, caplog):
+    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
+    caplog.set_level("INFO", "dpwa.collectives")
+    is_over = threading.Event()
+
+    def train(node):
+        while not is_over.is_set():
+            node.step()
+
+    with nodes_of(3, there=2, log_level="info") as nodes:
+        first = [nodes.begin(index, train) for index in (0, 1)]
+        eventually(lambda: nodes.nodes[0].gossip.updates > 20)
+        late = nodes.start(2, seed=4)
+        first.append(nodes.begin(2, train))
+        eventually(lambda: late.gossip.updates and len(late.pace) == 3)
+        before = rounds_of(late.gossip)
+        eventually(lambda: rounds_of(late.gossip) > before + 60)
+        is_over.set()
+        for future in first:
+            future.result(60)
+    assert "called all_gather" not in caplog.text
 
 
 class Rows(nn.Module):

@@ -15,6 +15,7 @@ leader: the leader of lsgd, or of `interpolation: leader`, dies.
 collectives: nodes add up values all the time; they are killed and come back, or are cut off.
 paced: nodes average values in rounds of those who keep pace; some are killed, cut off, or are up to
     40 times slower for a while.
+buckets: as paced, in three rounds a step.
 
 Prints what went wrong with which seed, and the command that plays it again with a log of its nodes;
 exits with 1 if a promise was broken.
@@ -49,6 +50,7 @@ CASES = {
     "members": AnyMembers,
     "collectives": CollectiveCallers,
     "paced": PacedCallers,
+    "buckets": partial(PacedCallers, rounds=3),
 }
 MOST_SEEDS_AT_ONCE = 10  # by one process: then it tells
 

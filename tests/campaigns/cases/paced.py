@@ -23,13 +23,15 @@ class PacedCallers:
 
     Args:
         seed: of all chance.
+        rounds: of a step, each with a part of the state.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, rounds=1):
         self._rng = rng = random.Random(f"paced {seed}")
         self.nodes = rng.randint(2, 6)
         self._works_s = rng.uniform(0.05, 0.3)
         self._values = rng.choice([1, 100_000])
+        self._rounds = rounds
         settings = {"timeout_ms": int(1000 * TIMEOUT_S)}
         spec = run_spec(self.nodes, settings, seed=seed, seconds=1e6, network=drawn_network(rng))
         self.run = ProgramRun(spec, self._work)
@@ -74,14 +76,14 @@ class PacedCallers:
         self.network.call_later(end_s, lambda: self._slowed.pop(slowed, None))
 
     def _work(self, node, runtime, connection):
-        state, done = np.zeros(self._values), [0]
+        state, done = np.zeros((self._rounds, self._values)), [0]
 
         def take_over(peer, given):
             done[0], state[:] = given[0], given[1]
 
-        def timed(call, *arguments):
+        def timed(call, *arguments, **more):
             began = runtime.now()
-            found = call(*arguments)
+            found = call(*arguments, **more)
             took_s = runtime.now() - began
             if took_s > LONGEST_CALL_S:
                 self._broken.append(f"{node.name}: {call.__name__} took {took_s:.1f} s")
@@ -100,20 +102,22 @@ class PacedCallers:
         group = connection.collectives.runner("paced").group
         while True:
             runtime.sleep(self._works_s * self._slowed.get(node.index, 1.0))
-            value = np.full(self._values, 2.0**node.index)
-            wants_end = np.array([float(runtime.now() > FAULTS_S + LONGEST_FAULT_S)])
-            before = state[0]
-            count = timed(rounds.average, Payload([value, wants_end]))
-            if count:
-                # Where all were killed, another group begins, with the same names and numbers.
-                lives = tuple(other.lives for other in self.run.nodes)
-                key = group.view.identity, group.number, lives
-                self._take(node, key, count, before, value)
-            state += value
+            before = tuple(state[:, 0])
+            for number in range(self._rounds):
+                value = np.full(self._values, 2.0**node.index)
+                wants_end = np.array([float(runtime.now() > FAULTS_S + LONGEST_FAULT_S)])
+                is_last = number == self._rounds - 1
+                count = timed(rounds.average, Payload([value, wants_end]), is_last=is_last)
+                if count:
+                    # Where all were killed, another group begins, with the same names and numbers.
+                    lives = tuple(other.lives for other in self.run.nodes)
+                    key = group.view.identity, group.number, lives
+                    self._take(node, key, count, before, value)
+                state[number] += value
             done[0] += 1
             living = sum(other.lives_now for other in self.run.nodes)
             if count == living and wants_end[0] == 1.0:
-                return float(state[0])
+                return float(state[0, 0])
             timed(rounds.stepped)
 
     def _take(self, node, key, count, before, value):

@@ -11,12 +11,14 @@ import time
 import torch
 
 import dpwa
+import dpwa.adapters.gradients
 import dpwa.adapters.pytorch
 from dpwa.testing import install_from_environment
 
 name, config, steps = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(1)
 install_from_environment()
+dpwa.adapters.gradients.BUCKET_BYTES = 8192  # several, as larger models have them
 torch.manual_seed(1)
 net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 8))
 optimizer = torch.optim.AdamW(net.parameters(), 0.01)
