@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, ProtocolError, UserError
 from dpwa.lifecycle import Closeable, weakly
 
+log = logging.getLogger("dpwa")
+
 TAG = "dpwa.gradients"
 BUCKET_BYTES = 25 * 2**20  # that a bucket has at most, unless one gradient is larger; as in DDP
 NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}  # what gradients travel as, by codec
@@ -30,11 +32,13 @@ class GradientAveraging(Closeable):
     """Averages the gradients of a module over those who keep pace, in buckets.
 
     All have the same buckets, and average them in the same order: that of the parameters, from the
-    last to the first, which is about the order in which gradients are made. The round of a bucket
-    begins in the hook of the parameter whose gradient is made last, on a thread of its own, while
-    the backward pass goes on; the last bucket's is on the training thread, which waits for all.
-    What is not complete by then begins with the step of an optimizer. Floating buffers are averaged
-    along with the last bucket, where they are gossiped.
+    last to the first, which is about the order in which gradients are made. With the last gradient
+    all are averaged on the training thread, in place. Once a pass has made all gradients, buckets
+    do not wait for that: a copy of each is averaged on a thread of its own as soon as it is
+    complete, while the pass goes on, which takes all averages at its end. A pass that leaves some
+    parameters without a gradient begins with the step of an optimizer.
+
+    Floating buffers are averaged along with the last bucket, where they are gossiped.
 
     Source: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training
     (VLDB 2020), section 3.2.
@@ -73,8 +77,11 @@ class GradientAveraging(Closeable):
         # Of this backward pass: buckets whose rounds have begun, and gradients still to be made
         self._begun = 0
         self._missing: list[set[int]] = []
-        self._thread: ThreadPoolExecutor | None = None  # only if there are several buckets
-        self._under_way: list[Future[None]] = []
+        self._settings = ""
+        self._goes_ahead = False  # whether buckets are averaged before the last gradient is made
+        self._may_go_ahead = False
+        self._thread: ThreadPoolExecutor | None = None  # for these
+        self._ahead: list[Future[_Gradients | None]] = []
 
     def update(self) -> None:
         """Begin with what the others have, the first time; tell the algorithm who keeps pace."""
@@ -84,17 +91,18 @@ class GradientAveraging(Closeable):
                 f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer, too: "
                 "expected dpwa.connect(net, optimizer) [DPWA-E307]"
             )
-        self._end_rounds()
         self._begin_pass()
         self._rounds.update(self._gossip.algorithm)
 
     def average(self) -> None:
         """Average the gradients, in place, unless they are averaged already."""
-        self._begin_rounds(len(self._buckets))
+        if 0 < self._begun < len(self._buckets) and not self._rounds.is_apart:
+            self._give_up()
+        else:
+            self._average_all()
 
     def stepped(self) -> None:
         """Do what follows a step."""
-        self._end_rounds()
         self._begin_pass()
         self._rounds.stepped()
 
@@ -109,18 +117,20 @@ class GradientAveraging(Closeable):
 
     def leave(self) -> None:
         """Let nobody wait for this node any more, until it begins anew."""
-        self._end_rounds()
+        self._end_those_ahead()
         self._rounds.leave()
 
     def close(self) -> None:
         """Leave; gradients are this node's own from now on."""
         self._is_closed = True
         self._remove_hooks()
-        with suppress(ClosedError):
-            self._end_rounds()
-        if self._thread is not None:
-            self._thread.shutdown()
-        self._rounds.leave()
+        try:
+            with suppress(ClosedError):
+                self._end_those_ahead()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown()
+            self._rounds.leave()
 
     def _captured(self) -> object:
         parts = self._training.capture()
@@ -148,7 +158,6 @@ class GradientAveraging(Closeable):
             self._hooked == self._state.generation and self._stepping == self._optimizers.given
         ):
             return
-        self._end_rounds()
         self._remove_hooks()
         for optimizer in self._optimizers.given:
             if isinstance(optimizer, torch.optim.LBFGS):
@@ -162,14 +171,11 @@ class GradientAveraging(Closeable):
         self._buckets = _buckets(parameters, self._narrow)
         self._places = {id(each): at for at, bucket in enumerate(self._buckets) for each in bucket}
         self._begin_pass()
-        if len(self._buckets) > 1 and self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "dpwa-gradients")
-        making, made = weakly(self._making), weakly(self._made)
-        steps = weakly(self._stepping_soon)
+        # Hooks of several devices are called on a thread each.
+        self._may_go_ahead = len(self._buckets) > 1 and all(each.is_cpu for each in parameters)
+        self._goes_ahead = False
+        made, steps = weakly(self._made), weakly(self._stepping_soon)
         for parameter in parameters:
-            if len(self._buckets) > 1:
-                before = partial(making, self._places[id(parameter)])
-                self._hooks.append(parameter.register_hook(before))  # type: ignore[no-untyped-call]
             hook = parameter.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
         for optimizer in self._stepping:
@@ -181,82 +187,112 @@ class GradientAveraging(Closeable):
         self._hooks, self._hooked = [], -1
 
     def _begin_pass(self) -> None:
+        """Forget what was averaged so far, and which gradients were made."""
+        self._end_those_ahead()
         self._begun = 0
         self._missing = [set(map(id, bucket)) for bucket in self._buckets]
 
-    def _making(self, place: int, _: torch.Tensor) -> None:
-        """Let no gradient be added to one that is under way, as in another backward pass."""
-        if place < self._begun and self._under_way:
-            with self._going_on_if_closed():
-                self._end_rounds()
-
     def _made(self, parameter: torch.Tensor) -> None:
-        """Note that a gradient was made; average the buckets that are complete."""
+        """Note that a gradient was made; average what is complete."""
         place = self._places[id(parameter)]
-        if place < self._begun:  # it was made once more, on top of what is averaged
-            self._begin_pass()
-        if self._is_off:
-            return
-        self._missing[place].discard(id(parameter))
-        complete = self._begun
-        while complete < len(self._buckets) and not self._missing[complete]:
-            complete += 1
-        with self._going_on_if_closed():
-            self._begin_rounds(complete)
+        try:
+            if place < self._begun:  # it was made once more, on top of what is averaged
+                if self._begun < len(self._buckets):
+                    self._go_ahead_no_more()
+                self._begin_pass()
+            if self._is_off:
+                return
+            missing = self._missing
+            missing[place].discard(id(parameter))
+            if missing[place]:
+                return
+            if not any(missing):
+                self._average_all()
+                self._goes_ahead = self._may_go_ahead
+            elif self._goes_ahead and not self._rounds.is_apart:
+                while not missing[self._begun]:
+                    self._average_ahead()
+        except ClosedError:  # and the loop goes on
+            self._remove_hooks()
 
     def _stepping_soon(self, *_: Any) -> None:
-        with self._going_on_if_closed():
-            self.average()
-
-    @contextmanager
-    def _going_on_if_closed(self) -> Iterator[None]:
         try:
-            yield
+            self.average()
         except ClosedError:
             self._remove_hooks()
 
-    def _begin_rounds(self, until: int) -> None:
-        """Begin those of the buckets before `until`, and end all with the last."""
-        while self._begun < until:
-            bucket = self._buckets[self._begun]
-            self._begun += 1
-            settings = _settings_of(self._stepping, self._optimizers.scales())
-            if self._thread is None or self._begun == len(self._buckets):
-                self._end_rounds()
-                self._average(bucket, settings, is_last=True)
-            else:
-                stream = _current_stream()
-                task = self._thread.submit(self._average_beside, bucket, settings, stream)
-                self._under_way.append(task)
-
-    def _end_rounds(self) -> None:
-        """Wait for those that are under way."""
-        if self._under_way:
-            wait(self._under_way)
-            ended, self._under_way = self._under_way, []
-            for task in ended:
-                task.result()
-
-    def _average_beside(
-        self, bucket: list[torch.nn.Parameter], settings: str, stream: torch.Stream | None
-    ) -> None:
-        """Average a bucket on the thread for it, after what the training has asked for so far."""
-        if stream is not None:
-            torch.accelerator.set_stream(stream)
-        self._average(bucket, settings, is_last=False)
-
-    def _average(self, bucket: list[torch.nn.Parameter], settings: str, *, is_last: bool) -> None:
-        if self._rounds.is_apart:
+    def _average_all(self) -> None:
+        """Average the buckets that are left, and take the averages of all."""
+        if self._begun == len(self._buckets) or self._is_closed:
             return
-        buffers = []
+        waits_since = self._connection.node.runtime.now()
+        averaged = self._end_those_ahead()
+        if self._rounds.is_apart:
+            self._begun = len(self._buckets)
+            return
+        while self._begun < len(self._buckets):
+            averaged.append(self._average(*self._next(), waits_since))
+        if averaged[-1] is not None:  # or it is out of pace, alone, or nodes differ
+            for gradients in averaged:
+                if gradients is not None:
+                    gradients.take()
+
+    def _next(self, *, is_copy: bool = False) -> tuple[_Gradients, str, bool]:
+        """Return the gradients of the next bucket, what all agree on, and if it is the last."""
+        if self._begun == 0:
+            self._settings = _settings_of(self._stepping, self._optimizers.scales())
+        place, settings, buffers = self._begun, self._settings, []
+        self._begun += 1
+        is_last = self._begun == len(self._buckets)
         if is_last:
             self._state.refresh()  # buffers may have been assigned anew
             entries = self._state.entries
             buffers = [each.tensor for each in entries if each.is_buffer and not each.is_constant]
-        gradients = _Gradients(bucket, buffers, self._narrow)
-        # Alone, they are what they were.
-        if self._rounds.average(gradients.payload, settings, is_last=is_last) > 1:
-            gradients.take()
+        if len(self._buckets) > 1:
+            settings += f" bucket {place}"
+        return _Gradients(self._buckets[place], buffers, self._narrow, is_copy), settings, is_last
+
+    def _average(
+        self, gradients: _Gradients, settings: str, is_last: bool, waits_since: float | None
+    ) -> _Gradients | None:
+        """Return the gradients, averaged; `None` if they are not."""
+        count = self._rounds.average(
+            gradients.payload, settings, is_last=is_last, waits_since=waits_since
+        )
+        return gradients if count > 1 else None
+
+    def _average_ahead(self) -> None:
+        """Average a copy of a bucket while the backward pass goes on."""
+        self._connection.node.check_process()  # the thread is not in a forked child
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "dpwa-gradients")
+        what = self._next(is_copy=True)
+        self._ahead.append(self._thread.submit(self._average, *what, None))
+
+    def _end_those_ahead(self) -> list[_Gradients | None]:
+        """Wait for the rounds that are ahead; return what they averaged."""
+        averaged = []
+        while self._ahead:
+            first = self._ahead[0]
+            first.exception()  # an interrupt while it waits leaves it here
+            averaged.append(self._ahead.pop(0))
+        return [each.result() for each in averaged]
+
+    def _go_ahead_no_more(self) -> None:
+        """Wait for all gradients from now on, as passes do not make all."""
+        self._goes_ahead = self._may_go_ahead = False
+        log.info(
+            "%s: a backward pass has left parameters without a gradient: from now on, gradients "
+            "are averaged when all are made",
+            self._connection.name,
+        )
+
+    def _give_up(self) -> None:
+        """Take this step alone: its gradients may have been changed since some were averaged."""
+        self._go_ahead_no_more()
+        self._begin_pass()
+        self._begun = len(self._buckets)
+        self._rounds.disagree()
 
 
 def _buckets(
@@ -273,10 +309,6 @@ def _buckets(
         buckets[-1].append(parameter)
         left -= nbytes
     return buckets
-
-
-def _current_stream() -> torch.Stream | None:
-    return torch.accelerator.current_stream() if torch.accelerator.is_available() else None
 
 
 def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -> str:
@@ -298,7 +330,7 @@ class _Gradients:
     gradient travels as a dense one, and is sparse again afterwards if that of nobody was dense.
     With a `narrow` dtype, those in float32 and float64 travel in that; the mean is computed in
     float32 and rounded to it once. What is too large for it becomes infinite, which a `GradScaler`
-    sees.
+    sees. As a `copy`, gradients are what they are until they `take` the mean.
     """
 
     def __init__(
@@ -306,9 +338,10 @@ class _Gradients:
         parameters: list[torch.nn.Parameter],
         buffers: list[torch.Tensor],
         narrow: torch.dtype | None,
+        is_copy: bool,
     ) -> None:
-        self._parameters = parameters
-        self._values = [_dense(each, narrow) for each in parameters]
+        self._parameters, self._is_copy = parameters, is_copy
+        self._values = [_dense(each, narrow, is_copy) for each in parameters]
         # Whether there is a gradient, whether it is dense, and how many dimensions are sparse
         self._forms = torch.tensor([_form(each.grad) for each in parameters])
         self.payload = Payload([self._values, self._forms, buffers])
@@ -324,17 +357,20 @@ class _Gradients:
                 parameter.grad = value.to(parameter.dtype).to_sparse(round(dims / share))
             elif own is None or own.is_sparse:
                 parameter.grad = value.to(parameter.dtype) if share else None
-            elif own.dtype != value.dtype:
+            elif self._is_copy or own.dtype != value.dtype:
                 own.detach().copy_(value)
 
 
-def _dense(parameter: torch.nn.Parameter, narrow: torch.dtype | None) -> torch.Tensor:
+def _dense(
+    parameter: torch.nn.Parameter, narrow: torch.dtype | None, is_copy: bool
+) -> torch.Tensor:
     if parameter.grad is None:
-        value = torch.zeros_like(parameter, requires_grad=False)
+        own = torch.zeros_like(parameter, requires_grad=False)
     else:
-        value = parameter.grad.detach()
-        value = value.to_dense() if value.is_sparse else value
-    return value.to(_travels_as(value.dtype, narrow))
+        own = parameter.grad.detach()
+    value = own.to_dense() if own.is_sparse else own
+    value = value.to(_travels_as(value.dtype, narrow))
+    return value.clone() if is_copy and value is own else value
 
 
 def _travels_as(dtype: torch.dtype, narrow: torch.dtype | None) -> torch.dtype:

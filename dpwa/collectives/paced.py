@@ -65,12 +65,17 @@ def _rows(values: Mapping[str, object]) -> dict[str, tuple[bool, int, bytes, int
     return rows
 
 
+def _add(sums_s: dict[str, float], more_s: Mapping[str, float]) -> None:
+    for name, s in more_s.items():
+        sums_s[name] = sums_s.get(name, 0.0) + s
+
+
 def _digest(data: ByteArray) -> bytes:
     return hashlib.blake2b(data.data, digest_size=16).digest()
 
 
 class PacedRounds:
-    """What a node averages with the others, step by step; on its training thread.
+    """What a node averages with the others, step by step; on one thread at a time.
 
     In each step `average`, then the change that follows from it, then `stepped`. All who were in a
     round have the same average, bit by bit. Who was not goes on with its own value, and comes back
@@ -114,14 +119,16 @@ class PacedRounds:
         self._has_begun = False
         self._steps = 0  # that it has taken itself
         self._place = self._passes = 0  # steps since all were made equal, rounds in this one
-        self._mismatches = 0  # in a row
+        self._differs = False  # in this step, from others
+        self._mismatches = 0  # such steps, in a row
         self._warned_at: dict[str, float] = {}  # by text
         self._absence = Absence()
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
         self._said_alone = False
-        self._ended_at = -math.inf  # the last round
-        self._worked_s = 0.0  # between the last two
+        self._ended_at = -math.inf  # those of the last step
+        self._worked_s = 0.0  # between the last two steps' rounds
+        self._missed_s: dict[str, float] = {}  # of this step: for how long others were missing
         self._seconds = 0.0  # in rounds
         self._rounds = 0
 
@@ -152,29 +159,50 @@ class PacedRounds:
             algorithm.mates = len(members) - 1
             algorithm.place = members.index(self._own) if self._own in members else 0
 
-    def average(self, payload: Payload, settings: str = "", *, is_last: bool = True) -> int:
+    def average(
+        self,
+        payload: Payload,
+        settings: str = "",
+        *,
+        is_last: bool = True,
+        waits_since: float | None = None,
+    ) -> int:
         """Take part in a round: set a value to its mean over all who do, in place.
 
-        A step may have several. Newcomers are let in at the end of one that `is_last`.
+        A step may have several, of which the training waits for the last, since `waits_since` or
+        else from now on. At the end of that one, newcomers are let in.
 
         Whoever has other `settings`, or has come to another step or pass than others, is not equal
-        to them: then nobody has a part in it, and all are made equal after the step.
+        to them: then nobody has a part in it or in the next ones, and all are made equal after the
+        step.
 
         Returns:
             How many they are: 0 if this node is out of pace, and its value is as it was.
         """
-        if self.is_apart or not self._has_begun:
+        if self.is_apart or not self._has_begun or self._differs:
             return 0
         began = self._runtime.now()
-        if self._ended_at != -math.inf:
-            self._worked_s = began - self._ended_at
+        waits_since = began if waits_since is None else waits_since
         self._passes += 1
         label = f"of step {self._place} pass {self._passes} {settings}".strip()
         contributors = self._averaged(payload, label, is_last)
-        self._ended_at = self._runtime.now()
-        self._seconds += self._ended_at - began
+        now = self._runtime.now()
+        self._seconds += now - began
         self._rounds += 1
+        if is_last:
+            if self._ended_at != -math.inf:
+                self._worked_s = waits_since - self._ended_at
+            waited_s = now - waits_since
+            missed_s = {name: min(s, waited_s) for name, s in self._missed_s.items()}
+            self._patience.took_part(missed_s, self._worked_s)
+            self._missed_s, self._ended_at = {}, now
         return contributors
+
+    def disagree(self) -> None:
+        """Have no part in the next rounds of this step, nor anybody else; all are made equal."""
+        self.average(Payload(np.zeros(1)), "without a value")
+        self._forget_all()
+        self._differs = True
 
     def stepped(self) -> None:
         """Do what follows a step: let newcomers have the state, or come back."""
@@ -182,7 +210,7 @@ class PacedRounds:
             return
         self._steps += 1
         self._place += 1
-        self._passes = 0
+        self._passes, self._differs = 0, False
         if self.is_apart:
             if self._absence.may_enter(self._steps):
                 self._come_back()
@@ -208,12 +236,13 @@ class PacedRounds:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round
             self._fall_out("it has left")
         reduce = Reduce(payload, "mean", label=label)
-        longest_s, worked_s = self._longest_s(payload.nbytes), self._worked_s
+        longest_s = self._longest_s(payload.nbytes)
+        missed_s: dict[str, float] = {}  # in this round
         while not self.is_apart:
             began, exchange = self._runtime.now(), self._exchange(payload.nbytes)
             usual_s = exchange.deadline_s(longest_s)
             exchange_s = min(longest_s, max(LEAST_EXCHANGE_S, EXCHANGES * usual_s))
-            most_s = self._patience.allowances(self.others)
+            most_s = self._patience.allowances(self.others, missed_s)
             limits = RoundLimits(most_s, exchange_s, lets_in=is_last)
             # Nobody's answer takes longer than an exchange does.
             late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
@@ -240,13 +269,14 @@ class PacedRounds:
                 return len(contributors)
             finally:
                 if not hasty:
-                    self._patience.took_part(limits.longest_s, worked_s)
-                    worked_s = 0.0
+                    _add(missed_s, limits.longest_s)
+                    _add(self._missed_s, limits.longest_s)
         return 0
 
     def _note_mismatch(self, differs: MismatchError) -> None:
         """Take nobody for equal; warn when that happens in step after step."""
         self._forget_all()
+        self._differs = True
         self._mismatches += 1
         log.info("%s: %s", self._own, differs.text)
         if self._mismatches >= MOST_MISMATCHES:
@@ -321,7 +351,7 @@ class PacedRounds:
                 "nodes [DPWA-W080]",
                 str(unfit),
             )
-        self._ended_at = -math.inf
+        self._ended_at, self._missed_s = -math.inf, {}
         self._say_if_alone()
 
     def _are_equal(self) -> bool:
@@ -351,6 +381,7 @@ class PacedRounds:
             members = (each for each in self._group.view.members if each.name in said)
             self._equal, self._exits = frozenset(members), exits
         self._place = self._passes = 0
+        self._differs = False
         return not self._newcomers()
 
     def _has_worked(self, operation: Operation, nbytes: int, missing_s: float) -> bool:

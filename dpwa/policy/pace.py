@@ -34,8 +34,8 @@ class Patience:
     without: if these work w seconds a step, it may come w / (n - 1) later than they. So much is
     paid in with every round, at least a tenth of w, since no machine runs many processes in step.
     What is taken off is the longest time in which it was missing, and nobody else has entered
-    either. So the jitter of single steps is waited for, and whoever is late again and again only
-    until its account is empty.
+    either, as far as the training had to wait. So the jitter of single steps is waited for, and
+    whoever is late again and again only until its account is empty.
 
     Nothing is waited for longer than `timeout_s`.
     """
@@ -44,18 +44,29 @@ class Patience:
         self._timeout_s = timeout_s
         self._left_s: dict[str, float] = {}
 
-    def allowances(self, names: Iterable[str]) -> dict[str, float]:
-        """Return for how long others may be missing while nobody enters, by name."""
-        left_s = self._left_s
-        return {name: max(FLOOR_S, left_s.get(name, self._timeout_s)) for name in names}
-
-    def took_part(self, missed_s: Mapping[str, float], worked_s: float) -> None:
-        """Take a round into account.
+    def allowances(
+        self, names: Iterable[str], missed_s: Mapping[str, float] | None = None
+    ) -> dict[str, float]:
+        """Return for how long others may be missing while nobody enters, by name.
 
         Args:
-            missed_s: of each other member, the longest time in which it was missing, and nobody
-                entered.
-            worked_s: the time from the round before to this one.
+            names: of others.
+            missed_s: for how long they have been missing, and that is not taken into account yet.
+        """
+        left_s, missed_s = self._left_s, missed_s or {}
+        return {
+            name: max(FLOOR_S, left_s.get(name, self._timeout_s) - missed_s.get(name, 0.0))
+            for name in names
+        }
+
+    def took_part(self, missed_s: Mapping[str, float], worked_s: float) -> None:
+        """Take the rounds of a step into account.
+
+        Args:
+            missed_s: of each other member, the longest time in which it was missing in a round, and
+                nobody entered; of several rounds together at most the time that the training has
+                waited for them, as it goes on during all but the last.
+            worked_s: the time that the training took from the rounds before to its waiting.
         """
         share_s = worked_s * max(LEAST_SHARE, 1 / max(1, len(missed_s)))
         most_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * worked_s))

@@ -315,7 +315,10 @@ def rounds_of(gossip):
 
 
 def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
-    """The second node begins its pass when the first has come to the last bucket."""
+    """The second node begins its pass when the first has come to the last bucket.
+
+    The first step shows that all gradients are made.
+    """
     monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
     seen, is_there = [], threading.Semaphore(0)
 
@@ -326,13 +329,15 @@ def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
             node.optimizer.zero_grad()
             before = rounds_of(node.gossip)
 
-            def wait(before=before):
+            def wait(before=before, step=step):
+                if step == 0:
+                    return
                 if node.index == 0:
                     is_there.release()
                 eventually(lambda: rounds_of(node.gossip) == before + 4)
 
             inputs, _ = batch_of(node.index, step)
-            if node.index == 1:
+            if node.index == 1 and step > 0:
                 is_there.acquire()
             middle = Waiting.apply(first(inputs), wait)
             nn.Sequential(*others)(middle).square().mean().backward()
@@ -374,6 +379,39 @@ def test_what_a_second_pass_adds_is_averaged_too(bucket_bytes, is_synchronous, m
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(train, range(2)))
     assert list(found.values()) == [[1.5, 1.5, 4.5]] * 40
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_pass_that_leaves_out_parameters_spoils_no_step(is_alone, monkeypatch):
+    """The averages of what it has made come when its gradients have been scaled already."""
+    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
+    longest = []
+
+    def train(node):
+        first, *others = node.net
+        while node.gossip.updates < 40:
+            node.gossip.update_send()
+            node.optimizer.zero_grad()
+            inputs, targets = batch_of(node.index, node.gossip.updates)
+            middle = first(inputs)
+            if node.gossip.updates == 20 and (node.index == 0 or not is_alone):
+                middle = middle.detach()
+            (1000 * (nn.Sequential(*others)(middle) - targets).square().mean()).backward()
+            for parameter in node.net.parameters():
+                if parameter.grad is not None:
+                    parameter.grad /= 1000
+                    longest.append(parameter.grad.norm().item())
+            node.optimizer.step()
+            longest.extend(
+                each.grad.norm().item() for each in node.net.parameters() if each.grad is not None
+            )
+            node.gossip.update_wait()
+
+    with nodes_of(2, kind="SGD") as nodes:
+        nodes.each(train)
+        assert max(longest) < 10
+        assert are_equal(nodes.nodes.values())
+        assert {node.pace for node in nodes.nodes.values()} == {("w1", "w2")}
 
 
 def test_a_node_that_is_let_in_spoils_no_bucket(monkeypatch, caplog):
