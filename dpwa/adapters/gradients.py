@@ -33,10 +33,10 @@ class GradientAveraging(Closeable):
 
     All have the same buckets, and average them in the same order: that of the parameters, from the
     last to the first, which is about the order in which gradients are made. With the last gradient
-    all are averaged on the training thread, in place. Once a pass has made all gradients, buckets
-    do not wait for that: a copy of each is averaged on a thread of its own as soon as it is
-    complete, while the pass goes on, which takes all averages at its end. A pass that leaves some
-    parameters without a gradient begins with the step of an optimizer.
+    all are averaged on the training thread, in place. Where they travel over a network, once a pass
+    has made all gradients, buckets do not wait for that: a copy of each is averaged on a thread of
+    its own as soon as it is complete, while the pass goes on, which takes all averages at its end.
+    A pass that leaves some parameters without a gradient begins with the step of an optimizer.
 
     Floating buffers are averaged along with the last bucket, where they are gossiped.
 
@@ -208,7 +208,7 @@ class GradientAveraging(Closeable):
                 return
             if not any(missing):
                 self._average_all()
-                self._goes_ahead = self._may_go_ahead
+                self._goes_ahead = self._may_go_ahead and not self._rounds.are_all_near
             elif self._goes_ahead and not self._rounds.is_apart:
                 while not missing[self._begun]:
                     self._average_ahead()

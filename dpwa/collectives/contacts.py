@@ -155,6 +155,11 @@ class Contacts(Closeable):
         with self._lock:
             return self._seen(peer).reads_us is True
 
+    def is_near(self, peer: str) -> bool:
+        """Tell whether this node reads the memory of a peer."""
+        with self._lock:
+            return self._seen(peer).is_mapped is True
+
     def are_settled(self, peers: Iterable[str]) -> bool:
         """Tell whether all peers have said whether they can read this node's memory."""
         with self._lock:

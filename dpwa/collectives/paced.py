@@ -142,6 +142,11 @@ class PacedRounds:
         """Who keeps pace beside this node, as far as it knows."""
         return [name for name in self._group.view.names if name != self._own]
 
+    @property
+    def are_all_near(self) -> bool:
+        """Whether nothing travels over a network."""
+        return all(map(self._collectives.contacts.is_near, self.others))
+
     def begin(self) -> None:
         """Begin with what the others have, or all with what the first of them has; once."""
         if not self._has_begun:

@@ -345,7 +345,7 @@ def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
             node.optimizer.step()
             node.gossip.update_wait()
 
-    with nodes_of(2) as nodes:
+    with nodes_of(2, transport="tcp") as nodes:
         nodes.each(train)
         assert seen == [6] * 20
         assert are_equal(nodes.nodes.values())
@@ -357,7 +357,7 @@ def test_what_a_second_pass_adds_is_averaged_too(bucket_bytes, is_synchronous, m
     """The first pass leaves out the bucket that is averaged last, and ends while others are."""
     if bucket_bytes is not None:
         monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes)
-    config, found = config_of(2, algorithm="together"), {}
+    config, found = config_of(2, algorithm="together", transport="tcp"), {}
 
     def train(index):
         torch.manual_seed(0)
@@ -407,7 +407,7 @@ def test_a_pass_that_leaves_out_parameters_spoils_no_step(is_alone, monkeypatch)
             )
             node.gossip.update_wait()
 
-    with nodes_of(2, kind="SGD") as nodes:
+    with nodes_of(2, kind="SGD", transport="tcp") as nodes:
         nodes.each(train)
         assert max(longest) < 10
         assert are_equal(nodes.nodes.values())
@@ -423,7 +423,7 @@ def test_a_node_that_is_let_in_spoils_no_bucket(monkeypatch, caplog):
         while not is_over.is_set():
             node.step()
 
-    with nodes_of(3, there=2, log_level="info") as nodes:
+    with nodes_of(3, there=2, log_level="info", transport="tcp") as nodes:
         first = [nodes.begin(index, train) for index in (0, 1)]
         eventually(lambda: nodes.nodes[0].gossip.updates > 20)
         late = nodes.start(2, seed=4)
