@@ -1,6 +1,7 @@
 """`algorithm: together`: gradients are averaged over those who keep pace; nodes on threads."""
 
 import copy
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -115,16 +116,17 @@ def are_equal(nodes):
     return all(all(map(torch.equal, first, other)) for other in others)
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("count", [2, 3])
+IN_ONE_BUCKET = list(itertools.product(["auto", "tcp"], [2, 3], OPTIMIZERS, [25 * 2**20]))
+
+
 @pytest.mark.parametrize(
-    ("transport", "bucket_bytes"), [("auto", None), ("tcp", None), ("auto", 1), ("tcp", 64)]
+    ("transport", "count", "kind", "bucket_bytes"),
+    [*IN_ONE_BUCKET, ("auto", 3, "AdamW", 1), ("tcp", 3, "AdamW", 64)],
 )
 def test_in_pace_it_is_training_on_the_mean_of_all_gradients(
     count, kind, transport, bucket_bytes, monkeypatch
 ):
-    if bucket_bytes is not None:
-        monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes)
 
     def train(node):
         for _ in range(STEPS):
@@ -351,12 +353,10 @@ def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
         assert are_equal(nodes.nodes.values())
 
 
-@pytest.mark.parametrize("bucket_bytes", [None, 1])
 @pytest.mark.parametrize("is_synchronous", [True, False])
-def test_what_a_second_pass_adds_is_averaged_too(bucket_bytes, is_synchronous, monkeypatch):
+def test_what_a_second_pass_adds_is_averaged_too(is_synchronous, monkeypatch):
     """The first pass leaves out the bucket that is averaged last, and ends while others are."""
-    if bucket_bytes is not None:
-        monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
     config, found = config_of(2, algorithm="together", transport="tcp"), {}
 
     def train(index):
