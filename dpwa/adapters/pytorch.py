@@ -415,8 +415,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """Average the gradients now, in place, where the algorithm does so and has not yet.
 
         It has at the end of a backward pass that has given all parameters a gradient. Where some
-        are left without, the rest is averaged when the optimizer steps: call this before, to clip
-        what is averaged.
+        are left without, it does so when the optimizer steps: call this before, to clip what is
+        averaged.
         """
         if self._gradients is not None:
             self._gradients.average()
