@@ -214,10 +214,11 @@ class MergeTerms:
     """How a peer's snapshot is merged."""
 
     factor: float  # weight f of the peer, from 0 to 1
-    # bytes of this node's snapshot, shape `(nbytes,)`: parameters become own + f * (peer -
-    # published); `None`: they are interpolated
+    # bytes of this node's snapshot, shape `(nbytes,)`: parameters become own + f * (peer - d *
+    # published - (1 - d) * own); `None`: they are interpolated
     published: ByteArray | None = None
     buffers: float | None = None  # weight of the peer's buffers; `None`: as for the parameters
+    delta: float = 1.0  # d, from 0 to 1
 
     def factor_of(self, tile: Tile) -> float:
         return self.buffers if tile.is_buffer and self.buffers is not None else self.factor
@@ -227,8 +228,9 @@ class Merging:
     """One merge.
 
     Parameters are interpolated, x = (1-f)*x + f*peer, or with `terms.published` moved by a delta, x
-    = x + f*(peer - published). Buffers are always interpolated: a delta could turn a running
-    variance negative. In constants only elements are that are finite, and not 0 or 1 on both ends.
+    = x + f*(peer - published), or by a share of each. Buffers are always interpolated: a delta
+    could turn a running variance negative. In constants only elements are that are finite, and not
+    0 or 1 on both ends.
     """
 
     def __init__(
@@ -287,7 +289,9 @@ class Merging:
         if sample is not None:
             there = sample.of(peer.view(torch.uint8), tile.start)
             self._distance.add(sample, difference(there, sample.values(), sample.room))
-        factor = self._terms.factor_of(tile)
+        self._move_toward(tile, peer, self._terms.factor_of(tile))
+
+    def _move_toward(self, tile: Tile, peer: torch.Tensor, factor: float) -> None:
         if tile.is_plain and (not tile.is_buffer or is_finite(peer)):
             move_toward_(tile.views, tile.split(peer), factor)
         elif factor != 0.0:
@@ -303,7 +307,11 @@ class Merging:
         if factor == 1.0 and not is_finite(delta):
             # This node had published NaN: no step away from that is worth keeping.
             move_toward_(tile.views, tile.split(peer), 1.0)
-        elif tile.is_plain:
+            return
+        if self._terms.delta < 1.0:
+            self._move_toward(tile, peer, factor * (1.0 - self._terms.delta))
+            factor *= self._terms.delta
+        if tile.is_plain:
             add_(tile.views, tile.split(delta), factor)
         elif factor != 0.0:
             self._change(tile, delta, factor, add_)

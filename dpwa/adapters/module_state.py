@@ -455,9 +455,15 @@ class ModuleState:
         return self._side.merging(terms, self._rounds, self.rounding)
 
     def merge(
-        self, start: int, data: ByteArray, factor: float, base: ByteArray | None, buffers: float
+        self,
+        start: int,
+        data: ByteArray,
+        factor: float,
+        base: ByteArray | None,
+        delta: float,
+        buffers: float,
     ) -> float:
-        merging = self.merging(MergeTerms(factor, base, buffers))
+        merging = self.merging(MergeTerms(factor, base, buffers, delta))
         merging.take(start, data)
         return self.whole(merging.consensus_distance)
 

@@ -162,16 +162,22 @@ class Received(Protocol):
         ...
 
     @property
+    def staleness(self) -> float:
+        """Updates that the peer was behind this node when both published; negative: ahead."""
+        ...
+
+    @property
     def published(self) -> Values:
         """What this node has published in the same round; not to be changed."""
         ...
 
-    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
+    def merge(self, factor: float, *, delta: float = 0.0, buffers: float | None = None) -> float:
         """Merge it into the model, in one pass.
 
         Args:
             factor: f of x = (1-f)*x + f*peer.
-            delta: x = x + f*(peer - published) instead: the local step is kept whole.
+            delta: share d of the local step that is kept whole, from 0 to 1:
+                x = x + f*(peer - d*published - (1-d)*x).
             buffers: the factor of floating buffers; as for the parameters if `None`.
 
         Returns:
@@ -239,8 +245,15 @@ class Algorithm:
         return Ask() if view.rng.random() < view.fetch_probability else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Merge what came; return the factor that the clock is interpolated with."""
-        return received.merge(received.factor, delta=view.keeps_local_step)
+        """Merge what came; return the factor that the clock is interpolated with.
+
+        With `merge: delta`, what the peer is ahead in its own update is not counted twice: the
+        difference is taken from as far between what this node has published and what it has now.
+        """
+        factor, ahead = received.factor, max(-received.staleness, 0.0)
+        # Clocks are mixed, too, and so go by 1 + factor * ahead in an update.
+        kept = max(1.0 - ahead / (1.0 + factor * ahead), 0.0) if view.keeps_local_step else 0.0
+        return received.merge(factor, delta=kept)
 
     def after_step(self, view: View) -> None:
         """Do what follows every step of the optimizer, before anything is merged."""

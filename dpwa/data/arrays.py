@@ -134,10 +134,14 @@ class ArrayModel:
         data: ByteArray,
         factor: float,
         base: ByteArray | None,
+        delta: float,
         buffers: float,  # noqa: ARG002
     ) -> float:
         own, step = self._step(data, start, base)
         if factor:  # else what is infinite would become NaN
+            if base is not None and delta < 1.0:
+                own += factor * (1.0 - delta) * self._step(data, start, None)[1]
+                factor *= delta
             own += factor * step
         return float(np.linalg.norm(step))
 

@@ -33,9 +33,16 @@ class Model(Protocol):
     def values(self) -> Values: ...
     # starts to write a snapshot of the model, with these values for the parameters
     def start_copy(self, data: ByteArray, check_finite: bool, values: Any) -> SnapshotCopy: ...
-    # merges it with these weights; returns how far away the parameters were
+    # merges it with these weights, by a share `delta` counted from `base`; returns how far away the
+    # parameters were
     def merge(
-        self, start: int, data: ByteArray, factor: float, base: ByteArray | None, buffers: float
+        self,
+        start: int,
+        data: ByteArray,
+        factor: float,
+        base: ByteArray | None,
+        delta: float,
+        buffers: float,
     ) -> float: ...
     # measures how far away all of it is, buffers too
     def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float: ...
@@ -54,6 +61,7 @@ class ReceivedSnapshot:
         self.peer: str = arrival.peer
         self.standing: TrainingProgress = arrival.progress
         self.factor: float = arrival.factor
+        self.staleness: float = arrival.staleness
         self.distance = 0.0  # to the peer, as far as measured
         self._arrival = arrival
         self._own = None if arrival.published is None else arrival.published.data
@@ -71,13 +79,12 @@ class ReceivedSnapshot:
             self._own_copy = self._model.values().clone()
         return self._own_copy
 
-    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
-        weight = factor if buffers is None else buffers
-        return self._merge(factor, self._own if delta else None, weight)
+    def merge(self, factor: float, *, delta: float = 0.0, buffers: float | None = None) -> float:
+        return self._merge(factor, delta, factor if buffers is None else buffers)
 
     def merge_buffers(self, factor: float) -> None:
         distance = self.distance  # that of the merge of the parameters
-        self._merge(0.0, None, factor)
+        self._merge(0.0, 0.0, factor)
         self.distance = distance
 
     def values(self, into: Values | None = None) -> Values:
@@ -91,8 +98,8 @@ class ReceivedSnapshot:
             values.lerp_(self._model.values(), 1.0 - scale)
         return values
 
-    def _merge(self, factor: float, published: ByteArray | None, buffers: float) -> float:
-        for given in (factor, buffers):
+    def _merge(self, factor: float, delta: float, buffers: float) -> float:
+        for given in (factor, delta, buffers):
             if not 0.0 <= given <= 1.0:
                 raise UserError(
                     f"received.merge: expected a factor from 0 to 1 (got {given!r}) [DPWA-E116]"
@@ -101,7 +108,8 @@ class ReceivedSnapshot:
         if self._clip is not None:
             scale = self._clipped(self._clip)
             factor, buffers = factor * scale, buffers * scale
-        self.distance = self._model.merge(arrival.start, arrival.data, factor, published, buffers)
+        base = self._own if delta else None
+        self.distance = self._model.merge(arrival.start, arrival.data, factor, base, delta, buffers)
         return factor
 
     def _all(self) -> ByteArray:

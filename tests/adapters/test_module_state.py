@@ -115,9 +115,9 @@ def test_a_snapshot_holds_every_tensor_row_by_row_at_its_offset(described, seed)
         assert torch.equal(values.double(), entry.tensor.detach().double())
 
 
-@given(tensors, factors, st.booleans(), st.data())
+@given(tensors, factors, st.none() | factors, st.data())
 def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
-    described, factor, with_delta, data
+    described, factor, delta, data
 ):
     state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
     peer, published = snapshot_of(other), snapshot_of(state)
@@ -126,7 +126,8 @@ def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
         for entry in state.entries:
             entry.tensor.copy_(entry.tensor.double() + 1)  # a local step since
     own = exact(state)
-    merge = state.merging(MergeTerms(factor, published if with_delta else None))
+    terms = MergeTerms(factor) if delta is None else MergeTerms(factor, published, delta=delta)
+    merge = state.merging(terms)
     pieces = pieces_of(state, data.draw(piece_sizes))
     cuts = sorted(
         data.draw(st.sets(st.integers(1, len(pieces) - 1)) if len(pieces) > 1 else st.just(set()))
@@ -134,8 +135,10 @@ def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
     for first, last in zip([0, *cuts], [*cuts, len(pieces)], strict=True):
         start, stop = pieces[first].start, pieces[last - 1].stop
         merge.take(start, peer[start:stop])
-    base = own_then if with_delta else own
+    share = delta or 0.0
+    base = [share * then + (1.0 - share) * now for then, now in zip(own_then, own, strict=True)]
     assert_merged(expected_of(state.entries, own, theirs, base, factor))
+    base = own if delta is None else own_then
     distance = math.sqrt(
         sum(
             float((a - b).square().sum())
@@ -366,12 +369,12 @@ def test_other_values_that_are_published_are_checked():
         state.start_copy(data, True, TensorValues(values.tensors[:1]))
 
 
-@given(tensors, factors, st.booleans())
-def test_any_device_merges_like_the_host(described, factor, with_delta):
+@given(tensors, factors, st.none() | factors)
+def test_any_device_merges_like_the_host(described, factor, delta):
     """The way of devices that have no way of their own, which a CPU can go too."""
     one, two = (state_of(net_of(described, 1)) for _ in range(2))
     peer, published = snapshot_of(state_of(net_of(described, 2))), snapshot_of(one)
-    terms = MergeTerms(factor, published if with_delta else None)
+    terms = MergeTerms(factor) if delta is None else MergeTerms(factor, published, delta=delta)
     tensors = [(entry.tensor, entry.is_buffer) for entry in two.entries]
     device_side = DeviceSide(merging.cut(tensors, two.layout))
     merges = one.merging(terms), device_side.merging(terms, 1)

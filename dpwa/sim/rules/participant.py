@@ -53,6 +53,7 @@ class ArrayReceived:
 
     peer: str
     factor: float
+    staleness: float
     published: ArrayValues
     snapshot: ArraySnapshot
     own: Participant
@@ -62,10 +63,10 @@ class ArrayReceived:
     def standing(self) -> TrainingProgress:
         return self.snapshot.progress
 
-    def merge(self, factor: float, *, delta: bool = False, buffers: float | None = None) -> float:
-        model, part = self.own.model.array, self.part
-        origin = self.published.array if delta else model
-        model[part] += factor * (self.snapshot.values.array[part] - origin[part])
+    def merge(self, factor: float, *, delta: float = 0.0, buffers: float | None = None) -> float:
+        own, part = self.own.model.array[self.part], self.part
+        origin = delta * self.published.array[part] + (1.0 - delta) * own if delta else own
+        own += factor * (self.snapshot.values.array[part] - origin)
         self.merge_buffers(factor if buffers is None else buffers)
         return factor
 
@@ -259,6 +260,7 @@ class Participant:
         received = ArrayReceived(
             arrival.peer.name,
             factor,
+            self.clock - theirs.clock,
             published,
             arrival.snapshot,
             self,
