@@ -10,15 +10,17 @@ import math
 import os
 import sysconfig
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.nn import functional
 
 BATCH, CONTEXT, WIDTH, LAYERS, HEADS, VOCABULARY = 4, 64, 128, 4, 4, 256
-PEAK_LR = 2e-3
+PEAK_LR = {"adamw": 2e-3, "sgd": 0.05, "muon": 4e-3}
+BETAS, MOMENTUM, WEIGHT_DECAY = (0.9, 0.95), 0.9, 0.1
 MODULES = 12
 BLOCK_BYTES, HELD_OUT_EVERY = 4096, 20
 EVALUATED = 128  # sequences of held-out text, the same ones everywhere
@@ -89,12 +91,44 @@ class GPT(nn.Module):
         )
 
 
-def build() -> tuple[GPT, torch.optim.Optimizer]:
-    """Return the model and its optimizer; all workers of all runs begin with the same values."""
+class Optimizers(list[optim.Optimizer]):
+    """The optimizers of a model, to be used as if they were one."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for each in self for group in each.param_groups]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for each in self:
+            each.zero_grad(set_to_none)
+
+    def step(self) -> None:
+        for each in self:
+            each.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {str(number): each.state_dict() for number, each in enumerate(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for number, each in enumerate(self):
+            each.load_state_dict(state[str(number)])
+
+
+def build() -> tuple[GPT, Any]:
+    """Return the model and its optimizer, or `Optimizers`; all runs begin with the same values."""
     torch.manual_seed(0)
     net = GPT()
-    optimizer = torch.optim.AdamW(net.parameters(), PEAK_LR, betas=(0.9, 0.95), weight_decay=0.1)
-    return net, optimizer
+    name = plan()["optimizer"]
+    lr = PEAK_LR[name]
+    if name == "sgd":
+        return net, optim.SGD(net.parameters(), lr, momentum=MOMENTUM)
+    if name == "adamw":
+        return net, optim.AdamW(net.parameters(), lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
+    hidden = [p for p in net.blocks.parameters() if p.dim() == 2]  # what Muon is for
+    ids = {id(p) for p in hidden}
+    rest = [p for p in net.parameters() if id(p) not in ids]
+    muon = optim.Muon(hidden, lr, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
+    return net, Optimizers([muon, optim.AdamW(rest, lr, betas=BETAS, weight_decay=WEIGHT_DECAY)])
 
 
 def set_lr(optimizer: Any, step: int) -> None:
@@ -102,8 +136,16 @@ def set_lr(optimizer: Any, step: int) -> None:
 
     It has no end to plan for, so nobody gains by being fast or slow.
     """
+    peak = PEAK_LR[plan()["optimizer"]]
     for group in optimizer.param_groups:
-        group["lr"] = PEAK_LR * min((step + 1) / 100, 1.0, math.sqrt(400 / max(step, 1)))
+        group["lr"] = peak * min((step + 1) / 100, 1.0, math.sqrt(400 / max(step, 1)))
+
+
+@cache
+def plan() -> dict[str, Any]:
+    """Return what the supervisor has planned for this run."""
+    found: dict[str, Any] = json.loads(Path(os.environ["LANGUAGE_RUN"], "plan.json").read_text())
+    return found
 
 
 class Worker:
@@ -116,7 +158,7 @@ class Worker:
     def __init__(self) -> None:
         """Wait until all processes of the run are here; one that is restarted goes on at once."""
         self.folder = Path(os.environ["LANGUAGE_RUN"])
-        self.plan = json.loads((self.folder / "plan.json").read_text())
+        self.plan = plan()
         self.index = int(os.environ.get("LANGUAGE_WORKER") or os.environ["RANK"])  # of torchrun
         train, held_out = split(text())
         if self.plan["own_text"]:

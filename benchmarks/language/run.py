@@ -7,6 +7,7 @@ last worker sleeps for four steps' time before each of its steps); both.
   run --conditions calm,kill,slow,both --seeds 3       the whole comparison: 2 hours
   run --systems gossip,ddp,symmetric                   some systems, or any algorithm of dpwa
   run --torchft-python ~/torchft/bin/python --own-text
+  run --optimizer muon --workers 8 --out muon          the same with others
   run --only-show                                      tables and pictures of what is in --out
 """
 
@@ -39,6 +40,7 @@ from dpwa.errors import UserError
 from dpwa.launch.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
+OPTIMIZERS = ("adamw", "sgd", "muon")
 CONDITIONS = ("calm", "kill", "slow", "both")
 FIRST_KILL_S, KILL_EVERY_S = 15, 12
 EVALUATE_S = 5.0
@@ -113,6 +115,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--seconds", type=float, default=90.0, help="of each run (%(default)g)")
     add("--workers", type=int, default=4, help="(%(default)s)")
     add("--slow-ms", type=float, default=160.0, help="the slow one's sleep, a step (%(default)g)")
+    add("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0], help="(%(default)s)")
     add("--own-text", action="store_true", help="each worker trains on its own part of the text")
     add("--torchft-python", default=sys.executable, help="of an environment with torchft 0.2.0")
     add("--hivemind-python", default=sys.executable, help="of an environment with hivemind 1.1.12")
@@ -204,6 +207,7 @@ class Run:
             "evaluate_s": min(EVALUATE_S, options.seconds),
             "seed": seed,
             "workers": self.count,
+            "optimizer": options.optimizer,
             "own_text": options.own_text,
             "slow_worker": self.count - 1 if condition in ("slow", "both") else None,
             "slow_ms": options.slow_ms,
@@ -394,7 +398,8 @@ def show(options: argparse.Namespace) -> None:
             if not found:
                 continue
             title = f"{condition}{', each worker its own text' if own_text else ''}"
-            print(f"\n{title}; {found[0]['workers']} workers\n\n{table(found)}")
+            title += f"; {max(run['workers'] for run in found)} workers, {found[0]['optimizer']}"
+            print(f"\n{title}\n\n{table(found)}")
             if find_spec("matplotlib") is None:
                 print("No picture: matplotlib is not installed.", file=sys.stderr)
             else:
