@@ -289,9 +289,7 @@ class Merging:
         if sample is not None:
             there = sample.of(peer.view(torch.uint8), tile.start)
             self._distance.add(sample, difference(there, sample.values(), sample.room))
-        self._move_toward(tile, peer, self._terms.factor_of(tile))
-
-    def _move_toward(self, tile: Tile, peer: torch.Tensor, factor: float) -> None:
+        factor = self._terms.factor_of(tile)
         if tile.is_plain and (not tile.is_buffer or is_finite(peer)):
             move_toward_(tile.views, tile.split(peer), factor)
         elif factor != 0.0:
@@ -308,9 +306,12 @@ class Merging:
             # This node had published NaN: no step away from that is worth keeping.
             move_toward_(tile.views, tile.split(peer), 1.0)
             return
-        if self._terms.delta < 1.0:
-            self._move_toward(tile, peer, factor * (1.0 - self._terms.delta))
+        rest = 1.0 - self._terms.delta  # of the local step is not kept
+        if rest and tile.is_plain:
+            move_toward_(tile.views, tile.split(peer), factor * rest)
             factor *= self._terms.delta
+        elif rest:  # it is rounded once
+            delta.sub_(difference(tile.values(), published, tile.room), alpha=rest)
         if tile.is_plain:
             add_(tile.views, tile.split(delta), factor)
         elif factor != 0.0:

@@ -162,8 +162,8 @@ class Received(Protocol):
         ...
 
     @property
-    def staleness(self) -> float:
-        """Updates that the peer was behind this node when both published; negative: ahead."""
+    def ahead(self) -> float:
+        """Share of an update that it is ahead of `published`, from 0 to 1, as it was read later."""
         ...
 
     @property
@@ -176,7 +176,7 @@ class Received(Protocol):
 
         Args:
             factor: f of x = (1-f)*x + f*peer.
-            delta: share d of the local step that is kept whole, from 0 to 1:
+            delta: share d of the local step that is kept, from 0 to 1:
                 x = x + f*(peer - d*published - (1-d)*x).
             buffers: the factor of floating buffers; as for the parameters if `None`.
 
@@ -247,13 +247,11 @@ class Algorithm:
     def merge(self, view: View, received: Received) -> float:
         """Merge what came; return the factor that the clock is interpolated with.
 
-        With `merge: delta`, what the peer is ahead in its own update is not counted twice: the
-        difference is taken from as far between what this node has published and what it has now.
+        With `merge: delta` the local step is kept, less what the peer is ahead: else nodes that
+        read each other's snapshots half an update ahead would go 1 / (1 - f/2) times as far.
         """
-        factor, ahead = received.factor, max(-received.staleness, 0.0)
-        # Clocks are mixed, too, and so go by 1 + factor * ahead in an update.
-        kept = max(1.0 - ahead / (1.0 + factor * ahead), 0.0) if view.keeps_local_step else 0.0
-        return received.merge(factor, delta=kept)
+        kept = 1.0 - received.ahead if view.keeps_local_step else 0.0
+        return received.merge(received.factor, delta=kept)
 
     def after_step(self, view: View) -> None:
         """Do what follows every step of the optimizer, before anything is merged."""

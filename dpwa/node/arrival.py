@@ -60,10 +60,12 @@ class Arrival:
     start: int = 0  # where `data` begins in the snapshot
     # called by the node; what is received lies in the memory of the next fetch
     release: Callable[[], object] = lambda: None
+    is_read_late: bool = False  # it was chosen at the end of the update, not at its beginning
     factor: float = 0.0  # weight to merge it with, from 0 to 1
     # this node's own snapshot of the round; `None` when it could not be published
     published: Snapshot | None = None
     staleness: float = 0.0  # updates that the peer's clock is behind this node's; negative: ahead
+    ahead: float = 0.0  # share of an update that it is ahead of `published`, as it was read later
     waited_s: float = 0.0  # time that `wait` spent waiting for the snapshot
     takes_over: bool = False  # this node is far behind, and takes the parameters in full
 

@@ -210,8 +210,8 @@ class TrainerFetches:
         if request.shard is not WHOLE:
             pieces = pieces_of(request.layout, nbytes, request.shard)
             start, data = pieces[0].start, data[pieces[0].start : pieces[-1].stop]
-        progress, version = snapshot.progress, snapshot.version
-        return Arrival(peer, nbytes, progress, version, data, start, self.let_go)
+        progress, version, release = snapshot.progress, snapshot.version, self.let_go
+        return Arrival(peer, nbytes, progress, version, data, start, release, is_read_late=True)
 
     def let_go(self) -> None:
         """Release what is pinned, also by an interrupted call."""

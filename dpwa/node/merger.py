@@ -19,7 +19,7 @@ from dpwa.node.training_figures import Activity, TrainingFigures
 from dpwa.node.transactions.manager import Settled
 from dpwa.policy.beginners import LEAD, Doubt, began_apart, is_far_behind
 from dpwa.policy.health import Outcome
-from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
+from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock, read_ahead
 from dpwa.policy.outer import FarApart
 from dpwa.policy.quarantine import Quarantine
 from dpwa.types import TrainingProgress
@@ -165,6 +165,8 @@ class Merger:
         """Fill in how something is merged; if this node is far behind, it is taken over."""
         arrival.factor, arrival.waited_s = factor, waited_s
         arrival.staleness = self.progress.clock - arrival.progress.clock
+        if arrival.is_read_late:
+            arrival.ahead = read_ahead(-arrival.staleness, factor)
         if self.knows_beginners and self._is_to_take_over(arrival):
             arrival.factor, arrival.takes_over = 1.0, True
 

@@ -61,7 +61,7 @@ class ReceivedSnapshot:
         self.peer: str = arrival.peer
         self.standing: TrainingProgress = arrival.progress
         self.factor: float = arrival.factor
-        self.staleness: float = arrival.staleness
+        self.ahead: float = arrival.ahead
         self.distance = 0.0  # to the peer, as far as measured
         self._arrival = arrival
         self._own = None if arrival.published is None else arrival.published.data
@@ -102,7 +102,7 @@ class ReceivedSnapshot:
         for given in (factor, delta, buffers):
             if not 0.0 <= given <= 1.0:
                 raise UserError(
-                    f"received.merge: expected a factor from 0 to 1 (got {given!r}) [DPWA-E116]"
+                    f"received.merge: expected numbers from 0 to 1 (got {given!r}) [DPWA-E116]"
                 )
         arrival = self._arrival
         if self._clip is not None:

@@ -27,6 +27,8 @@ from dpwa.errors import UserError
 from dpwa.registry import Registry
 from dpwa.types import Fraction, NoOptions, StrictModel, TrainingProgress
 
+MOST_AHEAD = 2.0  # an update of clocks at factor 1
+
 FactorRule = Callable[[Any, TrainingProgress, TrainingProgress], float]
 
 
@@ -155,6 +157,22 @@ def merge_factor(
 def mixed_clock(own_clock: float, peer_clock: float, factor: float) -> float:
     """Interpolate the training clocks like the parameters: f*peer + (1-f)*own."""
     return factor * peer_clock + (1.0 - factor) * own_clock
+
+
+def read_ahead(ahead: float, factor: float) -> float:
+    """Return the share of an update that a snapshot is ahead as it was read late, from 0 to 1.
+
+    Where nodes go by the same pace, a snapshot that lay in shared memory at the end of an update is
+    ahead of what this node has published at its beginning. Clocks are interpolated, too, and so
+    rise by 1 + factor * ahead in each. Whoever is further ahead is so for another reason.
+
+    Args:
+        ahead: by how much its clock is ahead.
+        factor: of the interpolation.
+    """
+    if not 0.0 < ahead < MOST_AHEAD:
+        return 0.0
+    return min(1.0, ahead / (1.0 + factor * ahead))
 
 
 def _share(part: float, rest: float) -> float:

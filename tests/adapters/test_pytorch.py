@@ -66,6 +66,29 @@ def test_a_merge_says_what_was_merged():
         merge.factor = 1.0
 
 
+@pytest.mark.parametrize(("transport", "more"), [("shm", 1), ("tcp", 2)])
+def test_of_what_was_read_late_the_step_that_a_peer_is_ahead_is_not_counted_twice(transport, more):
+    one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
+    with Pair(one, two, transport=transport) as pair:
+        for _ in range(more):  # so its clock is ahead of that of w1 by one at least
+            pair.two.update_send(0.5)
+
+        def attempt():
+            filled(one, 1.0)
+            pair.one.update_send(0.5)
+            filled(one, 2.0)  # a step
+            pair.two.update_send(0.5)
+            return pair.one.update_wait(0.5)
+
+        merge = eventually(attempt)
+    ahead = -merge.staleness
+    assert 0.9 < ahead <= more
+    late = ahead / (1 + 0.5 * ahead) if transport == "shm" else 0.0
+    expected = 2 + 0.5 * (3 - (1 - late) * 1 - late * 2)
+    for parameter in one.parameters():
+        torch.testing.assert_close(parameter, torch.full_like(parameter, expected))
+
+
 def test_parameters_are_merged_in_place_and_the_optimizer_stays_valid():
     one, two = filled(nn.Linear(3, 2), 1.0), filled(nn.Linear(3, 2), 3.0)
     optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)

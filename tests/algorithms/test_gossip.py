@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 import numpy as np
 import pytest
@@ -55,22 +54,6 @@ def test_interpolation_scales_a_step_taken_meanwhile_and_a_delta_keeps_it(f, del
         swarm.round(train)
         kept = 1.0 if delta else 1.0 - f
         assert swarm.x.mean() == pytest.approx(rounds * kept, abs=1e-13)
-
-
-@given(st.integers(2, 8), st.floats(0.05, 0.5), SEEDS)
-@settings(max_examples=20)
-def test_who_reads_snapshots_that_are_ahead_comes_as_far_as_with_steps_of_its_own(nodes, f, seed):
-    """As in mapped memory: peers have published since this node did, half a step ago on average."""
-    swarm = Swarm("gossip", np.zeros((nodes, 3)), SwarmSettings(seed, factor=f, delta=True))
-    turns, rng = 100, random.Random(seed)
-    swarm.publish(swarm.workers)
-    for _ in range(turns):
-        for worker in rng.sample(swarm.workers, nodes):
-            swarm.ask([worker])
-            worker.model.array += 1.0
-            worker.merge()
-            swarm.publish([worker])
-    assert swarm.x.mean() == pytest.approx(turns, rel=0.05)  # 1 / (1 - f / 2) times as far before
 
 
 def test_the_fetch_probability_is_how_often_a_node_asks():

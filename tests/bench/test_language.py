@@ -86,8 +86,9 @@ def test_a_kill_costs_the_time_until_the_next_steps(figures):
 
 
 @pytest.mark.slow
-def test_a_run_ends_with_figures_and_a_picture(tmp_path):
-    options = ("--systems", "alone,gossip", "--out", str(tmp_path))
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+def test_a_run_ends_with_figures_and_a_picture(optimizer, tmp_path):
+    options = ("--systems", "alone,gossip", "--optimizer", optimizer, "--out", str(tmp_path))
     done = subprocess.run(
         [sys.executable, RUN, *FEW, *options], capture_output=True, text=True, timeout=200
     )

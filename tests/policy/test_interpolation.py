@@ -1,8 +1,9 @@
 import math
+import random
 from copy import deepcopy
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpwa.errors import UnknownNameError, UserError
@@ -13,6 +14,7 @@ from dpwa.policy.interpolation import (
     interpolation_names,
     merge_factor,
     mixed_clock,
+    read_ahead,
     register_interpolation,
 )
 from dpwa.types import StrictModel, TrainingProgress, loss_value
@@ -116,6 +118,30 @@ def test_the_mixed_clock_lies_between_both(own, peer, f):
 
 def test_the_mixed_clock_goes_as_far_toward_the_peer_as_the_parameters():
     assert [mixed_clock(2.0, 10.0, f) for f in (0.0, 0.25, 1.0)] == [2.0, 4.0, 10.0]
+
+
+@given(st.integers(2, 8), st.floats(0.05, 0.5), st.integers(0, 2**32 - 1))
+@settings(max_examples=30)
+def test_nodes_that_read_late_go_as_far_as_by_their_own_steps(nodes, f, seed):
+    """They take turns; each has published at its last one, and others have since."""
+    turns, rng = 100, random.Random(seed)
+    x, clocks = [0.0] * nodes, [1.0] * nodes  # as published
+    for _ in range(turns):
+        for own in rng.sample(range(nodes), nodes):
+            peer = rng.choice([other for other in range(nodes) if other != own])
+            kept = 1.0 - read_ahead(clocks[peer] - clocks[own], f)
+            stepped = x[own] + 1.0
+            x[own] = stepped + f * (x[peer] - kept * x[own] - (1.0 - kept) * stepped)
+            clocks[own] = mixed_clock(clocks[own], clocks[peer], f) + 1.0
+    # 1 / (1 - f / 2) times as far, if the whole step were kept
+    assert sum(x) / nodes == pytest.approx(turns, rel=0.1 * f)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0.0, 1.0))
+def test_whoever_is_behind_or_far_ahead_was_not_read_late(ahead, f):
+    assert 0.0 <= read_ahead(ahead, f) <= 1.0
+    if not 0.0 < ahead < 2.0:
+        assert read_ahead(ahead, f) == 0.0
 
 
 class TestRegistry:

@@ -53,11 +53,11 @@ class ArrayReceived:
 
     peer: str
     factor: float
-    staleness: float
     published: ArrayValues
     snapshot: ArraySnapshot
     own: Participant
     part: slice
+    ahead: float = 0.0  # all are streamed
 
     @property
     def standing(self) -> TrainingProgress:
@@ -260,7 +260,6 @@ class Participant:
         received = ArrayReceived(
             arrival.peer.name,
             factor,
-            self.clock - theirs.clock,
             published,
             arrival.snapshot,
             self,
