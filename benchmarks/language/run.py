@@ -7,7 +7,7 @@ last worker sleeps for four steps' time before each of its steps); both.
   run --conditions calm,kill,slow,both --seeds 3       the whole comparison: 2 hours
   run --systems gossip,ddp,symmetric                   some systems, or any algorithm of dpwa
   run --torchft-python ~/torchft/bin/python --own-text
-  run --optimizer muon --workers 8 --out muon          the same with others
+  run --optimizer muon --workers 8                     others than AdamW and four
   run --only-show                                      tables and pictures of what is in --out
 """
 
@@ -41,6 +41,7 @@ from dpwa.launch.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 OPTIMIZERS = ("adamw", "sgd", "muon")
+WORKERS = 4
 CONDITIONS = ("calm", "kill", "slow", "both")
 FIRST_KILL_S, KILL_EVERY_S = 15, 12
 EVALUATE_S = 5.0
@@ -113,7 +114,7 @@ def parse_arguments() -> argparse.Namespace:
     )  # fmt: skip
     add("--seeds", type=int, default=1, help="how many, from 1 (%(default)s)")
     add("--seconds", type=float, default=90.0, help="of each run (%(default)g)")
-    add("--workers", type=int, default=4, help="(%(default)s)")
+    add("--workers", type=int, default=WORKERS, help="(%(default)s)")
     add("--slow-ms", type=float, default=160.0, help="the slow one's sleep, a step (%(default)g)")
     add("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0], help="(%(default)s)")
     add("--own-text", action="store_true", help="each worker trains on its own part of the text")
@@ -190,6 +191,14 @@ def config_of(system: System, seed: int, workers: int) -> dict[str, Any]:
     return {"nodes": nodes, "seed": seed, **system.settings}
 
 
+def setting_of(condition: str, options: argparse.Namespace) -> str:
+    """Return what the runs of a table have in common: a condition, and what is not the default."""
+    optimizer = options.optimizer if options.optimizer != OPTIMIZERS[0] else ""
+    workers = f"{options.workers}-workers" if options.workers != WORKERS else ""
+    text = "own-text" if options.own_text else ""
+    return "-".join(filter(None, (condition, optimizer, workers, text)))
+
+
 class Run:
     """One system under one condition with one seed."""
 
@@ -197,8 +206,8 @@ class Run:
         self.name, self.condition, self.options = name, condition, options
         self.system, self.python = system_of(name), python_of(system_of(name), options)
         self.count = 1 if name == "alone" else options.workers
-        text = "-own" if options.own_text else ""
-        self.title = f"{condition}{text}-{name}-{seed}"
+        self.setting = setting_of(condition, options)
+        self.title = f"{self.setting}-{name}-{seed}"
         self.folder = (options.out / "raw" / self.title).absolute()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -238,6 +247,7 @@ class Run:
         result = {
             "system": self.name,
             "condition": self.condition,
+            "setting": self.setting,
             **self.plan,
             "settings": self.system.settings,
             "restarts": self.restarts,
@@ -308,7 +318,7 @@ class Run:
                     break
                 time.sleep(0.2)
             elif due and now >= due[0][0]:
-                self.kill(due.pop(0)[1], now)
+                self.kill(due.pop(0)[1], begin)
             for index in range(self.count):
                 process = self.processes.get(f"w{index}")
                 if process and process.poll() is not None and now < seconds:
@@ -319,11 +329,11 @@ class Run:
                     self.start(index)
             time.sleep(POLL_S)
 
-    def kill(self, index: int, now: float) -> None:
+    def kill(self, index: int, begin: float) -> None:
         pid = self.rows(index, "ready")[-1]["pid"]
         if pid in descendants(os.getpid()):  # else it is still being started
             os.kill(pid, signal.SIGKILL)
-            self.kills.append({"s": now, "worker": index})
+            self.kills.append({"s": time.monotonic() - begin, "worker": index})
 
     def has_evaluated_last(self, index: int) -> bool:
         found = self.rows(index, "loss")
@@ -389,23 +399,18 @@ def own_s() -> float:
 
 def show(options: argparse.Namespace) -> None:
     """Print a table and draw a picture of each condition that is in the folder."""
-    runs = [json.loads(path.read_text()) for path in sorted(options.out.glob("*.json"))]
-    order = list(dict.fromkeys([*SYSTEMS, *(run["system"] for run in runs)]))
-    runs.sort(key=lambda run: order.index(run["system"]))
-    for own_text in (False, True):
-        for condition in CONDITIONS:
-            found = [r for r in runs if (r["condition"], r["own_text"]) == (condition, own_text)]
-            if not found:
-                continue
-            title = f"{condition}{', each worker its own text' if own_text else ''}"
-            title += f"; {max(run['workers'] for run in found)} workers, {found[0]['optimizer']}"
-            print(f"\n{title}\n\n{table(found)}")
-            if find_spec("matplotlib") is None:
-                print("No picture: matplotlib is not installed.", file=sys.stderr)
-            else:
-                path = options.out / f"{condition}{'-own' if own_text else ''}.png"
-                draw(found, order, path)
-                print(f"\n{path}")
+    runs = [json.loads(path.read_text()) for path in options.out.glob("*.json")]
+    order = list(dict.fromkeys([*SYSTEMS, *sorted(run["system"] for run in runs)]))
+    runs.sort(key=lambda run: (CONDITIONS.index(run["condition"]), order.index(run["system"])))
+    for setting in dict.fromkeys(run["setting"] for run in runs):
+        found = [run for run in runs if run["setting"] == setting]
+        print(f"\n{setting}\n\n{table(found)}")
+        if find_spec("matplotlib") is None:
+            print("No picture: matplotlib is not installed.", file=sys.stderr)
+        else:
+            path = options.out / f"{setting}.png"
+            draw(found, order, path)
+            print(f"\n{path}")
 
 
 if __name__ == "__main__":

@@ -311,7 +311,7 @@ class Config(StrictModel):
     )
     merge: Literal["interpolate", "delta"] = Field(
         default="delta",
-        description="delta keeps the whole local step taken while the fetch was under way; "
+        description="delta keeps the local step taken while the fetch was under way; "
         "interpolate is the rule of dpwa in 2017, and the default in the list form of 2017 alone",
     )
     buffers: Literal["average", "keep"] = Field(
