@@ -18,8 +18,8 @@ import torch
 from common import nbytes_of, numbers, print_table
 from measures import FlatModel
 
-from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState
+from dpwa.data.snapshot import MergeTerms
 
 TENSORS = 100
 FACTOR = 0.5

@@ -125,8 +125,7 @@ def build() -> tuple[GPT, Any]:
     if name == "adamw":
         return net, optim.AdamW(net.parameters(), lr, betas=BETAS, weight_decay=WEIGHT_DECAY)
     hidden = [p for p in net.blocks.parameters() if p.dim() == 2]  # what Muon is for
-    ids = {id(p) for p in hidden}
-    rest = [p for p in net.parameters() if id(p) not in ids]
+    rest = [p for p in net.parameters() if all(p is not each for each in hidden)]
     muon = optim.Muon(hidden, lr, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw")
     return net, Optimizers([muon, optim.AdamW(rest, lr, betas=BETAS, weight_decay=WEIGHT_DECAY)])
 

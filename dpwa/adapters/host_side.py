@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from dpwa.adapters.merging import MergeTerms, Merging, Tile, overlapping
+from dpwa.adapters.merging import Merging, Tile, overlapping
 from dpwa.data.kernels import Rounding, squared_distance
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
+from dpwa.data.snapshot import FinishedCopy, MergeTerms, SnapshotCopy
 
 
 class HostSide:

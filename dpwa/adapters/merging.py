@@ -24,6 +24,7 @@ from dpwa.data.kernels import (
 )
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
+from dpwa.data.snapshot import MergeTerms
 
 TILE_BYTES = 1024 * 1024  # the chunks of the wire; own, peer's and room fit the caches together
 # On a device: to start the work on a tile takes the host a tenth of a millisecond.
@@ -209,21 +210,6 @@ EXACT_ELEMENTS = 64 * 1024  # up to here the distance costs some ten microsecond
 SAMPLED_EVERY = 8  # of the elements of a larger model
 
 
-@dataclass(frozen=True)
-class MergeTerms:
-    """How a peer's snapshot is merged."""
-
-    factor: float  # weight f of the peer, from 0 to 1
-    # bytes of this node's snapshot, shape `(nbytes,)`: parameters become own + f * (peer - d *
-    # published - (1 - d) * own); `None`: they are interpolated
-    published: ByteArray | None = None
-    buffers: float | None = None  # weight of the peer's buffers; `None`: as for the parameters
-    delta: float = 1.0  # d, from 0 to 1
-
-    def factor_of(self, tile: Tile) -> float:
-        return self.buffers if tile.is_buffer and self.buffers is not None else self.factor
-
-
 class Merging:
     """One merge.
 
@@ -261,7 +247,7 @@ class Merging:
         flat = torch.from_numpy(data)
         for tile in overlapping(self._tiles, start, start + data.nbytes):
             sample = self._distance.sample(tile)
-            changes = self._terms.factor_of(tile) != 0.0
+            changes = self._factor_of(tile) != 0.0
             wanted = tile if changes else sample
             if wanted is not None:
                 self._merge(wanted, self._bring(wanted, wanted.of(flat, start)), sample)
@@ -278,6 +264,10 @@ class Merging:
         """
         return self._distance.estimate()
 
+    def _factor_of(self, tile: Tile) -> float:
+        terms = self._terms
+        return terms.buffers if tile.is_buffer and terms.buffers is not None else terms.factor
+
     def _merge(self, tile: Tile, peer: torch.Tensor, sample: Tile | None) -> None:
         published = None if tile.is_buffer else self._published
         if published is None:
@@ -289,7 +279,7 @@ class Merging:
         if sample is not None:
             there = sample.of(peer.view(torch.uint8), tile.start)
             self._distance.add(sample, difference(there, sample.values(), sample.room))
-        factor = self._terms.factor_of(tile)
+        factor = self._factor_of(tile)
         if tile.is_plain and (not tile.is_buffer or is_finite(peer)):
             move_toward_(tile.views, tile.split(peer), factor)
         elif factor != 0.0:
@@ -298,7 +288,7 @@ class Merging:
     def _add_delta(
         self, tile: Tile, peer: torch.Tensor, published: torch.Tensor, sample: Tile | None
     ) -> None:
-        delta, factor = difference(peer, published, tile.room), self._terms.factor_of(tile)
+        delta, factor = difference(peer, published, tile.room), self._factor_of(tile)
         if sample is not None:
             first = (sample.start - tile.start) // tile.dtype.itemsize
             self._distance.add(sample, delta[first : first + sample.elements])

@@ -18,7 +18,7 @@ from torch import nn
 
 from dpwa.adapters.cuda_side import CudaSide
 from dpwa.adapters.host_side import DeviceSide, HostSide
-from dpwa.adapters.merging import MergeTerms, Merging, Tile, cut
+from dpwa.adapters.merging import Merging, Tile, cut
 from dpwa.adapters.plain_tensors import (
     is_sharded,
     local,
@@ -35,7 +35,7 @@ from dpwa.config import Config
 from dpwa.data.kernels import Rounding, is_bit, is_finite, is_narrow, norm
 from dpwa.data.layout import FINGERPRINT_BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import SnapshotCopy
+from dpwa.data.snapshot import MergeTerms, SnapshotCopy
 from dpwa.errors import ParametersError, UserError
 from dpwa.types import JsonObject
 from dpwa.wire.shards import Shard, shard_between
@@ -454,16 +454,8 @@ class ModuleState:
         self._rounds += 1
         return self._side.merging(terms, self._rounds, self.rounding)
 
-    def merge(
-        self,
-        start: int,
-        data: ByteArray,
-        factor: float,
-        base: ByteArray | None,
-        delta: float,
-        buffers: float,
-    ) -> float:
-        merging = self.merging(MergeTerms(factor, base, buffers, delta))
+    def merge(self, start: int, data: ByteArray, terms: MergeTerms) -> float:
+        merging = self.merging(terms)
         merging.take(start, data)
         return self.whole(merging.consensus_distance)
 

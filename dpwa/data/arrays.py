@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import FinishedCopy
+from dpwa.data.snapshot import FinishedCopy, MergeTerms
 from dpwa.errors import ParametersError
 
 NumericArray = npt.NDArray[Any]
@@ -128,20 +128,13 @@ class ArrayModel:
         with np.errstate(over="ignore"):  # what is too large is infinite
             np.copyto(room, array, casting="same_kind")
 
-    def merge(
-        self,
-        start: int,
-        data: ByteArray,
-        factor: float,
-        base: ByteArray | None,
-        delta: float,
-        buffers: float,  # noqa: ARG002
-    ) -> float:
-        own, step = self._step(data, start, base)
+    def merge(self, start: int, data: ByteArray, terms: MergeTerms) -> float:
+        factor, rest = terms.factor, 1.0 - terms.delta
+        own, step = self._step(data, start, terms.published)
         if factor:  # else what is infinite would become NaN
-            if base is not None and delta < 1.0:
-                own += factor * (1.0 - delta) * self._step(data, start, None)[1]
-                factor *= delta
+            if terms.published is not None and rest:
+                own += factor * rest * self._step(data, start, None)[1]
+                factor *= terms.delta
             own += factor * step
         return float(np.linalg.norm(step))
 

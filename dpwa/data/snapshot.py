@@ -29,6 +29,18 @@ Condition = Callable[[], bool]
 
 
 @dataclass(frozen=True)
+class MergeTerms:
+    """How a peer's snapshot is merged."""
+
+    factor: float  # weight f of the peer, from 0 to 1
+    # bytes of this node's snapshot, shape `(nbytes,)`: parameters become own + f * (peer - d *
+    # published - (1 - d) * own); `None`: they are interpolated
+    published: ByteArray | None = None
+    buffers: float | None = None  # weight of the peer's buffers; `None`: as for the parameters
+    delta: float = 1.0  # d, from 0 to 1
+
+
+@dataclass(frozen=True)
 class Snapshot:
     version: int  # 1 for the first that a node publishes, then rising by 1; never interpolated
     progress: TrainingProgress  # clock and loss at that moment

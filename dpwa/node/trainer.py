@@ -11,7 +11,7 @@ from dpwa.algorithms import Terms, Values
 from dpwa.config import Config
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
-from dpwa.data.snapshot import SnapshotCopy
+from dpwa.data.snapshot import MergeTerms, SnapshotCopy
 from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, FetchTerms, IsFinite
 from dpwa.node.assembly import clip_of, control_of
@@ -33,17 +33,8 @@ class Model(Protocol):
     def values(self) -> Values: ...
     # starts to write a snapshot of the model, with these values for the parameters
     def start_copy(self, data: ByteArray, check_finite: bool, values: Any) -> SnapshotCopy: ...
-    # merges it with these weights, by a share `delta` counted from `base`; returns how far away the
-    # parameters were
-    def merge(
-        self,
-        start: int,
-        data: ByteArray,
-        factor: float,
-        base: ByteArray | None,
-        delta: float,
-        buffers: float,
-    ) -> float: ...
+    # merges it; returns how far away the parameters were
+    def merge(self, start: int, data: ByteArray, terms: MergeTerms) -> float: ...
     # measures how far away all of it is, buffers too
     def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float: ...
     def view_of(self, data: ByteArray) -> Values: ...
@@ -108,8 +99,8 @@ class ReceivedSnapshot:
         if self._clip is not None:
             scale = self._clipped(self._clip)
             factor, buffers = factor * scale, buffers * scale
-        base = self._own if delta else None
-        self.distance = self._model.merge(arrival.start, arrival.data, factor, base, delta, buffers)
+        terms = MergeTerms(factor, self._own if delta else None, buffers, delta)
+        self.distance = self._model.merge(arrival.start, arrival.data, terms)
         return factor
 
     def _all(self) -> ByteArray:

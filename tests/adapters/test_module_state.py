@@ -12,10 +12,10 @@ from torch import nn
 
 from dpwa.adapters import merging, module_state, values
 from dpwa.adapters.host_side import DeviceSide
-from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.values import TensorValues
 from dpwa.data.kernels import are_finite
+from dpwa.data.snapshot import MergeTerms
 from dpwa.errors import ParametersError
 
 TILE_BYTES = 64  # small tensors span several tiles

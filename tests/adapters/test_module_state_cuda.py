@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from dpwa.adapters.merging import MergeTerms
 from dpwa.adapters.module_state import ModuleState
+from dpwa.data.snapshot import MergeTerms
 
 pytestmark = [
     pytest.mark.cuda,
