@@ -158,7 +158,8 @@ class Worker:
         """Wait until all processes of the run are here; one that is restarted goes on at once."""
         self.folder = Path(os.environ["LANGUAGE_RUN"])
         self.plan = plan()
-        self.index = int(os.environ.get("LANGUAGE_WORKER") or os.environ["RANK"])  # of torchrun
+        names = ("LANGUAGE_WORKER", "DPWA_RANK", "RANK")  # of run.py, dpwa launch, torchrun
+        self.index = int(next(os.environ[name] for name in names if name in os.environ))
         train, held_out = split(text())
         if self.plan["own_text"]:
             train = train.tensor_split(self.plan["workers"])[self.index]

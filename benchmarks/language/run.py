@@ -1,6 +1,7 @@
 """Train a small language model in several processes, by one system after the other, and compare.
 
-Conditions: calm; kill (SIGKILL of one worker every 12 s, which is started again at once); slow (the
+Conditions: calm; kill (SIGKILL of one worker every 12 s, which is started again at once: dpwa's by
+`dpwa launch --restart on-failure --spare`, DDP's by torchrun, others by this program); slow (the
 last worker sleeps for four steps' time before each of its steps); both.
 
   run --seconds 30                                     a first look: 5 minutes
@@ -278,14 +279,26 @@ class Run:
             self.spawn("dht", [self.python, self.system.script, "dht"])
 
     def start(self, index: int) -> None:
-        """Start a worker; with DDP the first one is torchrun, which starts all."""
-        if self.name != "ddp":
-            worker = {"LANGUAGE_WORKER": str(index), "DPWA_NAME": f"w{index}"}
-            self.spawn(f"w{index}", [self.python, self.system.script], worker)
+        """Start a worker; torchrun and `dpwa launch` start all when it is the first one's turn."""
+        script = self.system.script
+        launchers = {
+            "ddp": [
+                *("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1"),
+                *("--nproc-per-node", str(self.count), "--max-restarts", str(MOST_RESTARTS)),
+                script,
+            ],
+            "dpwa": [
+                *("-m", "dpwa", "launch", "-c", self.environment.get("DPWA_CONFIG", "")),
+                *("--restart", f"on-failure:{MOST_RESTARTS}", "--spare", "--", self.python),
+                script,
+            ],
+        }
+        launcher = launchers.get(self.name) or launchers.get(self.system.package)
+        if launcher is None:
+            worker = {"LANGUAGE_WORKER": str(index)}
+            self.spawn(f"w{index}", [self.python, script], worker)
         elif index == 0:
-            torchrun = [self.python, "-m", "torch.distributed.run", "--standalone"]
-            torchrun += ["--nproc-per-node", str(self.count), "--monitor-interval", "0.1"]
-            self.spawn("w0", [*torchrun, "--max-restarts", str(MOST_RESTARTS), self.system.script])
+            self.spawn("w0", [self.python, *launcher])
 
     def spawn(self, name: str, command: list[str], more: dict[str, str] | None = None) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -122,9 +122,10 @@ def exit_reason(code: int) -> str:
 
 
 def restart_notice(restart: Restart) -> str:
+    when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
     return (
-        f"node {restart.node} failed: {exit_reason(restart.code)}; starting it again in "
-        f"{restart.pause_s:g} s (restart {restart.number} of {restart.most})"
+        f"node {restart.node} failed: {exit_reason(restart.code)}; starting it again {when} "
+        f"(restart {restart.number} of {restart.most})"
     )
 
 
@@ -215,6 +216,12 @@ def launch(
             help=f"Start a node that fails again, at most N times ({DEFAULT_RESTARTS}).",
         ),
     ] = "no",
+    spare: Annotated[
+        bool,
+        typer.Option(
+            "--spare", help="With --restart: keep a process ready that has imported torch."
+        ),
+    ] = False,
     nodes_from: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Start this host's nodes of a list of hosts."),
@@ -261,9 +268,11 @@ def launch(
     SIGKILL after 2 s more; a second Ctrl-C kills at once. SIGTERM, SIGHUP and SIGQUIT stop them
     likewise, each first as it came; SIGUSR1, SIGUSR2 and SIGXCPU are passed on, no more. A node
     that fails is reported and stops no other. With --restart on-failure it is started again under
-    its name, after 1 s, the next time after 2 s, and so on, up to 30 s; it takes over the state of
-    the others, and goes on with them. If the launcher itself is killed (SIGKILL), COMMAND is too,
-    but not what COMMAND has started, such as the programs that a shell script runs.
+    its name: at once if it has run for 10 s, else after 1 s, 2 s and so on, up to 30 s. It takes
+    over the state of the others, and goes on with them. With --spare a process waits for this that
+    has imported torch and dpwa; COMMAND is `python SCRIPT ...` then. If the launcher itself is
+    killed (SIGKILL), COMMAND is too, but not what COMMAND has started, such as the programs that a
+    shell script runs.
 
     A node whose process succeeds has failed all the same if its model is not finite at the end, or
     if it has finished together with nobody; it is not started again.
@@ -288,7 +297,10 @@ def launch(
     _require(
         nodes_from is not None or not has_host_option, "--host and --port are for --nodes-from"
     )
-    spec = LaunchSpec(command, Path(), (), cpus.value, restarts=restarts_of(restart))
+    restarts = restarts_of(restart)
+    _require(is_local or not spare, "--spare is for --engine local")
+    _require(restarts > 0 or not spare, "--spare is for --restart on-failure")
+    spec = LaunchSpec(command, Path(), (), cpus.value, restarts=restarts, spare=spare)
     if engine is EngineName.ray:
         _require(count is not None, "--engine ray needs a number of nodes (-n N)")
         _require(config is None, "-c is for --engine local: Ray says where nodes are")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import os
 import selectors
 import signal
@@ -31,9 +32,11 @@ from dpwa.launch.engine import (
     node_cores,
     node_environments,
 )
-from dpwa.lifecycle import ENDING
+from dpwa.lifecycle import ENDING, Closeable
 
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
+SPARE_SCRIPT = CHILD_SCRIPT.with_name("spare.py")
+SPARE_AFTER_S = 3.0  # nodes that are started have the cores to themselves first
 CHUNK_BYTES = 64 * 1024
 MAX_LINE_CHARS = 1024 * 1024  # a longer line is passed on in pieces, so that memory stays bounded
 # When a node has ended, what it has started may still print, as in `exec > >(tee log)`: first it is
@@ -121,6 +124,8 @@ class NodeProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         cores: Sequence[int] = (),
+        *,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         """Raises `UserError` if the system cannot start another process."""
         self.name = name
@@ -130,7 +135,7 @@ class NodeProcess:
             self._process = subprocess.Popen(  # noqa: S603  (running the user's command is the task)
                 [*prepare, *arguments],
                 bufsize=0,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(environment),
@@ -143,6 +148,17 @@ class NodeProcess:
             "stdout": OutputPipe(cast(IO[bytes], self._process.stdout)),
             "stderr": OutputPipe(cast(IO[bytes], self._process.stderr)),
         }
+
+    def become(self, name: str, environment: Mapping[str, str], cores: Sequence[int]) -> bool:
+        """Tell a spare process which node it is; `False` if it has ended.
+
+        What is told must fit into the pipe, whose other end may be importing still.
+        """
+        self.name = name
+        order = json.dumps({"environment": dict(environment), "cores": list(cores)})
+        with suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as pipe:
+            pipe.write(f"{order}\n".encode())
+        return not self.has_ended()
 
     def send(self, number: signal.Signals, *, to_all: bool = False) -> None:
         """Send a signal to the process and to all it has started; nothing if none is left.
@@ -186,6 +202,15 @@ class NodeProcess:
         """Wait for the end of the process; return its exit code, negative for a signal."""
         return self._process.wait()
 
+    def discard(self) -> None:
+        """Kill it, and read nothing of what it has printed."""
+        self.send(signal.SIGKILL)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        for pipe in self.outputs.values():
+            pipe.close()
+        self.reap()
+
 
 @dataclass
 class _Watched:
@@ -203,6 +228,46 @@ class _Watched:
         return self.drain is not None and is_silent and not self.process.stray()
 
 
+class _Spare(Closeable):
+    """Has a process ready to become the next node; SPARE_AFTER_S after each start, another one."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], clock: Clock
+    ) -> None:
+        """Take the environment of any node: what is a node's own is set when it is known."""
+        self._command = [command[0], str(SPARE_SCRIPT), *command[1:]]
+        self._environment = environment
+        self._clock = clock
+        self._due: Deadline | None = None
+        self._process: NodeProcess | None = None
+
+    def keep_ready(self) -> None:
+        if self._due is None or not self._due.expired():
+            return
+        self._due = None
+        with suppress(UserError):  # the system cannot start another process now
+            self._process = NodeProcess(
+                "spare", self._command, self._environment, stdin=subprocess.PIPE
+            )
+
+    def take(
+        self, node: str, environment: Mapping[str, str], cores: Sequence[int]
+    ) -> NodeProcess | None:
+        """Return the process, which is this node from now on; `None` if there is none."""
+        self._due = Deadline(self._clock, SPARE_AFTER_S)
+        process, self._process = self._process, None
+        own = dict(environment.items() - self._environment.items())
+        if process is None or process.become(node, own, cores):
+            return process
+        process.discard()
+        return None
+
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.discard()
+
+
 class LocalEngine:
     """Starts the nodes of a spec on this machine; on Linux they die with the starting thread."""
 
@@ -216,6 +281,7 @@ class LocalEngine:
         self._placements = dict(zip(spec.names, node_cores(spec, cores), strict=True))
         self._selector = selectors.DefaultSelector()
         self._watched: dict[str, _Watched] = {}
+        self._spare = _Spare(spec.command, environments[0], self._clock) if spec.spare else None
 
     @property
     def running(self) -> Collection[str]:
@@ -226,7 +292,9 @@ class LocalEngine:
         ending = self._ending_of(node)
         ending.unlink(missing_ok=True)  # of the process before
         environment = {**self._environments[node], ENDING: str(ending)}
-        process = NodeProcess(node, self._command, environment, self._placements[node])
+        cores = self._placements[node]
+        process = self._spare.take(node, environment, cores) if self._spare else None
+        process = process or NodeProcess(node, self._command, environment, cores)
         self._watched[node] = _Watched(process)
         for stream, pipe in process.outputs.items():
             self._selector.register(pipe, selectors.EVENT_READ, (pipe, node, stream))
@@ -238,6 +306,8 @@ class LocalEngine:
             watched.process.send(number, to_all=number == signal.SIGKILL)
 
     def poll(self, timeout_s: float) -> list[Event]:
+        if self._spare is not None:
+            self._spare.keep_ready()
         events: list[Event] = []
         for key, _ in self._selector.select(timeout_s):
             pipe, node, stream = key.data
@@ -248,7 +318,9 @@ class LocalEngine:
         return events
 
     def close(self) -> None:
-        """Remove the shared memory of nodes that were killed."""
+        """End the spare process, and remove the shared memory of nodes that were killed."""
+        if self._spare is not None:
+            self._spare.close()
         self._selector.close()
         self._folder.cleanup()
         from dpwa.data.shared_memory import sweep  # now: the nodes need not wait for numpy

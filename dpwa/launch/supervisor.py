@@ -2,16 +2,18 @@
 
 One thread does everything. The nodes are peers, so one that fails stops no other.
 
-After its k-th restart a node that fails waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**k) seconds:
-long enough for what it needs to come back, and a node that fails at once does not fill the screen.
+A node that fails after STEADY_S is started again at once. The k-th failure before that in a row
+waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**(k - 1)) seconds: long enough for what it needs to
+come back, and a node that fails at once does not fill the screen.
 
->>> [Restarts(9).pause_s(earlier) for earlier in range(7)]
-[1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+>>> [pause_s(in_a_row) for in_a_row in range(8)]
+[0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 from collections import Counter
@@ -27,6 +29,7 @@ from dpwa.launch.local import LocalEngine
 from dpwa.launch.stopping import PASSED_ON, StopLadder, stop_on_signals
 
 POLL_S = 0.05  # how soon the end of a process or a signal is noticed when nothing is printed
+STEADY_S = 10.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
@@ -58,21 +61,26 @@ class Restarts:
     def __init__(self, most: int) -> None:
         self._most = most
         self._counts: Counter[str] = Counter()
+        self._early: Counter[str] = Counter()  # failures in a row before STEADY_S
+        self._began: dict[str, float] = {}
         self._due: dict[str, float] = {}
 
     @property
     def waiting(self) -> Collection[str]:
         return self._due.keys()
 
+    def began(self, node: str, now: float) -> None:
+        self._began[node] = now
+
     def after(self, node: str, code: int, now: float) -> Restart | None:
         """Plan the restart of a node that has ended; `None` if it is not to be started again."""
-        earlier = self._counts[node]
-        if code == 0 or earlier >= self._most:
+        if code == 0 or self._counts[node] >= self._most:
             return None
         self._counts[node] += 1
-        pause_s = self.pause_s(earlier)
-        self._due[node] = now + pause_s
-        return Restart(node, code, earlier + 1, self._most, pause_s)
+        self._early[node] = 0 if now - self._began[node] >= STEADY_S else self._early[node] + 1
+        wait_s = pause_s(self._early[node])
+        self._due[node] = now + wait_s
+        return Restart(node, code, self._counts[node], self._most, wait_s)
 
     def due(self, now: float) -> list[str]:
         """Return the nodes whose pause is over; each is returned once."""
@@ -86,8 +94,10 @@ class Restarts:
         self._most = 0
         self._due.clear()
 
-    def pause_s(self, earlier: int) -> float:
-        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(earlier, 10))
+
+def pause_s(in_a_row: int) -> float:
+    """Return how long to wait after so many early failures in a row."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
 
 
 def run_nodes(
@@ -112,9 +122,9 @@ def run_nodes(
     A node that has finished with nobody, or whose model is not finite, has failed, too: its code is
     1, though its process exits with 0. It is not started again.
 
-    A node whose process fails by itself is started again, `spec.restarts` times at most, after a
-    pause of 1 s that doubles each time, up to 30 s. Who ends when a stop was asked for, or by a
-    signal that was passed on, is not.
+    A node whose process fails by itself is started again, `spec.restarts` times at most: at once if
+    it has run for 10 s, else after a pause of 1 s that doubles each time in a row, up to 30 s. Who
+    ends when a stop was asked for, or by a signal that was passed on, is not.
 
     A callback cannot prevent a stop. The nodes get each signal before it is told of. A callback
     that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is broken off by
@@ -147,7 +157,7 @@ def run_nodes(
     with stop_on_signals(supervisor.ladder, supervisor.callback_s):
         try:
             for name in spec.names:
-                engine.start(name)
+                supervisor.start(name)
             supervisor.watch()
         except BaseException as error:
             asked_to_stop = supervisor.ladder.stopping
@@ -186,11 +196,15 @@ class _Supervisor:
         self.ladder = StopLadder(clock)
         self.exit_codes: dict[str, int] = {}
 
+    def start(self, name: str) -> None:
+        self._engine.start(name)
+        self._restarts.began(name, self._clock.now())
+
     def watch(self) -> None:
         while self._engine.running or self._restarts.waiting:
             self._send_due_signal()
             for name in self._restarts.due(self._clock.now()):
-                self._engine.start(name)
+                self.start(name)
             for event in self._engine.poll(POLL_S):
                 self._tell(event)
 
@@ -250,6 +264,11 @@ def _require_command(spec: LaunchSpec) -> None:
     if not spec.command:
         raise UserError("no command was given to run [DPWA-E076]")
     program = spec.command[0]
+    if spec.spare and not _is_script(spec.command):
+        raise UserError(
+            "a spare process needs a command such as `python train.py` "
+            f"(got {shlex.join(spec.command)}) [DPWA-E309]"
+        )
     search_path = spec.environment.get("PATH", os.environ.get("PATH"))
     if shutil.which(program, path=search_path):
         return
@@ -258,3 +277,9 @@ def _require_command(spec: LaunchSpec) -> None:
             f"cannot run {program!r}: the file is not executable (python {program}?) [DPWA-E060]"
         )
     raise UserError(f"cannot run {program!r}: no such command [DPWA-E060]")
+
+
+def _is_script(command: Sequence[str]) -> bool:
+    """Tell whether it is Python, without options of its own, with a script."""
+    program, script = [*command, ""][:2]
+    return Path(program).name.startswith("python") and script.endswith(".py")

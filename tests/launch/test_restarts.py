@@ -9,12 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.nodes import config_of
 from support.times import at_most
 
-from dpwa.launch import LaunchSpec, Restart, run_nodes, supervisor
+from dpwa.errors import UserError
+from dpwa.launch import LaunchSpec, Restart, local, run_nodes, supervisor
+from dpwa.launch.supervisor import Restarts
 
 Maker = Callable[..., LaunchSpec]
 
@@ -134,3 +137,97 @@ def test_what_a_node_told_before_it_was_started_again_counts_no_more(
     fails = "if is_first: open(os.environ['DPWA_ENDING'], 'w').write('alone'); sys.exit(1)"
     codes = told.run(nodes_running(IMPORTS + FIRST_TIME + fails, "w1", restarts=1))
     assert codes == {"w1": 0}
+
+
+def test_who_has_run_for_long_is_started_again_at_once_and_its_pauses_begin_anew() -> None:
+    restarts = Restarts(most=9)
+    pauses = []
+    for lived_s in (1, 1, supervisor.STEADY_S, 1):
+        restarts.began("w1", 100.0)
+        restart = restarts.after("w1", 1, 100.0 + lived_s)
+        assert restart is not None
+        pauses.append(restart.pause_s)
+    assert pauses == [0.1, 0.2, 0.0, 0.1]
+
+
+WAITS_FOR_SPARE = f"""
+import json, multiprocessing, os, signal, sys, time
+is_spare = "spare.py" in open("/proc/self/cmdline").read()
+imported = "dpwa.adapters.pytorch" in sys.modules
+{FIRST_TIME}
+if is_first and os.environ["DPWA_NAME"] == "w2":
+    time.sleep(float(sys.argv[1]))
+    os.kill(os.getpid(), signal.SIGKILL)
+from beside_script import FOUND
+
+def work(_):
+    return sys.modules["__main__"].__file__.endswith("train.py")
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(work, [0]) == [True]
+    node = os.environ["DPWA_NAME"], os.environ["DPWA_RANK"], sys.argv[1:]
+    where = FOUND, sys.stdin.read(), sorted(os.sched_getaffinity(0))
+    print(json.dumps([*node, is_spare, imported, *where]))
+"""
+
+
+def script_spec(tmp_path: Path, code: str, *arguments: str, **options: Any) -> LaunchSpec:
+    script = tmp_path / "train.py"
+    script.write_text(code)
+    (tmp_path / "beside_script.py").write_text("FOUND = True")
+    return LaunchSpec(
+        [sys.executable, str(script), *arguments], tmp_path / "dpwa.yaml", ["w1", "w2"],
+        environment={"MEETING_PLACE": str(tmp_path)}, restarts=2, spare=True, **options,
+    )  # fmt: skip
+
+
+def test_a_spare_process_becomes_the_node_that_failed(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
+    spec = script_spec(tmp_path, WAITS_FOR_SPARE, "1", "--lr=.1", cpus="pin")
+    assert told.run(spec) == {"w1": 0, "w2": 0}
+    found = {row[0]: row[1:] for row in map(json.loads, (line for _, line in told.lines))}
+    cores = sorted(os.sched_getaffinity(0))
+    halves = {"w1": cores[: (len(cores) + 1) // 2], "w2": cores[(len(cores) + 1) // 2 :] or cores}
+    assert found == {
+        "w1": ["0", ["1", "--lr=.1"], False, False, True, "", halves["w1"]],
+        "w2": ["1", ["1", "--lr=.1"], True, True, True, "", halves["w2"]],
+    }
+    assert children_of_this_process() == []
+
+
+def test_without_a_spare_process_that_lives_the_node_is_started_as_ever(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
+    crash = tmp_path / "no-spare.py"
+    crash.write_text("import sys; print('no', file=sys.stderr); sys.exit(3)")
+    monkeypatch.setattr(local, "SPARE_SCRIPT", crash)
+    assert told.run(script_spec(tmp_path, WAITS_FOR_SPARE, "1")) == {"w1": 0, "w2": 0}
+    assert [json.loads(line)[3] for _, line in told.lines] == [False, False]
+    assert len(told.restarts) == 1
+
+
+def test_a_spare_process_that_nobody_needed_ends_with_the_run(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
+    code = "import time; time.sleep(0.5)"
+    assert told.run(script_spec(tmp_path, code)) == {"w1": 0, "w2": 0}
+    assert children_of_this_process() == []
+
+
+def test_a_spare_process_needs_a_script(nodes_running: Maker) -> None:
+    with pytest.raises(UserError, match="DPWA-E309"):
+        run_nodes(nodes_running("pass", restarts=1, spare=True), print)
+
+
+def children_of_this_process() -> list[int]:
+    return [
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+        if "spare" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]

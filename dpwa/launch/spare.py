@@ -1,0 +1,34 @@
+"""A process that waits, with torch imported, until it is needed as a node.
+
+Run as a script: `spare.py SCRIPT ARGUMENTS...`. A line of JSON on standard input says which node it
+becomes: `environment` (variables to be set) and `cores` (none: any). The end of the input, without
+a line, ends it.
+"""
+
+import json
+import os
+import runpy
+import sys
+from contextlib import suppress
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))  # noqa: PTH120 (as Python does)
+    with suppress(ImportError):  # the script says what is missing, if it needs it
+        from dpwa import DpwaPyTorchAdapter, connect  # noqa: F401 (loads torch and what they use)
+    line = sys.stdin.readline()
+    if not line:
+        return
+    node = json.loads(line)
+    os.environ.update(node["environment"])
+    if node["cores"]:
+        os.sched_setaffinity(0, node["cores"])
+    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    sys.argv = arguments
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
