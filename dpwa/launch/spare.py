@@ -16,7 +16,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))  # noqa: PTH120 (as Python does)
     with suppress(ImportError):  # the script says what is missing, if it needs it
-        from dpwa import DpwaPyTorchAdapter, connect  # noqa: F401 (loads torch and what they use)
+        import dpwa
+
+        _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # which loads torch, and all that they use
     line = sys.stdin.readline()
     if not line:
         return
