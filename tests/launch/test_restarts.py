@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def test_a_spare_process_becomes_the_node_that_failed(
         "w1": ["0", ["1", "--lr=.1"], False, False, True, "", halves["w1"]],
         "w2": ["1", ["1", "--lr=.1"], True, True, True, "", halves["w2"]],
     }
-    assert children_of_this_process() == []
+    assert spares_of_this_process() == []
 
 
 def test_without_a_spare_process_that_lives_the_node_is_started_as_ever(
@@ -216,7 +217,7 @@ def test_a_spare_process_that_nobody_needed_ends_with_the_run(
     monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
     code = "import time; time.sleep(0.5)"
     assert told.run(script_spec(tmp_path, code)) == {"w1": 0, "w2": 0}
-    assert children_of_this_process() == []
+    assert spares_of_this_process() == []
 
 
 def test_a_spare_process_needs_a_script(nodes_running: Maker) -> None:
@@ -224,10 +225,11 @@ def test_a_spare_process_needs_a_script(nodes_running: Maker) -> None:
         run_nodes(nodes_running("pass", restarts=1, spare=True), print)
 
 
-def children_of_this_process() -> list[int]:
-    return [
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-        if "spare" in Path(f"/proc/{pid}/cmdline").read_text()
-    ]
+def spares_of_this_process() -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            is_spare = "spare.py" in stat.with_name("cmdline").read_text(errors="replace")
+            found += [int(stat.parent.name)] if is_spare and int(parent) == os.getpid() else []
+    return found
