@@ -15,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.plain_tensors import local, why_not_plain
-from dpwa.errors import UserError
-from dpwa.lifecycle import uninterrupted
+from dpwa.errors import ClosedError, UserError
+from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.node.finish import SECONDS
 from dpwa.policy.beginners import TRACE_VALUES, trace_of
 from dpwa.types import Loss
@@ -24,16 +24,6 @@ from dpwa.types import Loss
 if TYPE_CHECKING:
     from dpwa.adapters.merge import Merge
     from dpwa.policy.finishing import FinishReport
-from typing import TYPE_CHECKING
-
-from dpwa.errors import ClosedError
-from dpwa.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    import torch
-
-    from dpwa.adapters.merge import Merge
-
 
 __all__ = ["Attachment", "GossipOptimizer", "GossipSteps", "OptimizerGossip"]
 

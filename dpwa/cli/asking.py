@@ -98,6 +98,13 @@ IntervalOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder that `run_log` names.")]
+RunNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--run", metavar="N", help="Which run, if the folder has several; the newest otherwise."
+    ),
+]
 AtOption = Annotated[
     str | None,
     typer.Option(

@@ -17,7 +17,7 @@ import typer
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import JsonOption
 from dpwa.errors import UserError
-from dpwa.report.wording import number
+from dpwa.report.wording import number, size
 
 if TYPE_CHECKING:
     from dpwa.config import Config
@@ -346,7 +346,7 @@ def _premises(choices: Choices, layout: Layout) -> Iterator[str]:
         if link is None
         else f"over {number(link.bandwidth_mbps)} Mbit/s and {link.latency_ms:.3g} ms"
     )
-    model, step = screen.size(layout.nbytes or 0), _seconds(setting.step_s)
+    model, step = size(layout.nbytes or 0), _seconds(setting.step_s)
     yield f"{setting.nodes} nodes, a model of {model}, steps of {step}, {where}"
     yield (
         f"present: algorithm {config.algorithm}, codec {config.codec}, fraction "
@@ -367,13 +367,13 @@ def _row(name: str, choice: Choice) -> list[str]:
     cost = choice.cost
     return [
         name,
-        screen.size(cost.round_bytes),
+        size(cost.round_bytes),
         _seconds(cost.fetch_s),
         _seconds(cost.overlap_s),
         f"{cost.wait_share:.0%}",
         number(cost.mbps, 3),
         f"{cost.gb_per_hour:.3g}",
-        screen.size(cost.memory_bytes),
+        size(cost.memory_bytes),
     ]
 
 
@@ -394,7 +394,7 @@ def _answer(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterat
     cost = present.cost
     yield (
         f"The present settings: {_in_short(present)}; a fetch takes {_seconds(cost.fetch_s)}, a "
-        f"node holds {screen.size(cost.memory_bytes)} beside its model."
+        f"node holds {size(cost.memory_bytes)} beside its model."
     )
     for problem in present.problems:
         yield f"The present settings: {problem}."
@@ -415,7 +415,7 @@ def _answer(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterat
 def _in_short(choice: Choice) -> str:
     cost = choice.cost
     return (
-        f"{screen.size(cost.round_bytes)} a round, {number(cost.mbps, 3)} Mbit/s, "
+        f"{size(cost.round_bytes)} a round, {number(cost.mbps, 3)} Mbit/s, "
         f"{cost.gb_per_hour:.3g} GB/h, {cost.wait_share:.0%} waiting"
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.asking import JsonOption, RunDir, RunNumber
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 SAYS_AFTER_S = 2.0
 SAYS_EVERY_S = 2.0
 
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder that `run_log` names.")]
 OpenOption = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
@@ -32,12 +31,7 @@ def report(
             "-o", "--output", metavar="DIR", help="Where to write to; RUN_DIR/report otherwise."
         ),
     ] = None,
-    number: Annotated[
-        int | None,
-        typer.Option(
-            "--run", metavar="N", help="Which run, if the folder has several; the newest otherwise."
-        ),
-    ] = None,
+    number: RunNumber = None,
     is_opened: OpenOption = False,
 ) -> None:
     """Make a page of what nodes have written down with `run_log`: who was slow, who was lost.

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from dpwa.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 ANY_WIDTH = 4000  # columns of a file or a pipe, which have no edge
 LEAST_TEXT = 20  # columns for a cell of several words
@@ -43,15 +43,6 @@ def is_watched() -> bool:
 def number(value: float) -> str:
     """Return a number that is short, and has an exponent only where it is tiny."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in the unit that fits."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:  # more would be shown as 1e+03
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def age(seconds: float) -> str:

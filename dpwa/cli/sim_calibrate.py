@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.asking import JsonOption, RunDir, RunNumber
 from dpwa.cli.screen import require_new, write_new
+from dpwa.report.wording import duration, plural, share, size
 
 if TYPE_CHECKING:
     from dpwa.sim.calibration.calibrate import Calibration
@@ -26,9 +27,7 @@ Row = tuple[str, str, str]
 
 
 def calibrate(
-    folder: Annotated[
-        Path, typer.Argument(metavar="RUN_DIR", help="The folder that `run_log` names.")
-    ],
+    folder: RunDir,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -36,12 +35,7 @@ def calibrate(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    number: Annotated[
-        int | None,
-        typer.Option(
-            "--run", metavar="N", help="Which run, if the folder has several; the newest otherwise."
-        ),
-    ] = None,
+    number: RunNumber = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fit a scenario to a real run, by what its nodes have written down with `run_log`.
@@ -94,13 +88,11 @@ def _progress() -> Iterator[Callable[[int], None]]:
 
 
 def _rows(found: Calibration) -> Iterator[Row]:
-    from dpwa.report.wording import duration, plural
-
     run, fit = found.run, found.fit
     yield "run", duration(run.seconds), f"of {len(run.nodes)} nodes, on {plural(run.hosts, 'host')}"
     yield from _compute_rows(found)
     if fit.model_mb is not None:
-        yield "model", screen.size(1e6 * fit.model_mb), "of a snapshot"
+        yield "model", size(1e6 * fit.model_mb), "of a snapshot"
         for name, per_mb_ms in (
             ("publish", fit.publish_ms_per_mb),
             ("merge", fit.merge_ms_per_mb),
@@ -148,16 +140,14 @@ def _setting_rows(found: Calibration) -> Iterator[Row]:
 
 
 def _check_rows(found: Calibration) -> Iterator[Row]:
-    from dpwa.report.wording import share
-
     run, simulated = found.run, found.simulated
     if simulated is None:
         return
     told = "simulated; in the run it was "
     steps = screen.number(run.steps_per_s)
     yield "steps per second", screen.number(simulated.steps_per_s), told + steps
-    sent = f"{screen.size(run.sent_bytes_per_s)}/s of payload"
-    yield "sent by a node", f"{screen.size(simulated.sent_bytes_per_s)}/s", told + sent
+    sent = f"{size(run.sent_bytes_per_s)}/s of payload"
+    yield "sent by a node", f"{size(simulated.sent_bytes_per_s)}/s", told + sent
     yield "waiting", share(simulated.waiting_share), told + share(run.waiting_share)
 
 

@@ -12,6 +12,7 @@ import typer
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node_names, run_of
 from dpwa.policy.health import ABSENT
+from dpwa.report.wording import size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -130,9 +131,9 @@ def _cells(report: NodeReport) -> list[str]:
         "diverged" if report.diverged else _number(report.loss, "-"),
         str(report.version),
         str(report.merges),
-        screen.size(report.bytes_sent),
-        screen.size(report.bytes_received),
-        screen.size(sum(sizes)) if len(sizes) == len(MEMORY_PARTS) else "?",
+        size(report.bytes_sent),
+        size(report.bytes_received),
+        size(sum(sizes)) if len(sizes) == len(MEMORY_PARTS) else "?",
         ", ".join(map(_peer, report.peers)),
     ]
 

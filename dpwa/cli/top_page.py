@@ -14,11 +14,12 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from dpwa.cli.screen import number, size
+from dpwa.cli.screen import number
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
 from dpwa.observe.run_view import RunView
 from dpwa.observe.verdicts import listed
+from dpwa.report.wording import size
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
@@ -30,7 +31,6 @@ LEAST_FOR_EVENTS = 14
 MOST_EVENTS_AT_ONCE = 20  # where there is no page for all of them
 MOST_EVENTS_OF_PAGE = 500
 MOST_ABOUT = 16  # columns for the node that an event is about, before what has happened
-PAGES = ("nodes", "matters", "events", "keys")
 Value = float | None
 LEAST_NAME = 4
 MOST_CURVE = 40
@@ -44,7 +44,7 @@ class ViewChoices:
     sort: str = "name"  # one of `SORTS`
     command: str = ""  # of the run, if that was found by itself
     is_reversed: bool = False  # the largest first
-    page: str = "nodes"  # one of `PAGES`
+    page: str = "nodes"  # or matters, events, keys
     first: int = 0  # line of the list that is shown
     visible: int = 1  # how many lines of it were shown last
 

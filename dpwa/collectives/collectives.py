@@ -114,12 +114,7 @@ class Collectives(Closeable, Service):
 
     # What peers say, on the RxThread
 
-    def handle(
-        self,
-        sender: bytes,  # noqa: ARG002
-        message: Hello | Pull | GroupMessage,
-        reply: Reply,
-    ) -> None:
+    def handle(self, sender: bytes, message: Hello | Pull | GroupMessage, reply: Reply) -> None:  # noqa: ARG002
         if isinstance(message, Hello):
             self.contacts.hear(message)
         elif isinstance(message, Pull):

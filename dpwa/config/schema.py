@@ -124,13 +124,14 @@ def config_text(nodes: Sequence[NodeConfig]) -> str:
     """Return the commented YAML of a new run with these nodes."""
     config = Config(nodes=tuple(nodes))
     values = config.to_mapping()
-    parts = [_HEADER, _comment("nodes") + "nodes:\n"]
-    parts += [f"  - {_flow(node.to_mapping())}\n" for node in config.nodes]
+    described = {key: field.description or "" for key, field in Config.model_fields.items()}
+    parts = [_HEADER, comment(described["nodes"]) + "nodes:\n"]
+    parts += [f"  - {flow(node.to_mapping())}\n" for node in config.nodes]
     for key in setting_names()[1:]:
-        parts.append(f"\n{_comment(key)}{key}: {_flow(values[key])}\n")
+        parts.append(f"\n{comment(described[key])}{key}: {flow(values[key])}\n")
     rule = config.interpolation
     parts.append(
-        f"\n# options of the rule {rule}; 0 = its defaults\n{rule}: {_flow(values[rule])}\n"
+        f"\n# options of the rule {rule}; 0 = its defaults\n{rule}: {flow(values[rule])}\n"
     )
     return "".join(parts)
 
@@ -170,12 +171,11 @@ def _first_line(method: object) -> str:
     return " ".join(text.partition("\n")[0].split())
 
 
-def _comment(key: str) -> str:
-    text = Config.model_fields[key].description or ""
+def comment(text: str) -> str:
     return textwrap.fill(text, 92, initial_indent="# ", subsequent_indent="# ") + "\n"
 
 
-def _flow(value: object) -> str:
+def flow(value: object) -> str:
     text: str = yaml.safe_dump(
         value, default_flow_style=True, sort_keys=False, width=1000, allow_unicode=True
     )

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dpwa.demo.records import MEET_TIMEOUT_S, Phase, Record
 
@@ -33,24 +33,8 @@ _SHORT_TITLES: dict[Phase, str] = {
 NARROW_COLUMNS = 60  # a terminal with fewer gets no bars, and shorter words
 
 
-class ProgressView(Protocol):
-    """Shows records as they come."""
-
-    def show(self, name: str, record: Record) -> None:
-        """Show the newest record of one node."""
-        ...
-
-    def failed(self, name: str, exit_code: int) -> None:
-        """Show that a node has failed; nothing more comes from it."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Show a line of a node's own output."""
-        ...
-
-
 @contextmanager
-def progress_view(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
+def progress_view(names: Sequence[str], steps: int) -> Iterator[PlainView | BarsView]:
     """Show progress until the block ends, as it suits standard error."""
     if not sys.stderr.isatty():
         view, ended = PlainView(names, steps), threading.Event()

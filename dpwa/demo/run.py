@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpwa.config import load_config
-from dpwa.demo.progress import ProgressView, progress_view
+from dpwa.demo.progress import BarsView, PlainView, progress_view
 from dpwa.demo.records import History, parse_record
 from dpwa.demo.report import DemoResult, draw_chart, print_json, show_report, summarise
 from dpwa.errors import UserError
@@ -87,7 +87,7 @@ def _require_libraries() -> None:
 class _Follower:
     """Keeps and shows what the launcher reports about the nodes."""
 
-    def __init__(self, history: History, view: ProgressView) -> None:
+    def __init__(self, history: History, view: PlainView | BarsView) -> None:
         self._history = history
         self._view = view
         self._stopping = False

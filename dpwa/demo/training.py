@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from dpwa.adapters.merge import Merge
 from dpwa.clock import Deadline, SystemClock
 from dpwa.demo.data import Examples
 from dpwa.demo.records import MEET_TIMEOUT_S, Logbook
+
+if TYPE_CHECKING:
+    from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
 HIDDEN_UNITS = 128
 BATCH_SIZE = 32
@@ -48,14 +51,6 @@ def save_weights(model: nn.Module, path: Path) -> None:
     """Write all parameters as arrays under their names (.npz, readable without pickle)."""
     arrays = {name: value.detach().numpy() for name, value in model.named_parameters()}
     np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for options
-
-
-class DemoGossip(Protocol):
-    """The two calls of dpwa's adapter that a training loop makes."""
-
-    def update_send(self, loss: float | None) -> None: ...
-
-    def update_wait(self, loss: float | None) -> Merge | None: ...
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ class Learner:
         return float((guesses.numpy() == self.task.test.labels).mean())
 
 
-def train(learner: Learner, log: Logbook, gossip: DemoGossip | None = None) -> None:
+def train(learner: Learner, log: Logbook, gossip: DpwaPyTorchAdapter | None = None) -> None:
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
     loss: float | None = None
@@ -124,7 +119,7 @@ def train(learner: Learner, log: Logbook, gossip: DemoGossip | None = None) -> N
             log.write(step, learner.accuracy())
 
 
-def meet(gossip: DemoGossip, peers: int) -> None:
+def meet(gossip: DpwaPyTorchAdapter, peers: int) -> None:
     """Gossip until all nodes are there, so that they begin to train together.
 
     That is when every peer has answered once, or when one has a loss: it trains already, so it has
@@ -141,7 +136,7 @@ def meet(gossip: DemoGossip, peers: int) -> None:
                 return
 
 
-def _exchange(gossip: DemoGossip) -> Merge | None:
+def _exchange(gossip: DpwaPyTorchAdapter) -> Merge | None:
     gossip.update_send(None)
     time.sleep(ROUND_PAUSE_S)
     return gossip.update_wait(None)

@@ -31,10 +31,9 @@ class NodeThreads:
 
     def __init__(self, endpoint: str, context: NodeContext) -> None:
         self.endpoint = endpoint
-        self._name = context.name
         keep_freed_memory()
         self.authorizer = authorizer_of(context.config, context.name)
-        self._runtime = runtime = context.runtime
+        runtime = context.runtime
         if runtime is SYSTEM:
             require_descriptors(NODE_NEEDS)
         self._zmq_context = runtime.zmq_context()

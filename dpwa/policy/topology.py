@@ -205,67 +205,37 @@ def exponential_period(options: object, nodes: int) -> int:  # noqa: ARG001
 
 
 @register_topology("random")
-def random_peer(
-    options: NoOptions,  # noqa: ARG001
-    index: int,
-    nodes: int,
-    round_number: int,  # noqa: ARG001
-) -> Sequence[int]:
+def random_peer(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """Everybody: flow control draws one of all peers."""
     return _others(index, nodes)
 
 
 @register_topology("full")
-def full(
-    options: NoOptions,  # noqa: ARG001
-    index: int,
-    nodes: int,
-    round_number: int,  # noqa: ARG001
-) -> Sequence[int]:
+def full(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """Everybody, as random: the complete graph."""
     return _others(index, nodes)
 
 
 @register_topology("ring")
-def ring(
-    options: NoOptions,  # noqa: ARG001
-    index: int,
-    nodes: int,
-    round_number: int,  # noqa: ARG001
-) -> Sequence[int]:
+def ring(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """The nodes before and after on a circle."""
     return _circulant(index, nodes, (-1, 1))
 
 
 @register_topology("grid", LatticeOptions)
-def grid(
-    options: LatticeOptions,
-    index: int,
-    nodes: int,
-    round_number: int,  # noqa: ARG001
-) -> Sequence[int]:
+def grid(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """Up, down, left and right, in rows and columns with borders."""
     return grid_neighbours(options.columns, index, nodes)
 
 
 @register_topology("torus", LatticeOptions)
-def torus(
-    options: LatticeOptions,
-    index: int,
-    nodes: int,
-    round_number: int,  # noqa: ARG001
-) -> Sequence[int]:
+def torus(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """A grid whose rows and columns are closed to circles."""
     return torus_neighbours(options.columns, index, nodes)
 
 
 @register_topology("exponential")
-def exponential(
-    options: NoOptions,  # noqa: ARG001
-    index: int,
-    nodes: int,
-    round_number: int,  # noqa: ARG001
-) -> Sequence[int]:
+def exponential(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """The nodes 1, 2, 4, 8, ... places further on.
 
     Neighbours (i + 2^k) mod N for k = 0 .. ceil(log2 N) - 1.
@@ -292,12 +262,7 @@ def one_peer_exponential(
 
 
 @register_topology("star", StarOptions)
-def star(
-    options: StarOptions,
-    index: int,
-    nodes: int,
-    round_number: int,  # noqa: ARG001
-) -> Sequence[int]:
+def star(options: StarOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """One node in the middle from all others, and they from it."""
     if options.center >= nodes:
         raise UserError(

@@ -179,19 +179,12 @@ class Transactions:
         A transaction that is not prepared ends at its deadline. A prepared one stays in doubt, as
         the peer may have committed, until `remember_s` later: then it ends as `unresolved`.
         """
-        for transaction in [
-            transaction for transaction, asked in self._asked.items() if asked.expires <= now
-        ]:
+        for transaction in [t for t, asked in self._asked.items() if asked.expires <= now]:
             self.decide(transaction, commit=False, now=now)
-        over = tuple(
-            transaction
-            for transaction, answered in self._answered.items()
-            if self._ends(answered, now)
-        )
+        over = tuple(t for t, answered in self._answered.items() if self._ends(answered, now))
         for transaction in over:
-            self._end(
-                transaction, "unresolved" if self._answered[transaction].is_ready else "aborted"
-            )
+            is_ready = self._answered[transaction].is_ready
+            self._end(transaction, "unresolved" if is_ready else "aborted")
         self._finished.age(now)
         return over
 
@@ -201,15 +194,9 @@ class Transactions:
         What was decided stands, and is sent to it as long as it can be. A transaction that this
         side has prepared stays in doubt like any other.
         """
-        for transaction in [
-            transaction for transaction, asked in self._asked.items() if asked.peer == peer
-        ]:
+        for transaction in [t for t, asked in self._asked.items() if asked.peer == peer]:
             self.decide(transaction, commit=False, now=now)
-        over = tuple(
-            transaction
-            for transaction, answered in self._answered.items()
-            if answered.peer == peer and not answered.is_ready
-        )
+        over = tuple(t for t, a in self._answered.items() if a.peer == peer and not a.is_ready)
         for transaction in over:
             self._end(transaction, "aborted")
         return over

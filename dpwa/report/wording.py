@@ -19,12 +19,13 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
 
 
-def size(nbytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(nbytes) < 1000 or unit == "TB":
-            break
-        nbytes /= 1000
-    return f"{nbytes:.3g} {unit}"
+def size(count: float) -> str:
+    """Return a number of bytes in the unit that fits."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:  # more would be shown as 1e+03
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def share(value: float | None) -> str:

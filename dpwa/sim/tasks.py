@@ -191,7 +191,6 @@ class Factorisation:
     def __init__(self, options: FactorisationOptions, nodes: int, seed: int) -> None:
         self.dimension = options.size * options.rank
         self._options = options
-        self._nodes = nodes
         self._seed = seed
         self._rng = np.random.default_rng(seed)
         answer = self._draw(1)[0].reshape(options.size, options.rank)

@@ -255,13 +255,7 @@ class TableService(Service):
         self._answers = answers
         self._upload = upload
 
-    def receive(
-        self,
-        sender: bytes,  # noqa: ARG002
-        message: FromMember,
-        payload: Frame,
-        reply: Reply,
-    ) -> None:
+    def receive(self, sender: bytes, message: FromMember, payload: Frame, reply: Reply) -> None:  # noqa: ARG002
         self._engine.hear(message, payload, self._upload.shared(message.name, reply))
 
     def tick(self, now: float) -> bool:
@@ -280,12 +274,7 @@ class TableListener(Listener):
     def link_changed(self, peer: str, state: LinkState) -> None:  # noqa: ARG002
         self._engine.link_changed(peer)
 
-    def receive(
-        self,
-        peer: str,  # noqa: ARG002
-        message: TableGot | TableRefused,
-        payload: Frame,
-    ) -> None:
+    def receive(self, peer: str, message: TableGot | TableRefused, payload: Frame) -> None:  # noqa: ARG002
         if isinstance(message, TableGot):
             data = np.frombuffer(payload, np.uint8)
             self._pending.answered(message.request, message.start, data, message.image)

@@ -30,12 +30,7 @@ class Half(Codec):
         self._largest = torch.finfo(self._narrow).max
         self._payloads = PayloadMemory()
 
-    def encode(
-        self,
-        piece: ByteArray,
-        dtype: str,
-        held: ByteArray | None = None,  # noqa: ARG002
-    ) -> ByteArray:
+    def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:  # noqa: ARG002
         if not _is_wide(dtype):
             return piece
         values = tensor_over(piece, FLOATS[dtype])

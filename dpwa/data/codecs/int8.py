@@ -40,12 +40,7 @@ class Int8(Codec):
         self._payloads = PayloadMemory()
         self._scratch = Scratch()
 
-    def encode(
-        self,
-        piece: ByteArray,
-        dtype: str,
-        held: ByteArray | None = None,  # noqa: ARG002
-    ) -> ByteArray:
+    def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:  # noqa: ARG002
         if dtype not in FLOATS:
             return piece
         values = tensor_over(piece, FLOATS[dtype])

@@ -11,12 +11,7 @@ from dpwa.types import Frame
 class Plain(Codec):
     """Changes nothing and copies nothing: payload and piece are the same bytes, of any dtype."""
 
-    def encode(
-        self,
-        piece: ByteArray,
-        dtype: str,  # noqa: ARG002
-        held: ByteArray | None = None,  # noqa: ARG002
-    ) -> ByteArray:
+    def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:  # noqa: ARG002
         return piece
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:  # noqa: ARG002

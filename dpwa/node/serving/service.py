@@ -32,13 +32,7 @@ class Service:
     def handle(self, sender: bytes, message: Any, reply: Reply) -> None:
         raise NotImplementedError
 
-    def receive(
-        self,
-        sender: bytes,
-        message: Any,
-        payload: Frame,  # noqa: ARG002
-        reply: Reply,
-    ) -> None:
+    def receive(self, sender: bytes, message: Any, payload: Frame, reply: Reply) -> None:  # noqa: ARG002
         """Answer one message that may carry a payload; by default, that is ignored."""
         self.handle(sender, message, reply)
 

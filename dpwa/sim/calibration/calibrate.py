@@ -7,13 +7,11 @@ with the very classes that have measured the real one.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import yaml
-
+from dpwa.config.schema import comment, flow
 from dpwa.observe.figures import INDEX, figures_of
 from dpwa.observe.rates import ACTIVITIES
 from dpwa.observe.run_data import Run
@@ -251,12 +249,12 @@ _SETTINGS = "# Settings of the run that are not the defaults.\n"
 def yaml_text(calibration: Calibration, folder: str) -> str:
     """Return the file; `folder` is that of the run logs."""
     scenario = calibration.scenario
-    parts = [HEAD.format(folder=folder), *map(_comment, calibration.remarks()), "\n"]
+    parts = [HEAD.format(folder=folder), *map(comment, calibration.remarks()), "\n"]
     parts += _own_keys(calibration, scenario)
     parts += ["\n", TASK]
     rest = {key: value for key, value in scenario.items() if key not in (*_ABOUT, "membership")}
     if rest:
-        parts += ["\n", _SETTINGS, *(_line(key, value) for key, value in rest.items())]
+        parts += ["\n", _SETTINGS, *(f"{key}: {flow(value)}\n" for key, value in rest.items())]
     return "".join(parts)
 
 
@@ -265,19 +263,7 @@ def _own_keys(calibration: Calibration, scenario: dict[str, Any]) -> Iterator[st
     more = ", ..." if len(nodes) > MOST_NAMES else ""
     for key, about in _ABOUT.items():
         if key in scenario:
-            yield _comment(about.format(names=", ".join(nodes[:MOST_NAMES]) + more))
-            yield _line(key, scenario[key])
+            yield comment(about.format(names=", ".join(nodes[:MOST_NAMES]) + more))
+            yield f"{key}: {flow(scenario[key])}\n"
     if "membership" in scenario:
-        yield _line("membership", scenario["membership"])
-
-
-def _comment(text: str) -> str:
-    return textwrap.fill(text, 92, initial_indent="# ", subsequent_indent="# ") + "\n"
-
-
-def _line(key: str, value: Any) -> str:
-    text: str = yaml.safe_dump(
-        value, default_flow_style=True, sort_keys=False, width=1000, allow_unicode=True
-    )
-    flow = text.removesuffix("...\n").strip()
-    return f"{key}: {flow}\n"
+        yield f"membership: {flow(scenario['membership'])}\n"

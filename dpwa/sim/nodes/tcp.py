@@ -8,22 +8,19 @@ Large transfers share the links of their ends (`FairLinks`), so each has a rate 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from dpwa.config.endpoints import split_tcp
 from dpwa.sim.rules.wire_sizes import PACKET_BYTES
 from dpwa.transport.sockets import HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
-from dpwa.virtual_network import VirtualNetwork
+from dpwa.virtual_network import Timer, VirtualNetwork
 
 if TYPE_CHECKING:
     from dpwa.sim.nodes.zeromq import DealerSocket, RouterSocket
-import math
-from typing import Protocol
-
-from dpwa.virtual_network import Timer
 
 SMALL_BYTES = 16 * 1024  # on the wire: shorter messages share nothing, they pass between others
 CONNECTING_BYTES = 4 * 64 + 3 * PACKET_BYTES  # each way, until both have shaken hands

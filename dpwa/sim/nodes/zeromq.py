@@ -10,7 +10,7 @@ import errno
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -26,21 +26,11 @@ from dpwa.types import Frame
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from dpwa.sim.nodes.runtime import Sleeper
+
 MONITORED = struct.Struct("=Hi")
 SNDMORE = int(zmq.SNDMORE)
 SRCFD = int(zmq.SRCFD)
-
-
-class Wakeable(Protocol):
-    """What waits until it is woken."""
-
-    def sleep(self, timeout_s: float | None) -> bool:
-        """Wait."""
-        ...
-
-    def wake(self) -> None:
-        """End the waiting."""
-        ...
 
 
 class VirtualFrame:
@@ -66,11 +56,11 @@ class VirtualFrame:
 class VirtualPoller:
     """Waits for sockets, as `zmq.Poller`; `sleeper` makes what waits."""
 
-    def __init__(self, sleeper: Callable[[], Wakeable]) -> None:
+    def __init__(self, sleeper: Callable[[], Sleeper]) -> None:
         self._sleeper = sleeper
         self._sockets: dict[VirtualSocket, None] = {}
         self._maybe: dict[VirtualSocket, None] = {}  # that have had something
-        self._waiting: Wakeable | None = None
+        self._waiting: Sleeper | None = None
 
     def register(self, socket: VirtualSocket, flags: int = zmq.POLLIN) -> None:
         if flags != zmq.POLLIN:

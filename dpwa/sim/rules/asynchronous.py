@@ -53,7 +53,7 @@ class AsynchronousRun:
     ) -> None:
         self._network = VirtualNetwork(spec.scenario.seed)
         clock = self._network.clock
-        self.fleet = Fleet(spec, conditions, task, sizes, x, clock.now)
+        self.fleet = Fleet(spec, conditions, task, x, clock.now)
         self._conditions = conditions
         kind = type(self.fleet.participants[0].algorithm)
         fetches = Exchanges if kind.terms is Terms.EXCHANGE else Fetches

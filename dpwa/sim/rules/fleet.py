@@ -15,7 +15,6 @@ from dpwa.sim.churn import NodeChange, NodeChangeKind, cut_in_words
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.rules.participant import NodeRules, Participant
 from dpwa.sim.rules.peer_book import Neighbourhood, PeerBook
-from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.samples import Moment, NodeFigures
 from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.sim.tasks import TrainingTask
@@ -33,7 +32,6 @@ class Fleet:
         spec: RunSpec,
         conditions: Conditions,
         task: TrainingTask,
-        sizes: WireSizes,
         x: Floats,
         now: Callable[[], float],
     ) -> None:
@@ -52,10 +50,8 @@ class Fleet:
         self._losses = np.full(nodes, np.nan)
         self._conditions = conditions
         self._task = task
-        self._sizes = sizes
         self._now = now
         self._starts = x.copy()
-        self._everybody = np.arange(nodes)
         self._takes_over = config.initial_state != "own"
         self._is_open = config.is_open
         self.neighbourhood = neighbourhood = Neighbourhood(config)

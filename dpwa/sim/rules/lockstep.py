@@ -55,7 +55,7 @@ class LockstepRounds:
         config = spec.config
         self.time_s = 0.0
         self.rounds = 0
-        self.fleet = Fleet(spec, conditions, task, sizes, x, lambda: self.time_s)
+        self.fleet = Fleet(spec, conditions, task, x, lambda: self.time_s)
         self._conditions = conditions
         self._sizes = sizes
         self._links = Links(conditions, sizes)
