@@ -270,9 +270,9 @@ def launch(
     that fails is reported and stops no other. With --restart on-failure it is started again under
     its name: at once if it has run for 10 s, else after 1 s, 2 s and so on, up to 30 s. It takes
     over the state of the others, and goes on with them. With --spare a process waits for this that
-    has imported torch and dpwa; COMMAND is `python SCRIPT ...` then. If the launcher itself is
-    killed (SIGKILL), COMMAND is too, but not what COMMAND has started, such as the programs that a
-    shell script runs.
+    has imported torch and dpwa; COMMAND is `python SCRIPT ...` or `python -m MODULE ...` then. If
+    the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has started, such
+    as the programs that a shell script runs.
 
     A node whose process succeeds has failed all the same if its model is not finite at the end, or
     if it has finished together with nobody; it is not started again.

@@ -30,8 +30,8 @@ class LaunchSpec:
         environment: variables added to those of this process.
         restarts: how often a node that fails is started again.
         world: all nodes of the run, if others are started elsewhere: ranks are places in it.
-        spare: with a command `python SCRIPT ARGUMENTS...`, a process that has imported torch waits
-            to become the next node that is started again (on this machine).
+        spare: with a command such as `python SCRIPT ARGUMENTS...`, a process that has imported
+            torch waits to become the next node that is started again (on this machine).
     """
 
     command: Sequence[str]

@@ -280,6 +280,6 @@ def _require_command(spec: LaunchSpec) -> None:
 
 
 def _is_script(command: Sequence[str]) -> bool:
-    """Tell whether it is Python, without options of its own, with a script."""
+    """Tell whether it is Python, without options of its own, with a script or a module."""
     program, script = [*command, ""][:2]
-    return Path(program).name.startswith("python") and script.endswith(".py")
+    return Path(program).name.startswith("python") and (script == "-m" or script.endswith(".py"))

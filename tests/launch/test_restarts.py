@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,11 +184,15 @@ def script_spec(tmp_path: Path, code: str, *arguments: str, **options: Any) -> L
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("as_module", [False, True])
 def test_a_spare_process_becomes_the_node_that_failed(
-    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch, *, as_module: bool
 ) -> None:
     monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
+    monkeypatch.chdir(tmp_path)
     spec = script_spec(tmp_path, WAITS_FOR_SPARE, "1", "--lr=.1", cpus="pin")
+    if as_module:
+        spec = replace(spec, command=[sys.executable, "-m", "train", *spec.command[2:]])
     assert told.run(spec) == {"w1": 0, "w2": 0}
     found = {row[0]: row[1:] for row in map(json.loads, (line for _, line in told.lines))}
     cores = sorted(os.sched_getaffinity(0))
