@@ -10,13 +10,14 @@ import os
 import runpy
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 
 def main() -> None:
     program, *arguments = sys.argv[1:]
     is_module = program == "-m"
     # As Python does with such a command:
-    sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(program))  # noqa: PTH109, PTH120
+    sys.path[0] = str(Path.cwd() if is_module else Path(program).resolve().parent)
     with suppress(ImportError):  # the script says what is missing, if it needs it
         import dpwa
 
@@ -27,8 +28,9 @@ def main() -> None:
     node = json.loads(line)
     os.environ.update(node["environment"])
     if node["cores"]:
-        os.sched_setaffinity(0, node["cores"])
-    with open(os.devnull, "rb") as nothing:  # noqa: PTH123
+        for thread in Path("/proc/self/task").iterdir():  # numpy has started some
+            os.sched_setaffinity(int(thread.name), node["cores"])
+    with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
     sys.argv = arguments if is_module else [program, *arguments]
     if is_module:
