@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import random
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.transacting_nodes import MOST_DELAY_S, Node, World
 
-from dpwa.policy import push_sum
 from dpwa.policy.push_sum import UNIT, Mass
 from dpwa.policy.transactions import Acceptance
 
@@ -327,7 +325,3 @@ def test_without_weights_a_directed_graph_is_biased():
         x = 0.5 * x + 0.5 * np.array([np.mean(x[peers]) for peers in graph])
     assert np.ptp(x) < 1e-6
     assert abs(x[0] - mean) > 0.01
-
-
-def test_the_example_of_the_module_is_true():
-    assert doctest.testmod(push_sum).failed == 0
