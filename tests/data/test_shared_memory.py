@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.processes import ended, start
 from support.shared_memory import own_shm, told
+from support.times import SetClock
 from support.writers import filling
 
 from dpwa.clock import SystemClock
@@ -40,14 +41,6 @@ LEASE_S = 5.0
 NBYTES = 200_000
 
 __all__ = ["own_shm"]
-
-
-class ManualClock:
-    def __init__(self):
-        self.time = 0.0
-
-    def now(self):
-        return self.time
 
 
 @pytest.fixture
@@ -330,7 +323,7 @@ def test_what_a_killed_reader_had_pinned_is_free_at_once(shared, tmp_path):
 
 
 def test_a_stopped_reader_loses_the_slot_after_its_lease_but_not_the_bytes(shared, tmp_path):
-    clock = ManualClock()
+    clock = SetClock()
     with pool_of(shared, 2, clock) as pool, told_pinner(shared, tmp_path) as reader:
         publish(pool)
         assert reader.tell("pin") == 1
