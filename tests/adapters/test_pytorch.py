@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually, is_connected, status_of
+from support.nodes import config_of, eventually, is_connected, merge_of, status_of
 from torch import nn
 
 from dpwa.adapters.merge import Merge
@@ -37,14 +37,8 @@ class Pair:
         self.one.close()
         self.two.close()
 
-    def merge(self, between=lambda: None, loss=0.5):
-        def attempt():
-            self.two.update_send(loss)
-            self.one.update_send(loss)
-            between()
-            return self.one.update_wait(loss)
-
-        return eventually(attempt)
+    def merge(self, during=lambda: None, loss=0.5):
+        return merge_of(self.one, self.two, loss, during)
 
 
 def test_a_merge_says_what_was_merged():
@@ -111,7 +105,7 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
 
         def attempt(pair, net=one, step=step):
             filled(net, 1.0)
-            return pair.merge(between=step)
+            return pair.merge(during=step)
 
         with Pair(one, two, merge=merge) as pair:
             eventually(lambda p=pair: is_connected(p.one.connection, "w2"))
@@ -279,7 +273,7 @@ def test_a_tensor_that_is_replaced_during_the_fetch_is_not_merged_into_nor_the_o
         def replace():
             one.weight = nn.Parameter(torch.full((2, 2), 9.0))
 
-        assert pair.merge(between=replace) is not None
+        assert pair.merge(during=replace) is not None
         assert torch.equal(old, before)
         assert bool((one.weight == (9.0 + two.weight) / 2).all())
 

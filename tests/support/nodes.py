@@ -5,7 +5,7 @@ import time
 from support.ports import free_ports
 from support.times import HANGS_AFTER_S, Bound
 
-__all__ = ["config_of", "eventually", "is_connected", "status_of"]
+__all__ = ["config_of", "eventually", "is_connected", "merge_of", "status_of"]
 
 
 def config_of(count, **settings):
@@ -28,6 +28,18 @@ def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
             raise AssertionError(f"still not so after {timeout_s} s: {check}")
         time.sleep(every_s)
     return value
+
+
+def merge_of(first, second, loss=None, during=lambda: None):
+    """Publish on both sides until the first adapter merges the second one's parameters."""
+
+    def attempt():
+        second.update_send(loss)
+        first.update_send(loss)
+        during()
+        return first.update_wait(loss)
+
+    return eventually(attempt)
 
 
 def status_of(connection, peer):
