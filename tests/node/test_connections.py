@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import zmq
 from support.members import Member, at_once, gossip, members, settle
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, has_merged, status_of
 from support.open_cluster import cluster
 from support.ports import free_ports
 from support.times import HANGS_AFTER_S
@@ -338,14 +338,9 @@ def test_a_connection_that_could_not_be_made_is_made_as_soon_as_it_can(monkeypat
     config = config_of(2, transport="tcp")
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
 
-        def merged():
-            two.update_send(np.ones(10))
-            one.update_send(np.ones(10))
-            return one.update_wait()[0] is not None
-
         def is_missing():
-            return not merged() and one.node.report()["peers"][0]["outcomes"]["unreachable"] > 0
+            return not has_merged(one, two) and status_of(one, "w2")["outcomes"]["unreachable"] > 0
 
         assert eventually(is_missing)
         is_short = False
-        assert eventually(merged)
+        assert eventually(lambda: has_merged(one, two))

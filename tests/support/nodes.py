@@ -2,10 +2,12 @@
 
 import time
 
+import numpy as np
+
 from support.ports import free_ports
 from support.times import HANGS_AFTER_S, Bound
 
-__all__ = ["config_of", "eventually", "is_connected", "merge_of", "status_of"]
+__all__ = ["config_of", "eventually", "has_merged", "is_connected", "merge_of", "status_of"]
 
 
 def config_of(count, **settings):
@@ -40,6 +42,13 @@ def merge_of(first, second, loss=None, during=lambda: None):
         return first.update_wait(loss)
 
     return eventually(attempt)
+
+
+def has_merged(one, two):
+    """Publish on both sides; whether the first connection merges the second one's parameters."""
+    for each in (two, one):
+        each.update_send(np.ones(1000), 0.5)
+    return one.update_wait(0.5)[0] is not None
 
 
 def status_of(connection, peer):
