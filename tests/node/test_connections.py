@@ -21,6 +21,7 @@ from support.members import Member, at_once, gossip, members, settle
 from support.nodes import config_of, eventually, has_merged, status_of
 from support.open_cluster import cluster
 from support.ports import free_ports
+from support.processes import descriptors
 from support.times import HANGS_AFTER_S
 
 from dpwa.config import load_config
@@ -35,11 +36,6 @@ from dpwa.wire.messages import AskStatus
 
 MANY = 8
 FEW = {"transport": "tcp", "connections": FEWEST}
-
-
-def descriptors():
-    """How many this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def links_of(connection):

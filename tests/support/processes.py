@@ -53,6 +53,11 @@ def told_by(program, *arguments):
     return found
 
 
+def descriptors(pid="self"):
+    """How many a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 class Program:
     """A program that runs; it is handled like a `subprocess.Popen` with text in its pipes."""
 
