@@ -145,16 +145,19 @@ def test_mixed_dtypes_shapes_and_strides_keep_their_places():
         torch.testing.assert_close(parameter, mean)
 
 
-def test_tied_weights_are_merged_once():
-    def tied(value):
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_weights_that_share_memory_are_merged_once(is_tied):
+    def sharing(value):
         net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-        net[1].weight = net[0].weight
+        net[1].weight.data = net[0].weight.data
+        if is_tied:
+            net[1].weight = net[0].weight
         return filled(net, value)
 
-    one, two = tied(1.0), tied(3.0)
+    one, two = sharing(1.0), sharing(3.0)
     with Pair(one, two) as pair:
         pair.merge()
-    assert one[0].weight is one[1].weight
+    assert (one[0].weight is one[1].weight) == is_tied
     assert bool((one[0].weight == 2.0).all())  # merged twice it would be 2.5
 
 
@@ -283,27 +286,26 @@ def test_a_tensor_that_is_replaced_during_the_fetch_is_not_merged_into_nor_the_o
         assert pair.one.update_wait(0.5) is None  # of another layout by now
 
 
-def test_parameters_that_share_memory_are_merged_once():
-    def sharing(value):
-        net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-        net[1].weight.data = net[0].weight.data
-        return filled(net, value)
-
-    one, two = sharing(1.0), sharing(3.0)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert bool((one[0].weight == 2.0).all())
-
-
 def compiled(net):
     return torch.compile(net, backend="eager")
 
 
-@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
-def test_a_wrapped_module_gossips_with_a_plain_one(wrap):
+NEEDS_CUDA = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+@pytest.mark.parametrize(
+    "wrap", [compiled, nn.DataParallel, pytest.param(nn.Module.cuda, marks=NEEDS_CUDA)]
+)
+def test_a_module_that_is_wrapped_or_elsewhere_gossips_with_a_plain_one(wrap):
     one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
-    with Pair(wrap(one), two) as pair:
+    wrapped = wrap(one)
+    device = one.weight.device
+    with Pair(wrapped, two) as pair:
         pair.merge()
+    assert one.weight.device == device
     assert bool((one.weight == 2.0).all())
 
 
@@ -387,16 +389,6 @@ def test_without_a_fetch_update_wait_returns_none():
     with DpwaPyTorchAdapter(nn.Linear(1, 1), "w1", config_of(1)) as adapter:
         adapter.update_send(0.1)
         assert adapter.update_wait(0.1) is None
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_modules_on_a_cuda_device_are_merged_there():
-    one, two = filled(nn.Linear(3, 3).cuda(), 1.0), filled(nn.Linear(3, 3), 3.0)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert one.weight.is_cuda
-    assert bool((one.weight == 2.0).all())
 
 
 def test_what_is_no_module_is_refused():
