@@ -18,15 +18,6 @@ def of(period, count=2, **settings):
     return config_of(count, algorithm="elastic", elastic={"period": period}, **settings)
 
 
-def announce_only(member, partner):
-    """Begin to serve a snapshot that never comes."""
-    fetch = partner.heard(Fetch)
-    nbytes = member.x.numel() * np.float64().nbytes
-    said = {"version": partner.version, "clock": 1.0, "loss": None, "is_finite": None}
-    said.update(nbytes=nbytes, codec="none", token=0, news=())
-    partner.answer(SnapshotHeader(request=fetch.request, **said))
-
-
 def served(member, partner):
     """What a peer gets of a node."""
     fingerprint = member.adapter._state.layout.fingerprint
@@ -57,7 +48,7 @@ def test_centers_are_what_is_served_and_a_partner_that_breaks_off_changes_nothin
         for _ in range(broken):  # not only after another period
             member.adapter.update_send()
             assert served(member, partner) == pytest.approx(c)
-            announce_only(member, partner)
+            partner.announce_only()
             assert member.adapter.update_wait() is None
             assert member.x.numpy() == pytest.approx(x)
         member.adapter.update_send()

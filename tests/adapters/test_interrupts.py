@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from support.interrupt_cases import CASES, Gossip, interrupt_at_each, interrupt_at_random
 from support.interrupts import Moments, interrupted
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, merge_of
 from support.ports import free_ports
 from support.state_donors import adapter_of, nodes
 from torch import nn
@@ -22,15 +22,6 @@ from dpwa.lifecycle import uninterrupted
 
 def net():
     return nn.Linear(8, 8)
-
-
-def merge(first, second):
-    def attempt():
-        second.update_send(0.5)
-        first.update_send(0.5)
-        return first.update_wait(0.5)
-
-    return eventually(attempt)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # see `interrupted`
@@ -132,9 +123,9 @@ def test_finish_can_be_interrupted_and_called_again():
     config = config_of(2)
     made = adapter_of(net(), "w1", config), adapter_of(net(), "w2", config)
     with nodes(*made) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
         interrupted(lambda: first.finish(timeout_s=100), 0.3)  # the other one still trains
-        merge(first, second)
+        merge_of(first, second)
         report = first.finish(seconds=0.1, timeout_s=0.1)
         assert report.took_part == ()
 
@@ -145,7 +136,7 @@ def test_waiting_for_the_state_of_a_peer_can_be_interrupted():
         first.update_send(0.5)  # it is trained, and its trainer does not come to copy its state
         interrupted(lambda: adapter_of(net(), "w2", config), 0.5)
         with nodes(adapter_of(net(), "w2", {**config, "initial_state": "own"})) as (second,):
-            merge(first, second)
+            merge_of(first, second)
 
 
 def test_waiting_to_be_let_in_can_be_interrupted():

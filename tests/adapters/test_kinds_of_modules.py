@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.nodes import config_of, eventually, status_of
+from support.nodes import config_of, eventually, merge_of, status_of
 from support.state_donors import adapter_of, are_equal, nodes, state_of
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
@@ -15,17 +15,6 @@ from dpwa.adapters.training_state import TrainingState
 from dpwa.errors import ParametersError
 
 CONSTANT = {"interpolation": "constant"}
-
-
-def merge(first, second):
-    """Have the first node merge the second one's parameters, as of now."""
-
-    def attempt():
-        second.update_send(0.5)
-        first.update_send(0.5)
-        return first.update_wait(0.5)
-
-    return eventually(attempt)
 
 
 def trained(make, seed, loss):
@@ -93,7 +82,7 @@ def test_the_weight_of_a_parametrised_layer_is_made_of_averaged_parameters(kind)
     wanted = means(one, two)
     config = config_of(2, **CONSTANT)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
     torch.testing.assert_close([p.detach() for p in one.parameters()], wanted)
     is_right(weight_of(one), one)
     late = TrainingState(two)
@@ -106,14 +95,14 @@ def test_a_parametrisation_of_later_is_another_model_on_both_sides_alike():
     one, two = nn.Linear(6, 6), nn.Linear(6, 6)
     config = config_of(2, **CONSTANT)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
         for net in (one, two):
             parametrizations.weight_norm(net)
-        merge(first, second)
+        merge_of(first, second)
         for net in (one, two):
             parametrize.remove_parametrizations(net, "weight")
         wanted = (one.weight + two.weight).detach() / 2
-        merge(first, second)
+        merge_of(first, second)
     torch.testing.assert_close(one.weight.detach(), wanted)
 
 
@@ -165,7 +154,7 @@ def test_a_causal_mask_in_a_buffer_keeps_nobody_from_merging(settings):
     one, two = masked(1.0), masked(3.0)
     config = config_of(2, **CONSTANT, **settings)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
     assert one.weight.tolist() == [[2.0] * 4]
     assert torch.equal(one.mask, two.mask)
     assert one.mask[0].tolist() == [0.0] + [-torch.inf] * 3
@@ -182,7 +171,7 @@ def test_empty_parameters_are_carried_along():
     one, two = net(1.0), net(3.0)
     config = config_of(2, **CONSTANT)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
         assert first.connection.node.report()["model"]["parameters"]["tensors"] == 4
     assert bool((one.bias == 2.0).all())
     part = TrainingState(one).capture()["model"]
@@ -219,7 +208,7 @@ def test_a_module_that_is_to_be_quantised_is_gossiped():
     config = config_of(2, **CONSTANT)
     wanted = means(one, two)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
     torch.testing.assert_close([p.detach() for p in one.parameters()], wanted)
 
 
@@ -246,7 +235,7 @@ def test_a_module_is_changed_on_all_nodes_alike_or_refused_until_it_is(kind):
     one, two = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(2))
     config = config_of(2, **CONSTANT)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
         change(one)
         if kind != "a parameter replaced":  # by one of the same kind: nobody can tell
 
@@ -259,7 +248,7 @@ def test_a_module_is_changed_on_all_nodes_alike_or_refused_until_it_is(kind):
             eventually(refused)
         change(two)
         before = means(*(copy.deepcopy(net).float() for net in (one, two)))
-        merge(first, second)
+        merge_of(first, second)
     for tensor, mean in zip(one.parameters(), before, strict=True):
         if tensor.requires_grad:
             torch.testing.assert_close(tensor.detach().float(), mean, rtol=0.02, atol=0.02)
@@ -275,12 +264,12 @@ def test_an_unfrozen_layer_is_gossiped_once_both_have_unfrozen_it():
         two[0].load_state_dict(one[0].state_dict())
     kept = one[0].weight.detach().clone()
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
         assert torch.equal(one[0].weight, kept)
         for net in (one, two):
             net[0].requires_grad_(True)
         nn.init.constant_(two[0].weight, 1.0)
-        merge(first, second)
+        merge_of(first, second)
     torch.testing.assert_close(one[0].weight.detach(), (kept + 1) / 2)
     torch.testing.assert_close(one[1].bias.detach(), wanted)
 
@@ -300,7 +289,7 @@ def test_thousands_of_tensors_are_merged_and_handed_on():
     one, two = ManyTensors(2000, 1.0), ManyTensors(2000, 3.0)
     config = config_of(2, **CONSTANT)
     with nodes(adapter_of(one, "w1", config), adapter_of(two, "w2", config)) as (first, second):
-        merge(first, second)
+        merge_of(first, second)
     assert all(bool((tensor == 2.0).all()) for tensor in one.parameters())
     part = TrainingState(one).capture()["model"]
     TrainingState(two).model().load(part.image, part.numbers)
@@ -318,7 +307,7 @@ def test_two_models_of_one_process_gossip_each_with_its_own_peers():
         for net, name in zip(nets, ("w1", "w2"), strict=True)
     ]
     with nodes(*made) as (generator, other_generator, critic, other_critic):
-        merge(generator, other_generator)
-        merge(critic, other_critic)
+        merge_of(generator, other_generator)
+        merge_of(critic, other_critic)
     for net, mean in zip((generators[0], critics[0]), wanted, strict=True):
         torch.testing.assert_close([p.detach() for p in net.parameters()], mean)

@@ -3,7 +3,6 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 import torch
 from support.members import members
@@ -11,22 +10,13 @@ from support.nodes import config_of, eventually
 from support.partners import partner_of
 from support.times import at_most
 
-from dpwa.wire.messages import Fetch, SnapshotHeader
+from dpwa.wire.messages import Fetch
 
 TIMEOUT_MS = 1000
 OUTER = [
     ("noloco", {}),
     ("local", {"momentum": 0.5, "lr": 0.7}),
 ]
-
-
-def announce_only(member, partner):
-    """Begin to serve a snapshot that never comes."""
-    fetch = partner.heard(Fetch)
-    nbytes = member.x.numel() * np.float64().nbytes
-    said = {"version": partner.version, "clock": 1.0, "loss": None, "is_finite": None}
-    said.update(nbytes=nbytes, codec="none", token=0, news=())
-    partner.answer(SnapshotHeader(request=fetch.request, **said))
 
 
 def after_one_step(algorithm, options, broken):
@@ -46,7 +36,7 @@ def after_one_step(algorithm, options, broken):
         member.round()
         for _ in range(broken):
             member.adapter.update_send()
-            announce_only(member, partner)
+            partner.announce_only()
             assert member.adapter.update_wait() is None
         member.adapter.update_send()  # not only after another period
         partner.serve(partner.heard(Fetch), 4.0)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually, is_connected, status_of
+from support.nodes import config_of, eventually, is_connected, merge_of, status_of
 from torch import nn
 
 from dpwa.adapters.merge import Merge
@@ -37,14 +37,8 @@ class Pair:
         self.one.close()
         self.two.close()
 
-    def merge(self, between=lambda: None, loss=0.5):
-        def attempt():
-            self.two.update_send(loss)
-            self.one.update_send(loss)
-            between()
-            return self.one.update_wait(loss)
-
-        return eventually(attempt)
+    def merge(self, during=lambda: None, loss=0.5):
+        return merge_of(self.one, self.two, loss, during)
 
 
 def test_a_merge_says_what_was_merged():
@@ -111,7 +105,7 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
 
         def attempt(pair, net=one, step=step):
             filled(net, 1.0)
-            return pair.merge(between=step)
+            return pair.merge(during=step)
 
         with Pair(one, two, merge=merge) as pair:
             eventually(lambda p=pair: is_connected(p.one.connection, "w2"))
@@ -151,16 +145,19 @@ def test_mixed_dtypes_shapes_and_strides_keep_their_places():
         torch.testing.assert_close(parameter, mean)
 
 
-def test_tied_weights_are_merged_once():
-    def tied(value):
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_weights_that_share_memory_are_merged_once(is_tied):
+    def sharing(value):
         net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-        net[1].weight = net[0].weight
+        net[1].weight.data = net[0].weight.data
+        if is_tied:
+            net[1].weight = net[0].weight
         return filled(net, value)
 
-    one, two = tied(1.0), tied(3.0)
+    one, two = sharing(1.0), sharing(3.0)
     with Pair(one, two) as pair:
         pair.merge()
-    assert one[0].weight is one[1].weight
+    assert (one[0].weight is one[1].weight) == is_tied
     assert bool((one[0].weight == 2.0).all())  # merged twice it would be 2.5
 
 
@@ -279,7 +276,7 @@ def test_a_tensor_that_is_replaced_during_the_fetch_is_not_merged_into_nor_the_o
         def replace():
             one.weight = nn.Parameter(torch.full((2, 2), 9.0))
 
-        assert pair.merge(between=replace) is not None
+        assert pair.merge(during=replace) is not None
         assert torch.equal(old, before)
         assert bool((one.weight == (9.0 + two.weight) / 2).all())
 
@@ -289,27 +286,26 @@ def test_a_tensor_that_is_replaced_during_the_fetch_is_not_merged_into_nor_the_o
         assert pair.one.update_wait(0.5) is None  # of another layout by now
 
 
-def test_parameters_that_share_memory_are_merged_once():
-    def sharing(value):
-        net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-        net[1].weight.data = net[0].weight.data
-        return filled(net, value)
-
-    one, two = sharing(1.0), sharing(3.0)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert bool((one[0].weight == 2.0).all())
-
-
 def compiled(net):
     return torch.compile(net, backend="eager")
 
 
-@pytest.mark.parametrize("wrap", [compiled, nn.DataParallel])
-def test_a_wrapped_module_gossips_with_a_plain_one(wrap):
+NEEDS_CUDA = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+@pytest.mark.parametrize(
+    "wrap", [compiled, nn.DataParallel, pytest.param(nn.Module.cuda, marks=NEEDS_CUDA)]
+)
+def test_a_module_that_is_wrapped_or_elsewhere_gossips_with_a_plain_one(wrap):
     one, two = filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 3.0)
-    with Pair(wrap(one), two) as pair:
+    wrapped = wrap(one)
+    device = one.weight.device
+    with Pair(wrapped, two) as pair:
         pair.merge()
+    assert one.weight.device == device
     assert bool((one.weight == 2.0).all())
 
 
@@ -393,16 +389,6 @@ def test_without_a_fetch_update_wait_returns_none():
     with DpwaPyTorchAdapter(nn.Linear(1, 1), "w1", config_of(1)) as adapter:
         adapter.update_send(0.1)
         assert adapter.update_wait(0.1) is None
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_modules_on_a_cuda_device_are_merged_there():
-    one, two = filled(nn.Linear(3, 3).cuda(), 1.0), filled(nn.Linear(3, 3), 3.0)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert one.weight.is_cuda
-    assert bool((one.weight == 2.0).all())
 
 
 def test_what_is_no_module_is_refused():

@@ -1,9 +1,7 @@
 """Ranks of a DistributedDataParallel module are one node: two groups of two ranks gossip."""
 
-import json
-
 import pytest
-from support.processes import ended, start
+from support.processes import told_by
 
 from dpwa.adapters.ranks.group import Failure, pack, unpack
 from dpwa.distributed import MissingError
@@ -12,21 +10,9 @@ from dpwa.errors import JoinTimeoutError, PeerLost, UserError
 SILENCE_S = 15.0  # as in ddp_groups.py
 
 
-def told_by(folder, *scenarios):
-    """What each rank has found, by scenario and then by node and rank."""
-    program = start("ddp_groups.py", folder, *scenarios)
-    with ended(program):
-        out, errors = program.communicate(timeout=110)
-    assert program.returncode == 0, errors
-    found = {}
-    for scenario, name, rank, result in map(json.loads, out.splitlines()):
-        found.setdefault(scenario, {})[name, rank] = result
-    return found
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    return told_by(tmp_path_factory.mktemp("groups"), "gossip", "refused")
+    return told_by("ddp_groups.py", tmp_path_factory.mktemp("groups"), "gossip", "refused")
 
 
 def test_both_ranks_of_a_group_are_bit_identical_after_merges_and_the_groups_agree(told):
@@ -97,7 +83,7 @@ def test_what_only_the_rank_with_the_node_has_is_refused_elsewhere(told, what):
 
 @pytest.mark.slow
 def test_an_optimizer_that_gossips_keeps_the_ranks_identical_at_every_step(tmp_path):
-    ranks = told_by(tmp_path, "step")["step"]
+    ranks = told_by("ddp_groups.py", tmp_path, "step")["step"]
     for name, lr in (("w1", 0.005), ("w2", 0.015)):
         assert ranks[name, 0] == ranks[name, 1]
         assert ranks[name, 0]["merged"] > 0
@@ -106,7 +92,7 @@ def test_an_optimizer_that_gossips_keeps_the_ranks_identical_at_every_step(tmp_p
 
 @pytest.mark.slow
 def test_an_iterate_of_its_own_is_switched_on_all_ranks_and_left_as_evaluated(tmp_path):
-    ranks = told_by(tmp_path, "schedule_free")["schedule_free"]
+    ranks = told_by("ddp_groups.py", tmp_path, "schedule_free")["schedule_free"]
     for name in ("w1", "w2"):
         assert ranks[name, 0] == ranks[name, 1]
         assert ranks[name, 0]["modes"] == [False]
@@ -115,7 +101,7 @@ def test_an_iterate_of_its_own_is_switched_on_all_ranks_and_left_as_evaluated(tm
 
 @pytest.mark.slow
 def test_a_group_that_comes_late_takes_over_all_of_the_state_on_all_ranks(tmp_path):
-    ranks = told_by(tmp_path, "late")["late"]
+    ranks = told_by("ddp_groups.py", tmp_path, "late")["late"]
     w1, w2 = ranks["w1", 0], ranks["w2", 0]
     assert ranks["w1", 1] == w1
     assert ranks["w2", 1] == w2
@@ -127,7 +113,7 @@ def test_a_group_that_comes_late_takes_over_all_of_the_state_on_all_ranks(tmp_pa
 
 @pytest.mark.slow
 def test_a_state_of_the_optimizer_that_is_of_no_use_is_taken_over_by_no_rank(tmp_path):
-    ranks = told_by(tmp_path, "unfit")["unfit"]
+    ranks = told_by("ddp_groups.py", tmp_path, "unfit")["unfit"]
     assert ranks["w2", 0]["digest"] == ranks["w1", 0]["digest"]
     assert ranks["w2", 0] == ranks["w2", 1]
     assert ranks["w2", 0]["optimizer"] == 0
@@ -135,7 +121,7 @@ def test_a_state_of_the_optimizer_that_is_of_no_use_is_taken_over_by_no_rank(tmp
 
 @pytest.mark.slow
 def test_ranks_wait_in_finish_for_longer_than_their_process_group_lets_them_be_silent(tmp_path):
-    ranks = told_by(tmp_path, "finish")["finish"]
+    ranks = told_by("ddp_groups.py", tmp_path, "finish")["finish"]
     for name, peer in (("w1", "w2"), ("w2", "w1")):
         assert ranks[name, 0] == ranks[name, 1]
         assert ranks[name, 0]["took_part"] == [peer]

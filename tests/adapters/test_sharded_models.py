@@ -8,33 +8,25 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.processes import ended, start
+from support.processes import ended, start, told_by
 
 from dpwa.launch.ports import free_ports
 
 PATIENCE_S = 60.0
 
 
-def told_by(folder, *scenarios):
-    """What each rank has found, by scenario and then by node and rank."""
-    program = start("sharded_groups.py", folder, *scenarios)
-    with ended(program):
-        out, errors = program.communicate(timeout=110)
-    assert program.returncode == 0, errors
-    found = {}
-    for scenario, name, rank, result in map(json.loads, out.splitlines()):
-        found.setdefault(scenario, {})[name, rank] = result
-    return found
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
-    return told_by(tmp_path_factory.mktemp("groups"), "merge", "finish", "late", "refused")
+    return told_by(
+        "sharded_groups.py", tmp_path_factory.mktemp("groups"), "merge", "finish", "late", "refused"
+    )
 
 
 @pytest.fixture(scope="module")
 def told_slowly(tmp_path_factory):
-    return told_by(tmp_path_factory.mktemp("groups"), "merge_bf16", "clip", "checkpoints")
+    return told_by(
+        "sharded_groups.py", tmp_path_factory.mktemp("groups"), "merge_bf16", "clip", "checkpoints"
+    )
 
 
 def assert_merged(ranks, tolerance):

@@ -6,7 +6,7 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from support.nodes import config_of, eventually, status_of
+from support.nodes import config_of, eventually, merge_of, status_of
 from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
 from torch import nn
 
@@ -157,13 +157,7 @@ def test_equal_bases_gossip_as_ever():
     mean = {name: (a + split(two)[0][name]) / 2 for name, a in split(one)[0].items()}
     first, second = adapter_of(one, "w1", config), adapter_of(two, "w2", config)
     with nodes(first, second):
-
-        def merged():
-            second.update_send()
-            first.update_send()
-            return first.update_wait()
-
-        eventually(merged)
+        merge_of(first, second)
     for name, tensor in split(one)[0].items():
         torch.testing.assert_close(tensor, mean[name])
 

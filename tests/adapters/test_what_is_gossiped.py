@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, merge_of
 from torch import nn
 
 import dpwa
@@ -124,13 +124,7 @@ def test_a_row_of_the_table_is_true(row, make, is_merged):
         DpwaPyTorchAdapter(one, "w1", config) as first,
         DpwaPyTorchAdapter(two, "w2", config) as second,
     ):
-
-        def attempt():
-            first.update_send()
-            second.update_send()
-            return first.update_wait()
-
-        eventually(attempt, timeout_s=30)
+        merge_of(first, second)
         model = first.connection.node.report()["model"]
     value = one.other.detach().reshape(-1)[0].to(torch.complex64).real.item()
     assert value == (0.5 if is_merged else 1.0)

@@ -134,8 +134,9 @@ def test_without_gradients_the_sum_is_kept_and_the_gap_closes_by_one_minus_n_plu
         swarm.publish(swarm.workers)
 
 
-def test_it_publishes_and_asks_after_every_elastic_step_only():
-    swarm = Swarm("elastic", np.ones((4, 1)), PERMUTING, period=5)
+@pytest.mark.parametrize("name", ["elastic", "noloco"])
+def test_it_publishes_and_asks_after_every_period_only(name):
+    swarm = Swarm(name, np.ones((4, 1)), PERMUTING, period=5)
     asked, published = [], []
     for rounds in range(17):
         swarm.round()
@@ -243,11 +244,3 @@ def test_beyond_the_limit_the_last_of_all_nodes_would_diverge_so_it_is_refused()
     for beta in (0.0, -0.1):
         with pytest.raises(ConfigError, match=r"elastic\.beta: expected a number above 0"):
             load_config({"nodes": nodes, "elastic": {"beta": beta}}, environ={})
-
-
-def test_half_of_the_partners_buffers_are_taken():
-    swarm = Swarm("elastic", starts(2), SwarmSettings(SEED), period=2)
-    swarm.workers[1].buffers.array[...] = 8.0
-    for _ in range(3):
-        swarm.round()
-    assert [float(worker.buffers.array[0]) for worker in swarm.workers] == [4.0, 4.0]

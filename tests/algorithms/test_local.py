@@ -91,9 +91,12 @@ def test_outer_steps_are_those_of_torch(lr, momentum):
         assert not np.allclose(swarm.x, published)
 
 
-@pytest.mark.parametrize("options", [{}, {"lr": 0.7, "momentum": 0.9}])
-def test_half_of_the_partners_buffers_are_taken(options):
-    swarm = Swarm("local", starts(2), SwarmSettings(SEED), period=2, **options)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("local", {}), ("local", {"lr": 0.7, "momentum": 0.9}), ("noloco", {}), ("elastic", {})],
+)
+def test_half_of_the_partners_buffers_are_taken(name, options):
+    swarm = Swarm(name, starts(2), SwarmSettings(SEED), period=2, **options)
     swarm.workers[1].buffers.array[...] = 8.0
     for _ in range(3):
         swarm.round()

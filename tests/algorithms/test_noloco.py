@@ -87,19 +87,6 @@ def test_it_is_the_formula_with_local_steps_meanwhile_and_partners_missed(
         assert swarm.x == pytest.approx(reference.x, rel=1e-11, abs=1e-11)
 
 
-def test_it_asks_after_every_period_and_publishes_nothing_between():
-    swarm = Swarm("noloco", np.ones((4, 1)), PERMUTING, period=5)
-    asked, published = [], []
-    for rounds in range(16):
-        swarm.round()
-        if len(swarm.workers[0].asked) > len(asked):
-            asked.append(rounds)
-        if swarm.workers[0].published is not None:
-            published.append(rounds)
-    assert asked == [5, 10, 15]
-    assert published == [0, *asked]
-
-
 @pytest.mark.parametrize(("alpha", "beta", "gamma"), [(0.5, 0.7, 0.7), (0.3, 0.9, 0.4)])
 def test_the_mean_is_moved_by_beta_times_the_mean_drift_alone(alpha, beta, gamma):
     """When everybody is heard by exactly one, pulling the pairs together moves no mean."""
@@ -144,11 +131,3 @@ def log_growth(alpha, gamma, nodes=64, rounds=80):
     for _ in range(rounds):
         swarm.round()
     return np.log(disagreement(swarm.x) / disagreement(starts)) / rounds
-
-
-def test_half_of_the_partners_buffers_are_taken():
-    swarm = Swarm("noloco", np.ones((2, 1)), SwarmSettings(SEED), period=2)
-    swarm.workers[1].buffers.array[...] = 8.0
-    for _ in range(3):
-        swarm.round()
-    assert [float(worker.buffers.array[0]) for worker in swarm.workers] == [4.0, 4.0]

@@ -13,6 +13,7 @@ from support.commands import run_dpwa
 from support.imposters import imposter
 from support.nodes import config_of, eventually, is_connected
 from support.ports import free_ports
+from support.times import SetClock
 
 from dpwa import DpwaConnection, DpwaPyTorchAdapter
 from dpwa.cli.screen import age
@@ -195,19 +196,8 @@ def test_an_age_is_short(seconds, shown):
     assert age(seconds) == shown
 
 
-class HandClock:
-    def __init__(self):
-        self.seconds = 100.0
-
-    def now(self):
-        return self.seconds
-
-    def advance(self, seconds):
-        self.seconds += seconds
-
-
 def test_when_a_peer_was_last_heard_of():
-    clock = HandClock()
+    clock = SetClock(100.0)
     peer_table = PeerTable("w1", clock, random.Random(0))
     peer_table.add("w2", "tcp://a:1")
 
@@ -217,15 +207,15 @@ def test_when_a_peer_was_last_heard_of():
     peer_table.record("w2", Outcome.UNREACHABLE)
     assert heard_s() is None
     peer_table.link_changed("w2", LinkState.UP)
-    clock.advance(4.0)
+    clock.time += 4.0
     peer_table.record("w2", Outcome.TIMED_OUT)
     assert heard_s() == 4.0
     peer_table.record("w2", Outcome.FETCHED)
-    clock.advance(3.0)
+    clock.time += 3.0
     assert heard_s() == 3.0
     # it was there until now
     peer_table.link_changed("w2", LinkState.DOWN, "the connection was lost")
-    clock.advance(2.0)
+    clock.time += 2.0
     peer_table.link_changed("w2", LinkState.DOWN, "nothing answers")
     assert heard_s() == 2.0
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.processes import ended, start
+from support.processes import descriptors, ended, start
 from support.shared_memory import own_shm, told
+from support.times import SetClock
 from support.writers import filling
 
 from dpwa.clock import SystemClock
@@ -42,14 +43,6 @@ NBYTES = 200_000
 __all__ = ["own_shm"]
 
 
-class ManualClock:
-    def __init__(self):
-        self.time = 0.0
-
-    def now(self):
-        return self.time
-
-
 @pytest.fixture
 def shared(tmp_path):
     with SharedMemory(tmp_path) as shared:
@@ -67,10 +60,6 @@ def publish(pool, nbytes=NBYTES, layout=LAYOUT):
     value = (pool.version + 1) % 256
     snapshot = pool.publish(layout, nbytes, TrainingProgress(clock=1.0), filling(value))
     return None if snapshot is None else snapshot.version
-
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def mapped(shared, tmp_path):
@@ -232,11 +221,11 @@ def test_a_board_that_is_a_link_is_not_mapped(shared, tmp_path):
 
 
 def test_failing_to_map_leaves_no_file_open(shared, tmp_path):
-    before = open_files()
+    before = descriptors()
     for _ in range(3):
         with pytest.raises(NotMappedError):
             PeerMemory(shared.name, bytes(NONCE_BYTES), tmp_path)
-    assert open_files() == before
+    assert descriptors() == before
 
 
 def test_a_slot_with_another_nonce_is_not_pinned(shared, tmp_path):
@@ -262,9 +251,9 @@ def test_a_segment_without_a_page_is_not_pinned_and_leaves_no_file_open(shared, 
     with pool_of(shared) as pool, mapped(shared, tmp_path) as memory:
         publish(pool)
         os.truncate(tmp_path / shared.name / "slot-1", nbytes)
-        before = open_files()
+        before = descriptors()
         assert memory.pin(LAYOUT) is None
-        assert open_files() == before
+        assert descriptors() == before
 
 
 @pytest.fixture
@@ -330,7 +319,7 @@ def test_what_a_killed_reader_had_pinned_is_free_at_once(shared, tmp_path):
 
 
 def test_a_stopped_reader_loses_the_slot_after_its_lease_but_not_the_bytes(shared, tmp_path):
-    clock = ManualClock()
+    clock = SetClock()
     with pool_of(shared, 2, clock) as pool, told_pinner(shared, tmp_path) as reader:
         publish(pool)
         assert reader.tell("pin") == 1

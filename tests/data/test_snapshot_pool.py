@@ -5,6 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.interrupts import Moments
+from support.times import SetClock
 from support.writers import filling
 
 from dpwa.data.layout import Layout
@@ -16,14 +17,6 @@ LAYOUT = Layout.of_bytes()
 LEASE_S = 5.0
 
 
-class ManualClock:
-    def __init__(self):
-        self.time = 0.0
-
-    def now(self):
-        return self.time
-
-
 @pytest.fixture(params=["private", "shared"])
 def make_pool(request, tmp_path):
     """Make pools whose slots are private memory, or files that other processes can map."""
@@ -33,7 +26,7 @@ def make_pool(request, tmp_path):
         shared = SharedMemory(tmp_path) if request.param == "shared" else None
         if shared is not None:
             opened.append(shared)
-        pool = SnapshotPool(clock or ManualClock(), LEASE_S, slots, shared)
+        pool = SnapshotPool(clock or SetClock(), LEASE_S, slots, shared)
         opened.append(pool)
         return pool
 
@@ -145,7 +138,7 @@ def test_the_size_may_change_between_snapshots(make_pool):
 
 
 def test_a_reader_that_keeps_a_snapshot_for_too_long_loses_the_slot_but_not_the_bytes(make_pool):
-    clock = ManualClock()
+    clock = SetClock()
     pool = make_pool(slots=2, clock=clock)
     slow = publish(pool, 1)
     publish(pool, 2).release()
@@ -161,7 +154,7 @@ def test_a_reader_that_keeps_a_snapshot_for_too_long_loses_the_slot_but_not_the_
 
 
 def test_slots_that_were_lost_are_bounded_too(make_pool):
-    clock = ManualClock()
+    clock = SetClock()
     pool = make_pool(slots=2, clock=clock)
     kept = []
     for value in range(50):
@@ -313,7 +306,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.pool = SnapshotPool(ManualClock(), LEASE_S, slots=3)
+        self.pool = SnapshotPool(SetClock(), LEASE_S, slots=3)
         self.leases = []
         self.value = 0
 

@@ -9,10 +9,6 @@ from examples_support import DPWA, EXAMPLES, Runner
 LORA = EXAMPLES / "lora.py"
 
 
-def test_it_is_shorter_than_forty_lines() -> None:
-    assert len(LORA.read_text().splitlines()) < 40
-
-
 @pytest.mark.slow
 def test_nodes_learn_together_what_none_can_alone(run: Runner) -> None:
     done = run(*DPWA, "launch", "-n", 2, "--", sys.executable, "-W", "error", LORA)

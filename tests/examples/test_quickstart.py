@@ -10,10 +10,13 @@ from examples_support import DPWA, EXAMPLES, Runner, run_here
 from support.launched import run_nodes
 
 QUICKSTART = EXAMPLES / "quickstart.py"
+TRAINERS = ("accelerate_loop", "lightning_trainer", "transformers_trainer")
+SHORT = ("quickstart", "fully_sharded", "lora", "shared_data", *TRAINERS)
 
 
-def test_it_is_shorter_than_forty_lines() -> None:
-    assert len(QUICKSTART.read_text().splitlines()) < 40
+@pytest.mark.parametrize("name", SHORT)
+def test_it_is_shorter_than_forty_lines(name: str) -> None:
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
 
 
 def test_nodes_merge_and_end_alike(tmp_path: Path) -> None:

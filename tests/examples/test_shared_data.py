@@ -9,10 +9,6 @@ from examples_support import DPWA, EXAMPLES, Runner
 EXAMPLE = EXAMPLES / "shared_data.py"
 
 
-def test_it_is_shorter_than_forty_lines() -> None:
-    assert len(EXAMPLE.read_text().splitlines()) < 40
-
-
 @pytest.mark.slow  # tests/sampling and tests/campaigns/test_seen_once.py have short ones
 def test_the_nodes_together_see_each_item_once_an_epoch(run: Runner) -> None:
     done = run(*DPWA, "launch", "-n", 2, "--", sys.executable, "-W", "error", EXAMPLE)

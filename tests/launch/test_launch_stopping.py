@@ -6,20 +6,11 @@ import signal
 import threading
 
 import pytest
+from support.times import SetClock
 
 from dpwa.clock import SystemClock
 from dpwa.launch import stopping
 from dpwa.launch.stopping import StopLadder, interrupted_by_signals, stop_on_signals
-
-
-class HandClock:
-    """A clock that a test turns."""
-
-    def __init__(self) -> None:
-        self.time = 100.0
-
-    def now(self) -> float:
-        return self.time
 
 
 def idle() -> float:
@@ -27,21 +18,21 @@ def idle() -> float:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> SetClock:
+    return SetClock(100.0)
 
 
-def test_nothing_is_due_before_a_stop_is_asked_for(clock: HandClock) -> None:
+def test_nothing_is_due_before_a_stop_is_asked_for(clock: SetClock) -> None:
     assert StopLadder(clock).next_signal() is None
 
 
-def test_signals_grow_harder_as_time_passes(clock: HandClock) -> None:
+def test_signals_grow_harder_as_time_passes(clock: SetClock) -> None:
     ladder = StopLadder(clock)
     ladder.came(signal.SIGINT)
     assert climbed(ladder, clock) == [(0, signal.SIGINT), (5, signal.SIGTERM), (7, signal.SIGKILL)]
 
 
-def test_a_second_interrupt_kills_at_once_and_a_third_adds_nothing(clock: HandClock) -> None:
+def test_a_second_interrupt_kills_at_once_and_a_third_adds_nothing(clock: SetClock) -> None:
     ladder = StopLadder(clock)
     ladder.came(signal.SIGINT)
     assert ladder.next_signal() == signal.SIGINT
@@ -51,14 +42,14 @@ def test_a_second_interrupt_kills_at_once_and_a_third_adds_nothing(clock: HandCl
     assert ladder.next_signal() is None
 
 
-def test_asking_to_stop_again_does_not_kill(clock: HandClock) -> None:
+def test_asking_to_stop_again_does_not_kill(clock: SetClock) -> None:
     ladder = StopLadder(clock)
     ladder.came(signal.SIGHUP)
     ladder.came(signal.SIGTERM)
     assert [ladder.next_signal(), ladder.next_signal()] == [signal.SIGHUP, None]
 
 
-def climbed(ladder: StopLadder, clock: HandClock) -> list[tuple[float, signal.Signals]]:
+def climbed(ladder: StopLadder, clock: SetClock) -> list[tuple[float, signal.Signals]]:
     seen = []
     for _ in range(40):  # ten seconds
         seen += [(clock.time - 100, due)] if (due := ladder.next_signal()) else []
@@ -68,7 +59,7 @@ def climbed(ladder: StopLadder, clock: HandClock) -> list[tuple[float, signal.Si
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM])
 def test_nodes_get_the_signal_that_came_and_are_killed_7_s_later(
-    clock: HandClock, number: signal.Signals
+    clock: SetClock, number: signal.Signals
 ) -> None:
     ladder = StopLadder(clock)
     ladder.came(number)
@@ -77,7 +68,7 @@ def test_nodes_get_the_signal_that_came_and_are_killed_7_s_later(
 
 
 def test_what_is_passed_on_stops_nothing_and_comes_once_however_often_it_came(
-    clock: HandClock,
+    clock: SetClock,
 ) -> None:
     ladder = StopLadder(clock)
     for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR2):
@@ -110,7 +101,7 @@ def test_signals_to_this_process_stop_and_handlers_are_restored(number: signal.S
     assert signal.getsignal(number) is before
 
 
-def test_patience_shrinks_with_every_interrupt(clock: HandClock) -> None:
+def test_patience_shrinks_with_every_interrupt(clock: SetClock) -> None:
     ladder = StopLadder(clock)
     patience = [ladder.patience_s]
     for _ in range(2):

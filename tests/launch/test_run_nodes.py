@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.launched import assert_gone
 from support.nodes import config_of
+from support.processes import descriptors
 from support.times import at_most
 
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
@@ -446,9 +447,9 @@ def test_nodes_run_from_another_thread(nodes_running: Maker, transcript: Transcr
 
 
 def test_no_descriptor_is_left_open(nodes_running: Maker, transcript: Transcript) -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     transcript.run(nodes_running("print('hi')", *(f"w{number}" for number in range(8))))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert descriptors() == before
 
 
 def test_a_node_reads_an_empty_standard_input(nodes_running: Maker, transcript: Transcript) -> None:

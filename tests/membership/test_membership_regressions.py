@@ -6,14 +6,13 @@ import logging
 import signal
 import socket
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
-from support.processes import ended, start
+from support.processes import descriptors, ended, start
 from support.strangers import question
 
 from dpwa.config import load_config
@@ -142,9 +141,6 @@ def test_the_memory_of_members_that_have_left_is_not_mapped_any_more():
     with cluster() as nodes:
         a = nodes.add("a")
 
-        def files():
-            return len(list(Path("/proc/self/fd").iterdir()))
-
         def visit(name):
             with DpwaConnection(name, {"join": [a.node.endpoint], "seed": 1}) as guest:
                 assert guest.wait_for_peers(1)
@@ -160,10 +156,10 @@ def test_the_memory_of_members_that_have_left_is_not_mapped_any_more():
             gc.collect()
 
         visit("p0")
-        before = files()
+        before = descriptors()
         for number in range(1, 6):
             visit(f"p{number}")
-        eventually(lambda: files() <= before + 1)  # ZeroMQ's own thread closes them
+        eventually(lambda: descriptors() <= before + 1)  # ZeroMQ's own thread closes them
 
 
 def test_nothing_is_left_of_a_connection_that_could_not_be_made(monkeypatch, caplog):

@@ -1,6 +1,5 @@
 """A node that is told of addresses trains when one of them has let it in, and never alone."""
 
-import doctest
 import json
 import logging
 import re
@@ -20,7 +19,6 @@ from support.processes import ended, start
 from dpwa.config import load_config
 from dpwa.connection import DpwaConnection
 from dpwa.errors import AddressError, DpwaError, JoinTimeoutError
-from dpwa.membership import joining
 from dpwa.membership.joining import JoinAnswer, JoinOutcome, Wait
 from dpwa.membership.members import Members
 from dpwa.node.node import Node
@@ -371,10 +369,6 @@ def test_a_waiting_node_says_so_at_once_when_all_tries_have_failed_and_then_ever
     assert line.endswith("tcp://h:8: nothing answers; and 2 more [DPWA-W041]")
     assert not wait.is_over(299.9)
     assert wait.is_over(300.0)
-
-
-def test_the_example_of_what_is_said_is_right():
-    assert doctest.testmod(joining).failed == 0
 
 
 def test_a_try_that_takes_long_does_not_keep_it_from_saying_so():

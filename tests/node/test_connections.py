@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 import zmq
 from support.members import Member, at_once, gossip, members, settle
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, has_merged, status_of
 from support.open_cluster import cluster
 from support.ports import free_ports
+from support.processes import descriptors
 from support.times import HANGS_AFTER_S
 
 from dpwa.config import load_config
@@ -35,11 +36,6 @@ from dpwa.wire.messages import AskStatus
 
 MANY = 8
 FEW = {"transport": "tcp", "connections": FEWEST}
-
-
-def descriptors():
-    """How many this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def links_of(connection):
@@ -338,14 +334,9 @@ def test_a_connection_that_could_not_be_made_is_made_as_soon_as_it_can(monkeypat
     config = config_of(2, transport="tcp")
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
 
-        def merged():
-            two.update_send(np.ones(10))
-            one.update_send(np.ones(10))
-            return one.update_wait()[0] is not None
-
         def is_missing():
-            return not merged() and one.node.report()["peers"][0]["outcomes"]["unreachable"] > 0
+            return not has_merged(one, two) and status_of(one, "w2")["outcomes"]["unreachable"] > 0
 
         assert eventually(is_missing)
         is_short = False
-        assert eventually(merged)
+        assert eventually(lambda: has_merged(one, two))

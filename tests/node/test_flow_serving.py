@@ -8,7 +8,7 @@ import pytest
 import zmq
 from support.nodes import config_of, eventually, status_of
 from support.requests import fetch_of
-from support.times import at_most
+from support.times import SetClock, at_most
 from support.writers import filling
 
 from dpwa import DpwaConnection
@@ -132,17 +132,8 @@ def test_a_peer_that_reads_more_often_than_it_may_loses_its_oldest_session():
         assert sorted(sent) == ["a", "a", "g2", "g2", "g3", "g3"]
 
 
-class ManualClock:
-    """A clock that stands still until it is set."""
-
-    time = 0.0
-
-    def now(self):
-        return self.time
-
-
 def test_names_that_come_and_go_take_nothing_of_the_upload_from_a_reader_that_stays():
-    clock, sent, steps = ManualClock(), [], 0
+    clock, sent, steps = SetClock(), [], 0
     with serving(upload_mbps=80.0, clock=clock) as service:
         honest = Reader(service, "honest", "honest", sent)
         honest.fetch()
@@ -160,7 +151,7 @@ def test_names_that_come_and_go_take_nothing_of_the_upload_from_a_reader_that_st
 
 
 def test_two_honest_readers_have_their_share_beside_a_greedy_one():
-    clock, seconds = ManualClock(), 2.0
+    clock, seconds = SetClock(), 2.0
     with serving(upload_mbps=200.0, nbytes=16 * MB, clock=clock) as service:
         greedy = [Reader(service, "greedy", f"greedy{index}", []) for index in range(6)]
         fine, usual = Reader(service, "a", "a", []), Reader(service, "b", "b", [])

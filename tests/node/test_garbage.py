@@ -13,6 +13,7 @@ import pytest
 import zmq
 from support.nodes import eventually
 from support.ports import free_ports
+from support.processes import descriptors
 from support.requests import fetch_of
 from support.shared_memory import told
 
@@ -29,10 +30,6 @@ ZMTP_GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
 def resident_kb(pid):
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if "VmRSS" in line).split()[1])
-
-
-def descriptors(pid):
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def raw_bytes(port, rng):

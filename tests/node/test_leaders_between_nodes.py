@@ -86,11 +86,6 @@ def test_a_loss_that_is_no_number_never_leads(worthless):
         until_all_know(nodes, losses, [("w2", "w2")] * 3)
 
 
-def test_of_equals_the_first_by_name_leads_everywhere():
-    with members(following(3), range(3)) as nodes:
-        until_all_know(nodes, {"w1": 0.5, "w2": 0.5, "w3": 0.5}, [("w1", "w1")] * 3)
-
-
 def test_a_loss_of_the_users_own_decides_in_place_of_the_training_loss():
     with members(following(2), [1.0, 2.0], leader_loss=lambda: 0.25) as nodes:
         in_lockstep(nodes, 5, round_with({"w1": 0.1, "w2": 0.9}))

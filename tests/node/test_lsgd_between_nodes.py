@@ -36,13 +36,6 @@ def test_all_come_to_the_leader_which_is_not_moved(transport):
         assert nodes[0].node.report()["merges"] == 0
 
 
-def test_nobody_is_pulled_before_it_has_seen_a_leader():
-    never = {**FAST, "local_period": 10**6, "global_period": 10**6, "p1": 1.0, "p2": 1.0}
-    with members(following(2, lsgd=never), [1.0, 2.0]) as nodes:
-        in_lockstep(nodes, 10, by_value)
-        assert [m.x[0].item() for m in nodes] == [1.0, 2.0]
-
-
 def test_between_jumps_a_follower_is_pulled_to_the_leader_as_it_was_seen():
     pulled = {**FAST, "c1": 0.0, "c2": 0.0, "p2": 0.5}
     with members(following(2, lsgd=pulled), [1.0, 3.0]) as [leader, follower]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import zmq
 from support.imposters import imposter
-from support.nodes import config_of, eventually, is_connected, status_of
+from support.nodes import config_of, eventually, is_connected, merge_of, status_of
 from support.ports import needs_ipv6
 from support.processes import ended, start
 from support.requests import fetch_of
@@ -80,18 +80,6 @@ def pair(one, two, config):
         DpwaPyTorchAdapter(two, "w2", config) as theirs,
     ):
         yield mine, theirs
-
-
-def merged(mine, theirs, during=lambda: None):
-    """Publish on both sides until the first one merges."""
-
-    def attempt():
-        theirs.update_send()
-        mine.update_send()
-        during()
-        return mine.update_wait()
-
-    return eventually(attempt)
 
 
 # All or nothing
@@ -321,7 +309,7 @@ def test_without_a_guard_whatever_comes_is_merged(transport):
     net, peer = Values(1000, 1), Values(1000, 2)
     peer.weight.data[5] = float("nan")
     with pair(net, peer, config) as (mine, theirs):
-        merged(mine, theirs)
+        merge_of(mine, theirs)
     expected = torch.full((1000,), 1.5)
     expected[5] = float("nan")
     assert torch.equal(net.weight.isnan(), expected.isnan())
@@ -334,7 +322,7 @@ def test_without_a_guard_whatever_comes_is_merged(transport):
 def assert_merge(config):
     net, peer = Values(PIECE_ELEMENTS + 7, 1), Values(PIECE_ELEMENTS + 7, 2)
     with pair(net, peer, config) as (mine, theirs):
-        merged(mine, theirs)
+        merge_of(mine, theirs)
         assert bytes_received(mine) >= 4 * (PIECE_ELEMENTS + 7)
     assert torch.equal(net.weight, torch.full_like(net.weight, 1.5))
 

@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from support.imposters import imposter
 from support.nodes import eventually
 from support.ports import free_ports
-from support.told_reports import SetClock, ToldReport
+from support.times import SetClock
+from support.told_reports import ToldReport
 
 from dpwa.config.endpoints import seed_of
 from dpwa.observe.figures import GONE_S, NAMES

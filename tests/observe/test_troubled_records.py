@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.told_reports import SetClock, ToldReport
+from support.times import SetClock
+from support.told_reports import ToldReport
 
 from dpwa.observe.figures import NAMES
 from dpwa.observe.recorder import NodeRecord, wall_from

@@ -1,11 +1,9 @@
-import doctest
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import flow_control
 from dpwa.policy.flow_control import FIRST_REST_S, LONGEST_REST_S, BackOff, longest_rest_s
 
 
@@ -37,7 +35,3 @@ def test_a_rest_is_uniform_from_nothing_to_its_bound(failures):
     assert sum(shares) / 4_000 == pytest.approx(0.5, abs=5 * error)
     assert sum(share < 0.25 for share in shares) / 4_000 == pytest.approx(0.25, abs=0.035)
     assert max(shares) <= 1.0
-
-
-def test_the_example_in_the_docstring_is_right():
-    assert doctest.testmod(flow_control).failed == 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import clipping
 from dpwa.policy.clipping import ClipRadius
 
 FINITE = st.floats(0.0, 1e300)
@@ -95,7 +93,3 @@ def test_old_distances_are_forgotten(history, distance):
 def test_a_lower_quantile_is_stricter():
     radii = [learnt(range(1, 12), quantile=q).radius for q in (0.0, 0.25, 0.5, 1.0)]
     assert radii == [1, 3, 6, 11]
-
-
-def test_the_example_of_the_module_is_true():
-    assert doctest.testmod(clipping).failed == 0

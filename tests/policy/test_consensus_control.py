@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import consensus_control
 from dpwa.policy.consensus_control import ConsensusControl
 
 NORMS = st.floats(0.0, 1e100)
@@ -67,7 +65,3 @@ def test_before_the_first_step_nothing_is_asked_for():
 @given(st.lists(NORMS, min_size=1, max_size=20), st.sampled_from(UNKNOWN))
 def test_an_unknown_step_changes_nothing(norms, unknown):
     assert after([*norms, unknown]).step_norm == after(norms).step_norm
-
-
-def test_the_example_of_the_module_is_true():
-    assert doctest.testmod(consensus_control).failed == 0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import deadlines
 from dpwa.policy.deadlines import FetchTimes
 
 CEILING_S = 2.5
@@ -95,7 +93,3 @@ def test_jitter_is_hardly_ever_cut(median_s):
     print(f"median {median_s} s: {cut / 200:.2f} % were cut")
     assert cut < 200
     assert times.deadline_s(1000.0) < max(10 * median_s, 2 * times.floor_s)
-
-
-def test_the_example_of_the_module_is_true():
-    assert doctest.testmod(deadlines).failed == 0

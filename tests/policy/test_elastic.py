@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import elastic
 from dpwa.policy.elastic import elastic_limit, elastic_round, elastic_warning
 
 SEED = 23
@@ -111,7 +108,3 @@ def test_the_warning_has_the_numbers():
     warning = elastic_warning(0.5, nodes=8, curvature=0.5)
     assert warning is not None
     assert all(part in warning for part in ("0.5", "8 nodes", f"{3 / 14:.3g}"))
-
-
-def test_the_examples_are_true():
-    assert doctest.testmod(elastic).failed == 0

@@ -1,10 +1,7 @@
 """When nodes that end their training agree: see `dpwa.policy.finishing`."""
 
-import doctest
-
 import pytest
 
-import dpwa.policy.finishing
 from dpwa.policy.finishing import FLAT_ROUNDS, STILL_FALLS, Agreement
 
 
@@ -13,12 +10,6 @@ def after(distances):
     for distance in distances:
         agreement = agreement.measured(distance, length=10.0)
     return agreement
-
-
-def test_the_example_is_true():
-    result = doctest.testmod(dpwa.policy.finishing)
-    assert result.failed == 0
-    assert result.attempted > 3
 
 
 def test_a_distance_of_nothing_is_agreement():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpwa.errors import UnknownNameError, UserError
+from dpwa.errors import UserError
 from dpwa.policy import interpolation as rules
 from dpwa.policy.interpolation import (
     divergence_scale,
@@ -164,19 +164,11 @@ class TestRegistry:
             == 0.1
         )
 
-    def test_a_name_is_given_once(self):
-        with pytest.raises(UserError, match="already registered"):
-            register_interpolation("constant")(lambda options, own, peer: 0.5)
-
     @pytest.mark.parametrize("value", [math.nan, -0.1, 1.1])
     def test_an_impossible_factor_is_the_users_error(self, value):
         register_interpolation("broken")(lambda options, own, peer: value)
         with pytest.raises(UserError, match="'broken' returned"):
             factor("broken", TrainingProgress(clock=1), TrainingProgress(clock=1))
-
-    def test_an_unknown_name_lists_the_known_ones(self):
-        with pytest.raises(UnknownNameError, match="known: constant, clock, loss, leader"):
-            interpolation("constnat")
 
 
 @pytest.mark.parametrize(

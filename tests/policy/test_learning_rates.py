@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import learning_rates
 from dpwa.policy.learning_rates import lr_scale
 
 NODES = st.integers(1, 200)
@@ -48,7 +46,3 @@ def test_steps_are_even_and_the_ends_as_told(nodes):
 @pytest.mark.parametrize("spread", ["none", "linear", "power"])
 def test_a_single_node_has_the_base(spread):
     assert scales_of(spread, 1) == [1.0]
-
-
-def test_the_examples_are_true():
-    assert doctest.testmod(learning_rates).failed == 0

@@ -1,11 +1,9 @@
-import doctest
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import link_estimates
 from dpwa.policy.link_estimates import FEWEST_BYTES, LEAST_SHARE, LinkEstimate, shares
 
 SEED = 5
@@ -74,8 +72,3 @@ def test_every_share_is_a_chance_that_is_not_too_small(expected_s, budget_s):
     drawn_always = [seconds for peer, seconds in expected_s.items() if peer not in found]
     slow = [expected_s[peer] for peer in found]
     assert max(drawn_always, default=0) <= min(slow, default=1e4)
-
-
-def test_the_example_in_the_docstring_is_right():
-    flags = doctest.ELLIPSIS
-    assert doctest.testmod(link_estimates, optionflags=flags).failed == 0

@@ -5,7 +5,6 @@ Whole clusters are in `tests/campaigns/cases/`: members, churn and partition.
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import random
 from collections import Counter
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dpwa.policy.members.view
 from dpwa.policy.members.records import FEW_REMEMBERED, TRIED_EVERY_S
 from dpwa.policy.members.states import (
     HIGHEST,
@@ -79,12 +77,6 @@ def names(entries):
 def status_of(members, name="x"):
     known = members.entry(name)
     return None if known is None else known.status
-
-
-def test_the_docstring_is_true():
-    result = doctest.testmod(dpwa.policy.members.view)
-    assert result.failed == 0
-    assert result.attempted > 5
 
 
 # The table

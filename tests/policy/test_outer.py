@@ -6,14 +6,11 @@ nodes; the disagreement of N = 256 follows them to within its own spread.
 
 from __future__ import annotations
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import outer
 from dpwa.policy.outer import (
     nesterov_limit,
     nesterov_moments,
@@ -141,7 +138,3 @@ def test_noloco_with_the_momentum_of_diloco_is_not():
     assert noloco_limit(0.9) < 0.7
     rate, error = growth(noloco(0.9, 0.7), np.random.default_rng(SEED))
     assert rate - 5 * error > 0
-
-
-def test_the_example_of_the_module_is_true():
-    assert doctest.testmod(outer).failed == 0

@@ -1,22 +1,15 @@
 """Pace: who is waited for, for how long, and when a node out of pace comes back."""
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import pace
 from dpwa.policy.pace import FLOOR_S, MOST_S, Absence, Patience
 
 TIMEOUT_S = 2.5
 SECONDS = st.floats(0.0, 100.0)
 NAMES = ["w2", "w3", "w4"]
 ROUNDS = st.lists(st.tuples(st.lists(SECONDS, min_size=3, max_size=3), SECONDS), max_size=40)
-
-
-def test_the_example_holds():
-    assert doctest.testmod(pace).failed == 0
 
 
 @given(ROUNDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import random
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.transacting_nodes import MOST_DELAY_S, Node, World
 
-from dpwa.policy import push_sum
 from dpwa.policy.push_sum import UNIT, Mass
 from dpwa.policy.transactions import Acceptance
 
@@ -315,19 +313,3 @@ def test_all_come_to_the_mean_of_a_random_directed_graph(count, seed):
     rng = random.Random(seed)
     graph = random_directed_graph(count, rng)
     assert errors_after(200, graph, rng).max() < 1e-12
-
-
-def test_without_weights_a_directed_graph_is_biased():
-    """What push-sum is for: merged with the constant factor 1/2, all agree on something else."""
-    rng = random.Random(SEED)
-    graph = ring_with_chords(9)
-    x = np.array([rng.gauss(0, 1) for _ in graph])
-    mean = x.mean()
-    for _ in range(400):
-        x = 0.5 * x + 0.5 * np.array([np.mean(x[peers]) for peers in graph])
-    assert np.ptp(x) < 1e-6
-    assert abs(x[0] - mean) > 0.01
-
-
-def test_the_example_of_the_module_is_true():
-    assert doctest.testmod(push_sum).failed == 0

@@ -1,10 +1,7 @@
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy import rates
 from dpwa.policy.rates import FairBucket, TokenBucket
 
 RATE, BURST = 100.0, 20.0
@@ -151,7 +148,3 @@ def test_a_lone_reader_has_all_of_it_and_gains_nothing_by_waiting():
     assert not bucket.claim("a", 1.0, 100.0)
     bucket.give_back(20.0)
     assert bucket.claim("a", 1.0, 100.0)
-
-
-def test_the_example_in_the_docstring_is_right():
-    assert doctest.testmod(rates).failed == 0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dpwa.errors import UnknownNameError, UserError
+from dpwa.errors import UserError
 from dpwa.policy import topology as topologies
 from dpwa.policy.mixing import (
     adjacency,
@@ -441,10 +441,6 @@ class TestRegistry:
         assert topology("chain").summary == "The nodes before and after."
         assert [neighbours("chain", i, 3, center=1) for i in range(3)] == [(1,), (0, 2), (1,)]
 
-    def test_a_name_is_given_once(self):
-        with pytest.raises(UserError, match="already registered"):
-            register_topology("ring")(lambda options, index, nodes, round_number: ())
-
     def test_rounds_of_a_period_are_applied_in_their_order(self):
         @register_topology("relay", period=lambda options, nodes: 2)
         def relay(options, index, nodes, round_number):
@@ -458,10 +454,6 @@ class TestRegistry:
         register_topology("broken")(lambda options, index, nodes, round_number: wrong)
         with pytest.raises(UserError, match=r"'broken' returned .* for node 0 of 3 in round 5"):
             neighbours("broken", 0, 3, 5)
-
-    def test_an_unknown_name_lists_the_known_ones(self):
-        with pytest.raises(UnknownNameError, match="known: random, full, ring, grid, torus, "):
-            topology("rnig")
 
     def test_every_topology_of_dpwa_says_what_it_is(self):
         assert topology_names() == (*BUILT_IN, "file")

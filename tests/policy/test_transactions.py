@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import random
 from fractions import Fraction
 from functools import partial
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.transacting_nodes import BUDGET_S, MOST_DELAY_S, REMEMBER_S, Node, World
 
-from dpwa.policy import transactions as transactions_module
 from dpwa.policy.transactions import (
     MOST_COPIES,
     MOST_OPEN,
@@ -624,7 +622,3 @@ def test_both_ends_apply_or_neither_whatever_arrives_when_and_how_often(seed, pa
     for node in nodes.values():
         assert node.transactions.report()["unresolved"] == 0
         assert not node.transactions.undelivered(node.now)
-
-
-def test_the_example_of_the_module_is_true():
-    assert doctest.testmod(transactions_module).failed == 0

@@ -4,12 +4,11 @@ import contextlib
 import socket
 import struct
 
-import numpy as np
 import pytest
 import zmq
 from programs.attackers import COMMAND, GREETING, LONG, MORE, TEN_GB, frame, message, ready
 from support.keys import key_folder
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, has_merged
 
 from dpwa import DpwaConnection
 from dpwa.wire.messages import AskStatus, encode
@@ -165,13 +164,7 @@ def test_peers_that_come_and_go_are_not_taken_for_strangers(tmp_path, security):
     with node_with(tmp_path, security, peers=2) as (one, config):
         for times in (1, 2):
             with DpwaConnection("w2", config) as two:
-
-                def merged(two=two):
-                    one.update_send(np.ones(10), 0.5)
-                    two.update_send(np.ones(10), 0.5)
-                    return two.update_wait(0.5)[0] is not None
-
-                eventually(merged)
+                eventually(lambda two=two: has_merged(two, one))
             eventually(lambda times=times: counted(one)["ended"] == times)
         assert counted(one)["unheard"] == 0
         assert sum(one.node.report()["handshakes_refused"].values()) == 0

@@ -3,11 +3,10 @@
 How much slower the victim trains is measured in test_key_attacks_timed.py.
 """
 
-import numpy as np
 import pytest
 from abuse import PROGRAMS, entries, resident_mb
 from support.keys import key_folder
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, has_merged
 from support.processes import ended, start
 
 from dpwa import DpwaConnection
@@ -40,13 +39,7 @@ def test_a_storm_of_strangers_is_refused_and_counted(attack, tmp_path, caplog):
     settings = {"security": "curve", "keys": str(keys.path), "transport": "tcp"}
     config = config_of(2, **settings, limits=LIMITS)
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
-
-        def exchange():
-            two.update_send(np.full(1000, 2.0), 0.5)
-            one.update_send(np.full(1000, 1.0), 0.5)
-            return one.update_wait(0.5)[0] is not None
-
-        eventually(exchange)
+        eventually(lambda: has_merged(one, two))
         pid = one.node.report()["pid"]
         before_mb, files, merged = resident_mb(pid), entries(pid, "fd"), 0
 
@@ -60,7 +53,7 @@ def test_a_storm_of_strangers_is_refused_and_counted(attack, tmp_path, caplog):
         with ended(attacker):
             while not has_been_seen():
                 assert attacker.poll() is None
-                merged += exchange()
+                merged += has_merged(one, two)
         report = one.node.report()
         print(report["handshakes_refused"], report["connections"], merged)
         eventually(lambda: entries(pid, "fd") <= files + LEFT_OPEN)
@@ -80,10 +73,4 @@ def test_a_peer_that_comes_during_a_storm_gets_in(tmp_path):
         with ended(start(PROGRAMS / "key_attackers.py", "hello_storm", port, LONGEST_S, SEED, key)):
             eventually(lambda: one.node.report()["handshakes_refused"]["broken_off"] > 0)
             with DpwaConnection("w2", config) as two:
-
-                def merges():
-                    one.update_send(np.full(1000, 1.0), 0.5)
-                    two.update_send(np.full(1000, 2.0), 0.5)
-                    return two.update_wait(0.5)[0] is not None
-
-                eventually(merges)
+                eventually(lambda: has_merged(two, one))

@@ -18,7 +18,7 @@ import pytest
 import zmq
 from abuse import PROGRAMS
 from programs.attackers import GREETING, MORE, frame, message, ready
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, has_merged
 from support.processes import start
 from support.times import at_most
 
@@ -138,18 +138,13 @@ def test_gossip_goes_on_after_a_message_without_an_end():
     config = config_of(2, transport="tcp", log_level="error")
     port = config["nodes"][0]["port"]
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
-
-        def merges():
-            one.update_send(np.ones(1000), 0.1)
-            two.update_send(np.ones(1000), 0.1)
-            one.update_wait()
-            return two.update_wait()[0] is not None
-
-        eventually(merges)
+        eventually(lambda: has_merged(two, one))
         with shaken(port) as stranger:
             stranger.sendall(EMPTY * 1_000_000 + frame(b""))
-            eventually(lambda: merges() and one.node.report()["refused"]["clogged"] == 1)
-        eventually(merges)
+            eventually(
+                lambda: has_merged(two, one) and one.node.report()["refused"]["clogged"] == 1
+            )
+        eventually(lambda: has_merged(two, one))
         assert one.node.endpoint.endswith(f":{port}")
 
 

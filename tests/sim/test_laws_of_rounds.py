@@ -2,14 +2,11 @@
 
 import itertools
 import math
-import random
 import statistics
 
 import numpy as np
 import pytest
 from support.simulations import BY_ARRAYS, BY_EVENTS, BY_NODES, played, run_spec, simulated
-
-from dpwa.policy.leaders import LossReports
 
 TARGET = {"variance_ratio": 1e-6}
 
@@ -20,15 +17,6 @@ def rounds_to_target(nodes, seed, **settings):
     last = outcome.samples[-1]
     assert last.variance_ratio <= 1e-6
     return last.round
-
-
-@pytest.mark.parametrize(
-    ("nodes", "seeds", "low", "high"),
-    [(8, 20, 13.5, 16.5), (64, 10, 18.5, 20.5), (1024, 1, 19.5, 20.5)],
-)
-def test_rounds_of_pulls_to_consensus(nodes, seeds, low, high):
-    rounds = [rounds_to_target(nodes, seed) for seed in range(seeds)]
-    assert low <= statistics.mean(rounds) <= high
 
 
 @pytest.mark.slow
@@ -148,26 +136,3 @@ def test_elastic_averaging_keeps_the_sum_of_parameters_and_center():
     starts = np.random.default_rng(0).normal(size=(16, 8))
     kept = starts.sum(axis=0) + starts.mean(axis=0)
     assert made.fleet.x.sum(axis=0) + center == pytest.approx(kept, abs=1e-12)
-
-
-def rounds_to_know_the_leader(nodes, seed):
-    """When each node pulls news from one other a round."""
-    rng = random.Random(seed)
-    reports = [LossReports(f"n{i}", "", 1, forget_after_s=1e9) for i in range(nodes)]
-    for node, report in enumerate(reports):
-        report.tell(float(node), 1, 0.0)
-    rounds = 0
-    while not all(report.leader(0.0).node == "n0" for report in reports):
-        rounds += 1
-        said = [report.news(0.0, rng, most=3) for report in reports]
-        for node, report in enumerate(reports):
-            other = rng.randrange(nodes - 1)
-            report.hear(said[other + (other >= node)], 0.0)
-    return rounds
-
-
-@pytest.mark.slow
-def test_all_of_4096_know_the_leader_after_sixteen_rounds():
-    assert statistics.mean(rounds_to_know_the_leader(4096, seed) for seed in range(6)) == (
-        pytest.approx(16.1, abs=1.0)
-    )

@@ -2,10 +2,12 @@
 
 import time
 
+import numpy as np
+
 from support.ports import free_ports
 from support.times import HANGS_AFTER_S, Bound
 
-__all__ = ["config_of", "eventually", "is_connected", "status_of"]
+__all__ = ["config_of", "eventually", "has_merged", "is_connected", "merge_of", "status_of"]
 
 
 def config_of(count, **settings):
@@ -28,6 +30,25 @@ def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
             raise AssertionError(f"still not so after {timeout_s} s: {check}")
         time.sleep(every_s)
     return value
+
+
+def merge_of(first, second, loss=None, during=lambda: None):
+    """Publish on both sides until the first adapter merges the second one's parameters."""
+
+    def attempt():
+        second.update_send(loss)
+        first.update_send(loss)
+        during()
+        return first.update_wait(loss)
+
+    return eventually(attempt)
+
+
+def has_merged(one, two):
+    """Publish on both sides; whether the first connection merges the second one's parameters."""
+    for each in (two, one):
+        each.update_send(np.ones(1000), 0.5)
+    return one.update_wait(0.5)[0] is not None
 
 
 def status_of(connection, peer):

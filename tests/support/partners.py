@@ -69,11 +69,19 @@ class Partner:
             Agreed(**{"request": proposal.request, "transaction": proposal.transaction, **said})
         )
 
+    def announce(self, fetch, nbytes, version=None, **fields):
+        """Begin to serve a snapshot."""
+        said = {"version": version or self.version, "clock": 1.0, "loss": None, "is_finite": None}
+        said.update(nbytes=nbytes, codec="none", token=0, news=(), **fields)
+        self.answer(SnapshotHeader(request=fetch.request, **said))
+
+    def announce_only(self):
+        """Begin to serve a snapshot that never comes."""
+        self.announce(self.heard(Fetch), self.member.x.numel() * np.float64().nbytes)
+
     def serve(self, fetch, value=0.0, version=None, **fields):
         data = np.full(self.member.x.numel(), float(value)).tobytes()
-        said = {"version": version or self.version, "clock": 1.0, "loss": None, "is_finite": None}
-        said.update(nbytes=len(data), codec="none", token=0, news=(), **fields)
-        self.answer(SnapshotHeader(request=fetch.request, **said))
+        self.announce(fetch, len(data), version, **fields)
         self.answer(Chunk(request=fetch.request, index=0, checksum=checksum(data)), data)
 
     def note(self, decided):

@@ -41,6 +41,23 @@ def ended(*processes):
                 process.close()
 
 
+def told_by(program, *arguments):
+    """What each rank of a program has found, by scenario and then by node and rank."""
+    process = start(program, *arguments)
+    with ended(process):
+        out, errors = process.communicate(timeout=110)
+    assert process.returncode == 0, errors
+    found = {}
+    for scenario, name, rank, result in map(json.loads, out.splitlines()):
+        found.setdefault(scenario, {})[name, rank] = result
+    return found
+
+
+def descriptors(pid="self"):
+    """How many a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 class Program:
     """A program that runs; it is handled like a `subprocess.Popen` with text in its pipes."""
 

@@ -35,6 +35,16 @@ def at_most(seconds):
     return seconds if _is_quiet else seconds + lag_s() - _lag_before_s
 
 
+class SetClock:
+    """Time that stands still until a test lets it pass."""
+
+    def __init__(self, now=0.0):
+        self.time = now
+
+    def now(self):
+        return self.time
+
+
 class Bound:
     """So many seconds from now on."""
 

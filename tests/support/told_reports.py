@@ -1,20 +1,10 @@
-"""Reports of a node whose peers a test names, and a clock that goes as a test says."""
+"""Reports of a node whose peers a test names."""
 
 from dataclasses import replace
 
 from dpwa.config import load_config
 from dpwa.node.node import Node
 from support.nodes import config_of
-
-
-class SetClock:
-    """Time that stands still until a test lets it pass."""
-
-    def __init__(self, now=0.0):
-        self.time = now
-
-    def now(self):
-        return self.time
 
 
 class ToldReport:

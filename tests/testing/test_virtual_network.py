@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dpwa.virtual_network
 from dpwa.clock import Deadline
 from dpwa.virtual_network import Link, VirtualClock, VirtualNetwork
 
@@ -37,11 +35,6 @@ class Log:
         before = len(self.seen)
         self.network.run_for(duration_s)
         return [tuple(entry[1:]) for entry in self.seen[before:]]
-
-
-def test_the_docstring_is_true():
-    assert doctest.testmod(dpwa.virtual_network).failed == 0
-    assert doctest.testmod(dpwa.virtual_network).attempted > 5
 
 
 def test_time_moves_forward_only_and_is_a_clock_for_deadlines():

@@ -8,13 +8,13 @@ import re
 import socket
 import threading
 import traceback
-from pathlib import Path
 
 import pytest
 import zmq
 from support.keys import guarded, key_folder, key_folders
 from support.nodes import config_of, eventually
 from support.ports import free_ports
+from support.processes import descriptors
 
 from dpwa import DpwaConnection
 from dpwa.config.public_keys import key_bytes
@@ -536,4 +536,4 @@ def test_a_node_that_cannot_listen_leaves_nothing_open(security, tmp_path):
 
 def open_files():
     gc.collect()  # what a node that was not made leaves to be collected
-    return len(list(Path("/proc/self/fd").iterdir()))
+    return descriptors()

@@ -1,24 +1,17 @@
 """Rounds among those who keep pace, while nodes are killed, stand still, fall behind or are cut."""
 
-import random
-
 import numpy as np
-from support.simulated_nodes import ProgramRun
-from support.simulations import run_spec
 
-from cases.situation import drawn_network
+from cases.situation import FAULTS_S, LONGEST_FAULT_S, FaultyCallers
 from dpwa.collectives.paced import PacedRounds
 from dpwa.data.payload import Payload
 
 TIMEOUT_S = 2.5
-FAULTS_S = 20.0
-LONGEST_FAULT_S = 6.0
-OVER_WITHIN_S = 60.0  # after all faults: all who live keep pace, and have ended
 # What a call may take at most: a death and a stall in each of its rounds, one after the other
 LONGEST_CALL_S = 6 * TIMEOUT_S
 
 
-class PacedCallers:
+class PacedCallers(FaultyCallers):
     """Nodes that each add the mean of their values to a state that those in pace have in common.
 
     Args:
@@ -26,48 +19,16 @@ class PacedCallers:
         rounds: of a step, each with a part of the state.
     """
 
+    kind, settings = "paced", {"timeout_ms": int(1000 * TIMEOUT_S)}
+    fewest, longest_pause_s, most_faults, fewest_living = 2, 0.3, 5, 1
+    over_within_s = 60.0  # then they keep pace
+
     def __init__(self, seed, rounds=1):
-        self._rng = rng = random.Random(f"paced {seed}")
-        self.nodes = rng.randint(2, 6)
-        self._works_s = rng.uniform(0.05, 0.3)
-        self._values = rng.choice([1, 100_000])
+        super().__init__(seed)
         self._rounds = rounds
-        settings = {"timeout_ms": int(1000 * TIMEOUT_S)}
-        spec = run_spec(self.nodes, settings, seed=seed, seconds=1e6, network=drawn_network(rng))
-        self.run = ProgramRun(spec, self._work)
-        self.network, self.tcp, self.events = self.run.network, self.run.tcp, self.run.events
         self._slowed = {}  # how many times as long a step takes, by index
         self._means = {}  # and the state before and after, by members and number of the round
-        self._broken = []
-
-    def play(self):
-        """Let all of it happen; return what promises were broken."""
-        run = self.run
-        run.begin()
-        for _ in range(self._rng.randint(1, 5)):
-            act = self._rng.choice([self._kill, self._kill, self._cut, self._slow])
-            run.network.call_later(self._rng.uniform(0.0, FAULTS_S), act)
-        run.network.run_until(FAULTS_S + LONGEST_FAULT_S)
-        run.until_over(FAULTS_S + LONGEST_FAULT_S + OVER_WITHIN_S)
-        for name in [node.name for node in run.nodes if node.lives_now]:
-            if name not in run.results:
-                self._broken.append(f"{name}: {run.errors.get(name, 'hangs')}")
-        run.end()
-        return self._broken
-
-    def _kill(self):
-        living = [node for node in self.run.nodes if node.lives_now]
-        if len(living) > 1:
-            died = self._rng.choice(living)
-            self.run.kill(died)
-            if self._rng.random() < 0.7:
-                back_s = self._rng.uniform(0.0, LONGEST_FAULT_S)
-                self.network.call_later(back_s, lambda: self.run.start(died))
-
-    def _cut(self):
-        cut = self._rng.choice(self.run.nodes)
-        self.network.partition({cut.name})
-        self.network.call_later(self._rng.uniform(0.2, LONGEST_FAULT_S), self.network.heal)
+        self._faults.append(self._slow)
 
     def _slow(self):
         slowed = self._rng.choice(self.run.nodes).index
@@ -101,7 +62,7 @@ class PacedCallers:
         timed(rounds.begin)
         group = connection.collectives.runner("paced").group
         while True:
-            runtime.sleep(self._works_s * self._slowed.get(node.index, 1.0))
+            runtime.sleep(self._pause_s * self._slowed.get(node.index, 1.0))
             before = tuple(state[:, 0])
             for number in range(self._rounds):
                 value = np.full(self._values, 2.0**node.index)

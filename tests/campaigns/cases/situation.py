@@ -1,7 +1,9 @@
-"""What the cases have in common: networks that are drawn, and runs that watch their nodes."""
+"""What the cases have in common: networks that are drawn, and runs whose nodes fail."""
 
 import math
+import random
 
+from support.simulated_nodes import ProgramRun
 from support.simulations import run_spec
 
 from dpwa.sim.nodes.engine import NodesRun
@@ -10,6 +12,8 @@ REPORT_S = 0.02  # that `update_wait` may take after its timeout, for its thread
 FORMED_WITHIN_S = 40.0  # all nodes see each other
 LOOK_EVERY_S = 0.5
 AGREE_WITHIN_STEPS = 40  # of a usual node; others may be half as fast
+FAULTS_S = 20.0  # of programs: when the last fault begins
+LONGEST_FAULT_S = 6.0
 APART = 1e-3  # of the first variance; nobody trains, so all that is left is what was not averaged
 
 
@@ -110,3 +114,58 @@ class WatchedRun(NodesRun):
     def names(self):
         """All of them."""
         return [node.name for node in self.nodes]
+
+
+class FaultyCallers:
+    """Nodes that call each other again and again, while some are killed or cut off.
+
+    Attributes:
+        kind: of callers; all chance is of this and of the seed.
+        settings: of the nodes.
+        fewest: nodes, of up to 6.
+        longest_pause_s: between two calls.
+        most_faults: of them all.
+        fewest_living: so many are left.
+        over_within_s: after all faults, all who live have ended.
+    """
+
+    def __init__(self, seed):
+        self._rng = rng = random.Random(f"{self.kind} {seed}")
+        self.nodes = rng.randint(self.fewest, 6)
+        self._pause_s = rng.uniform(0.05, self.longest_pause_s)
+        self._values = rng.choice([1, 100_000])
+        network = drawn_network(rng)
+        spec = run_spec(self.nodes, self.settings, seed=seed, seconds=1e6, network=network)
+        self.run = ProgramRun(spec, self._work)
+        self.network, self.tcp, self.events = self.run.network, self.run.tcp, self.run.events
+        self._faults = [self._kill, self._kill, self._cut]
+        self._broken = []
+
+    def play(self):
+        """Let all of it happen; return what promises were broken."""
+        run, until_s = self.run, FAULTS_S + LONGEST_FAULT_S
+        run.begin()
+        for _ in range(self._rng.randint(1, self.most_faults)):
+            fault = self._rng.choice(self._faults)
+            run.network.call_later(self._rng.uniform(0.0, FAULTS_S), fault)
+        run.network.run_until(until_s)
+        run.until_over(until_s + self.over_within_s)
+        for name in [node.name for node in run.nodes if node.lives_now]:
+            if name not in run.results:
+                self._broken.append(f"{name}: {run.errors.get(name, 'hangs')}")
+        run.end()
+        return self._broken
+
+    def _kill(self):
+        living = [node for node in self.run.nodes if node.lives_now]
+        if len(living) > self.fewest_living:
+            died = self._rng.choice(living)
+            self.run.kill(died)
+            if self._rng.random() < 0.7:
+                back_s = self._rng.uniform(0.0, LONGEST_FAULT_S)
+                self.network.call_later(back_s, lambda: self.run.start(died))
+
+    def _cut(self):
+        cut = self._rng.choice(self.run.nodes)
+        self.network.partition({cut.name})
+        self.network.call_later(self._rng.uniform(0.2, LONGEST_FAULT_S), self.network.heal)
