@@ -30,7 +30,7 @@ optimizer = torch.optim.Adam([net.b], lr=0.03)
 with dpwa.connect(net, optimizer, state="trainable") as gossip:
     own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few to learn it all
     gossip.barrier()  # all begin together
-    for _ in range(gossip.updates, 300):
+    while gossip.updates < 300:
         optimizer.zero_grad()
         (loss := functional.mse_loss(net(inputs[own]), targets[own])).backward()
         optimizer.step()

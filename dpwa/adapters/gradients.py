@@ -20,6 +20,7 @@ from dpwa.connection import DpwaConnection
 from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, ProtocolError, UserError
 from dpwa.lifecycle import Closeable, weakly
+from dpwa.node.training_figures import Activity
 
 log = logging.getLogger("dpwa")
 
@@ -226,12 +227,13 @@ class GradientAveraging(Closeable):
         if self._begun == len(self._buckets) or self._is_closed:
             return
         waits_since = self._connection.node.runtime.now()
-        averaged = self._end_those_ahead()
-        if self._rounds.is_apart:
-            self._begun = len(self._buckets)
-            return
-        while self._begun < len(self._buckets):
-            averaged.append(self._average(*self._next(), waits_since))
+        with self._gossip.figures.doing(Activity.WAIT):
+            averaged = self._end_those_ahead()
+            if self._rounds.is_apart:
+                self._begun = len(self._buckets)
+                return
+            while self._begun < len(self._buckets):
+                averaged.append(self._average(*self._next(), waits_since))
         if averaged[-1] is not None:  # or it is out of pace, alone, or nodes differ
             for gradients in averaged:
                 if gradients is not None:

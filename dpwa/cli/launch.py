@@ -11,6 +11,7 @@ import select
 import shlex
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -46,6 +47,7 @@ class NodeConsole:
         self._coloured = {n: s.isatty() and wants_colour for n, s in self._streams.items()}
         self._ranks = {name: rank for rank, name in enumerate(names)}
         self._width = max(map(len, names))
+        self._restarts: Counter[str] = Counter()
         self._stopping = False
 
     def show_line(self, node: str, stream: str, line: str) -> None:
@@ -54,9 +56,11 @@ class NodeConsole:
     def show_exit(self, node: str, code: int) -> None:
         """Report a node that failed, unless it was asked to stop."""
         if code and not self._stopping:
-            self.note(f"node {node} failed: {exit_reason(code)}")
+            used = f" (after {self._restarts[node]} restarts)" if self._restarts[node] else ""
+            self.note(f"node {node} failed: {exit_reason(code)}{used}")
 
     def show_restart(self, restart: Restart) -> None:
+        self._restarts[restart.node] = restart.number
         self.note(restart_notice(restart))
 
     def show_signal(self, number: signal.Signals, nodes: Sequence[str]) -> None:

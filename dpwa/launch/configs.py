@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "dpwa-launch-"
 _FILE = "dpwa.yaml"
+_LOCKED_AFTER_S = 60.0  # at the latest, since it was made
 
 
 @contextlib.contextmanager
@@ -30,14 +34,49 @@ def run_folder(config: Path | None = None) -> Iterator[Path]:
     A configuration from elsewhere is linked there, else the caller writes one. Signals that would
     end this process raise KeyboardInterrupt meanwhile.
     """
-    prefix = f"{_PREFIX}{os.getpid()}-"
-    with interrupted_by_signals() as end, tempfile.TemporaryDirectory(prefix=prefix) as folder:
+    with interrupted_by_signals() as end, held_folder() as folder:
         try:
             if config is not None:
-                (Path(folder) / _FILE).symlink_to(config.absolute())
-            yield Path(folder)
+                (folder / _FILE).symlink_to(config.absolute())
+            yield folder
         finally:
             end()
+
+
+@contextlib.contextmanager
+def held_folder() -> Iterator[Path]:
+    """Make a temporary folder, which is locked as long as this process lives.
+
+    Those of processes that were killed are removed.
+    """
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}[0-9]*-*"):
+        with contextlib.suppress(OSError):  # it has been removed meanwhile
+            is_old = time.time() > path.lstat().st_mtime + _LOCKED_AFTER_S
+            if is_old and _is_own(path) and not _is_held(path):
+                shutil.rmtree(path)
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
+        lock = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield Path(folder)
+        finally:
+            os.close(lock)
+
+
+def _is_own(folder: Path) -> bool:
+    return folder.lstat().st_uid == os.getuid()  # others may make such folders, too
+
+
+def _is_held(folder: Path) -> bool:
+    """Tell whether the process that has made it lives."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 @dataclass(frozen=True)
@@ -60,8 +99,7 @@ def runs_here() -> list[LaunchedRun]:
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
         launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or was killed
-            os.kill(int(launcher), 0)
-            if path.parent.lstat().st_uid == os.getuid():  # others may make such folders, too
+            if _is_own(path.parent) and _is_held(path.parent):
                 began, process = path.parent.stat().st_mtime, Path("/proc") / launcher
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 start = words.index("--") + 1 if "--" in words else 0

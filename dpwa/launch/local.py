@@ -14,15 +14,15 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.errors import UserError
+from dpwa.launch.configs import held_folder
 from dpwa.launch.engine import (
     Event,
     LaunchSpec,
@@ -37,6 +37,7 @@ from dpwa.lifecycle import ENDING, Closeable
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
 SPARE_SCRIPT = CHILD_SCRIPT.with_name("spare.py")
 SPARE_AFTER_S = 3.0  # nodes that are started have the cores to themselves first
+SPARE_AGAIN_S = 30.0  # one that has ended by itself may end again
 CHUNK_BYTES = 64 * 1024
 MAX_LINE_CHARS = 1024 * 1024  # a longer line is passed on in pieces, so that memory stays bounded
 # When a node has ended, what it has started may still print, as in `exec > >(tee log)`: first it is
@@ -229,7 +230,10 @@ class _Watched:
 
 
 class _Spare(Closeable):
-    """Has a process ready to become the next node; SPARE_AFTER_S after each start, another one."""
+    """Has a process ready to become the next node; SPARE_AFTER_S after each start, another one.
+
+    One that has ended by itself is replaced SPARE_AGAIN_S later.
+    """
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], clock: Clock
@@ -242,6 +246,9 @@ class _Spare(Closeable):
         self._process: NodeProcess | None = None
 
     def keep_ready(self) -> None:
+        if self._process is not None and self._process.has_ended():
+            self.close()
+            self._due = Deadline(self._clock, SPARE_AGAIN_S)
         if self._due is None or not self._due.expired():
             return
         self._due = None
@@ -277,11 +284,12 @@ class LocalEngine:
         self._clock = SystemClock() if clock is None else clock
         environments = node_environments(spec, os.environ, len(cores))
         self._environments = dict(zip(spec.names, environments, strict=True))
-        self._folder = tempfile.TemporaryDirectory(prefix=f"dpwa-launch-{os.getpid()}-")
         self._placements = dict(zip(spec.names, node_cores(spec, cores), strict=True))
         self._selector = selectors.DefaultSelector()
         self._watched: dict[str, _Watched] = {}
         self._spare = _Spare(spec.command, environments[0], self._clock) if spec.spare else None
+        self._held = ExitStack()
+        self._folder = self._held.enter_context(held_folder())
 
     @property
     def running(self) -> Collection[str]:
@@ -322,7 +330,7 @@ class LocalEngine:
         if self._spare is not None:
             self._spare.close()
         self._selector.close()
-        self._folder.cleanup()
+        self._held.close()
         from dpwa.data.shared_memory import sweep  # now: the nodes need not wait for numpy
 
         sweep()
@@ -352,7 +360,7 @@ class LocalEngine:
 
     def _ending_of(self, node: str) -> Path:
         """Return the file in which a node says why its training has not ended well."""
-        return Path(self._folder.name) / node
+        return self._folder / node
 
     def _problem_of(self, node: str) -> str:
         with suppress(OSError, UnicodeError):

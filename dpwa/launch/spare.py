@@ -22,6 +22,9 @@ def main() -> None:
         import dpwa
 
         _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # which loads torch, and all that they use
+        import torch
+
+        torch.optim.SGD([torch.zeros(1)])  # the first optimizer loads much, too
     line = sys.stdin.readline()
     if not line:
         return
@@ -36,7 +39,7 @@ def main() -> None:
     if is_module:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(program, run_name="__main__")
+        runpy.run_path(str(Path(program).absolute()), run_name="__main__")
 
 
 if __name__ == "__main__":

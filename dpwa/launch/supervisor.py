@@ -264,13 +264,13 @@ def _require_command(spec: LaunchSpec) -> None:
     if not spec.command:
         raise UserError("no command was given to run [DPWA-E076]")
     program = spec.command[0]
-    if spec.spare and not _is_script(spec.command):
-        raise UserError(
-            "a spare process needs a command such as `python train.py` "
-            f"(got {shlex.join(spec.command)}) [DPWA-E309]"
-        )
     search_path = spec.environment.get("PATH", os.environ.get("PATH"))
     if shutil.which(program, path=search_path):
+        if spec.spare and not _is_script(spec.command):
+            raise UserError(
+                "a spare process needs `python SCRIPT.py ...` or `python -m MODULE ...`, without "
+                f"options of Python's own (got {shlex.join(spec.command)}) [DPWA-E309]"
+            )
         return
     if Path(program).is_file():
         raise UserError(

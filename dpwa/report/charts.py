@@ -200,7 +200,7 @@ def _alt_of_speed(facts: Facts) -> str:
 
 
 def speed_curves(run: Run) -> dict[str, Curve]:
-    window_s = max(LEAST_WINDOW_S, run.seconds / SPEED_WINDOWS)
+    window_s = max(min(LEAST_WINDOW_S, run.seconds / 4), run.seconds / SPEED_WINDOWS)
     return {name: speed(node, window_s) for name, node in run.nodes.items()}
 
 

@@ -1,5 +1,6 @@
 """Which run the commands that watch one look at."""
 
+import fcntl
 import os
 import subprocess
 import time
@@ -23,23 +24,46 @@ def temporary(tmp_path, monkeypatch):
     return tmp_path
 
 
-def made(folder, name, text=NODES, age_s=0):
-    path = folder / name / "dpwa.yaml"
-    path.parent.mkdir()
-    path.write_text(text)
-    os.utime(path.parent, (time.time() - age_s,) * 2)
-    return path
+@pytest.fixture
+def made(temporary):
+    """Return a maker of folders as launchers make them, which hold them as long as they live."""
+    locks = []
+
+    def make(name, text=NODES, age_s=0, *, is_held=True):
+        path = temporary / name / "dpwa.yaml"
+        path.parent.mkdir()
+        path.write_text(text)
+        os.utime(path.parent, (time.time() - age_s,) * 2)
+        if is_held:
+            locks.append(os.open(path.parent, os.O_RDONLY))
+            fcntl.flock(locks[-1], fcntl.LOCK_EX)
+        return path
+
+    yield make
+    for lock in locks:
+        os.close(lock)
 
 
-def test_the_newest_run_of_a_launcher_is_the_default(temporary):
+def test_the_newest_run_of_a_launcher_is_the_default(made):
     own = os.getpid()
-    old = made(temporary, f"dpwa-launch-{own}-a", age_s=60)
-    new = made(temporary, f"dpwa-launch-{own}-b", NODES.replace("w1", "n7"))
-    made(temporary, "other")
-    made(temporary, f"dpwa-launch-{2**22 - 1}-c")  # of a launcher that was killed
+    old = made(f"dpwa-launch-{own}-a", age_s=60)
+    new = made(f"dpwa-launch-{own}-b", NODES.replace("w1", "n7"))
+    made("other")
+    made(f"dpwa-launch-{own}-c", is_held=False)  # killed; another process has its number now
     assert [run.config for run in runs_here()] == [new, old]
     with watch(None, None) as watched:
         assert [node.name for node in watched.view().nodes] == ["n7"]
+
+
+def test_folders_of_launchers_that_were_killed_are_removed_by_the_next_one(temporary, made):
+    dead = made("dpwa-launch-7-a", age_s=100, is_held=False)
+    kept = [
+        made("dpwa-launch-7-b", age_s=100),
+        made("dpwa-launch-7-c", is_held=False),  # it may be about to be locked
+        made("dpwa-launch-of-others", age_s=100, is_held=False),
+    ]
+    with run_folder():
+        assert [path.exists() for path in (dead, *kept)] == [False, True, True, True]
 
 
 def test_a_run_of_a_file_is_found_where_the_file_is(temporary):
@@ -52,7 +76,7 @@ def test_a_run_of_a_file_is_found_where_the_file_is(temporary):
 
 @pytest.mark.parametrize("command", [["status"], ["doctor"], ["top", "--once"]], ids="".join)
 def test_the_run_of_this_folder_comes_first_and_is_named_and_so_are_the_others(
-    temporary, monkeypatch, command
+    temporary, made, monkeypatch, command
 ):
     launchers = []
     for folder, age_s in ((temporary / "mine", 300), (temporary / "yours", 0)):
@@ -62,7 +86,7 @@ def test_the_run_of_this_folder_comes_first_and_is_named_and_so_are_the_others(
         command_line = Path("/proc", str(launchers[-1].pid), "cmdline")
         eventually(command_line.read_bytes)  # a little later than the program begins
         text = NODES.replace("w1", folder.name)
-        made(temporary, f"dpwa-launch-{launchers[-1].pid}-a", text, age_s)
+        made(f"dpwa-launch-{launchers[-1].pid}-a", text, age_s)
     try:
         monkeypatch.chdir(temporary / "mine")
         asked = run_dpwa(*command)

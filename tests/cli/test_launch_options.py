@@ -89,7 +89,10 @@ def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
         (["-n", "1", "--restart", "always", "true"], "--restart: expected no, on-failure or"),
         (["-n", "1", "--restart", "on-failure:x", "true"], "(got on-failure:x)"),
         (["-n", "1", "--spare", "true"], "--spare is for --restart on-failure"),
-        (["-n", "1", "--spare", "--restart", "on-failure", "true"], "such as `python train.py`"),
+        (
+            ["-n", "1", "--spare", "--restart", "on-failure", "true"],
+            "a spare process needs `python SCRIPT.py",
+        ),
         (["--engine", "ray", "-n", "1", "--spare", "true"], "--spare is for --engine local"),
         (["-n", "1", "--log-dir", "/dev/null/x", "true"], "dpwa: cannot write /dev/null/x: Not a"),
     ],

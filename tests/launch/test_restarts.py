@@ -165,6 +165,8 @@ from beside_script import FOUND
 def work(_):
     return sys.modules["__main__"].__file__.endswith("train.py")
 
+assert os.path.isabs(__file__)
+
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.map(work, [0]) == [True]
@@ -191,8 +193,8 @@ def test_a_spare_process_becomes_the_node_that_failed(
     monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
     monkeypatch.chdir(tmp_path)
     spec = script_spec(tmp_path, WAITS_FOR_SPARE, "1", "--lr=.1", cpus="pin")
-    if as_module:
-        spec = replace(spec, command=[sys.executable, "-m", "train", *spec.command[2:]])
+    program = ("-m", "train") if as_module else ("train.py",)
+    spec = replace(spec, command=[sys.executable, *program, *spec.command[2:]])
     assert told.run(spec) == {"w1": 0, "w2": 0}
     found = {row[0]: row[1:] for row in map(json.loads, (line for _, line in told.lines))}
     cores = sorted(os.sched_getaffinity(0))
@@ -204,15 +206,27 @@ def test_a_spare_process_becomes_the_node_that_failed(
     assert spares_of_this_process() == []
 
 
-def test_without_a_spare_process_that_lives_the_node_is_started_as_ever(
-    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("again_s", "has_another"), [(30.0, False), (0.0, True)])
+def test_a_spare_process_that_has_ended_is_replaced_after_a_while(
+    tmp_path: Path,
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+    again_s: float,
+    *,
+    has_another: bool,
 ) -> None:
     monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
-    crash = tmp_path / "no-spare.py"
-    crash.write_text("import sys; print('no', file=sys.stderr); sys.exit(3)")
-    monkeypatch.setattr(local, "SPARE_SCRIPT", crash)
+    monkeypatch.setattr(local, "SPARE_AGAIN_S", again_s)
+    ends_once = tmp_path / "spare.py"
+    ends_once.write_text(
+        f"import os, sys\nif not os.path.exists({str(tmp_path / 'ended')!r}):\n"
+        f"    open({str(tmp_path / 'ended')!r}, 'w').close(); sys.exit(3)\n"
+        + local.SPARE_SCRIPT.read_text()
+    )
+    monkeypatch.setattr(local, "SPARE_SCRIPT", ends_once)
     assert told.run(script_spec(tmp_path, WAITS_FOR_SPARE, "1")) == {"w1": 0, "w2": 0}
-    assert [json.loads(line)[3] for _, line in told.lines] == [False, False]
+    was_spare = {row[0]: row[3] for row in map(json.loads, (line for _, line in told.lines))}
+    assert was_spare == {"w1": False, "w2": has_another}
     assert len(told.restarts) == 1
 
 
