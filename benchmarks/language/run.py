@@ -126,6 +126,8 @@ def parse_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if min(options.seeds, options.workers, options.seconds) < 1:
         parser.error("--seeds, --workers and --seconds must be at least 1")
+    if {"kill", "both"} & set(options.conditions) and options.seconds <= FIRST_KILL_S:
+        parser.error(f"--seconds must be more than {FIRST_KILL_S}, when the first worker is killed")
     return options
 
 
@@ -413,6 +415,8 @@ def own_s() -> float:
 def show(options: argparse.Namespace) -> None:
     """Print a table and draw a picture of each condition that is in the folder."""
     runs = [json.loads(path.read_text()) for path in options.out.glob("*.json")]
+    if not runs:
+        print(f"run: no run is in {options.out}", file=sys.stderr)
     order = list(dict.fromkeys([*SYSTEMS, *sorted(run["system"] for run in runs)]))
     runs.sort(key=lambda run: (CONDITIONS.index(run["condition"]), order.index(run["system"])))
     for setting in dict.fromkeys(run["setting"] for run in runs):
