@@ -47,7 +47,7 @@ CONDITIONS = ("calm", "kill", "slow", "both")
 FIRST_KILL_S, KILL_EVERY_S = 15, 12
 EVALUATE_S = 5.0
 START_S, LAST_EVALUATION_S = 120.0, 10.0  # how long all have to come, and to evaluate at the end
-MOST_RESTARTS = 40  # of all workers of a run
+MOST_RESTARTS = 40
 POLL_S = 0.02
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -121,13 +121,15 @@ def parse_arguments() -> argparse.Namespace:
     add("--own-text", action="store_true", help="each worker trains on its own part of the text")
     add("--torchft-python", default=sys.executable, help="of an environment with torchft 0.2.0")
     add("--hivemind-python", default=sys.executable, help="of an environment with hivemind 1.1.12")
+    add("--cold", action="store_true", help="restart dpwa's workers without --spare, too")
     add("--out", type=Path, default=Path("language-output"), help="folder (%(default)s)")
     add("--only-show", action="store_true", help="run nothing, show what is in the folder")
     options = parser.parse_args()
     if min(options.seeds, options.workers, options.seconds) < 1:
         parser.error("--seeds, --workers and --seconds must be at least 1")
-    if {"kill", "both"} & set(options.conditions) and options.seconds <= FIRST_KILL_S:
-        parser.error(f"--seconds must be more than {FIRST_KILL_S}, when the first worker is killed")
+    kills = not options.only_show and {"kill", "both"} & set(options.conditions)
+    if kills and int(options.seconds) <= FIRST_KILL_S:
+        parser.error(f"--seconds: expected more than {FIRST_KILL_S}, when the first one is killed")
     return options
 
 
@@ -199,7 +201,8 @@ def setting_of(condition: str, options: argparse.Namespace) -> str:
     optimizer = options.optimizer if options.optimizer != OPTIMIZERS[0] else ""
     workers = f"{options.workers}-workers" if options.workers != WORKERS else ""
     text = "own-text" if options.own_text else ""
-    return "-".join(filter(None, (condition, optimizer, workers, text)))
+    start = "cold" if options.cold else ""
+    return "-".join(filter(None, (condition, optimizer, workers, text, start)))
 
 
 class Run:
@@ -253,7 +256,7 @@ class Run:
             "setting": self.setting,
             **self.plan,
             "settings": self.system.settings,
-            "restarts": self.restarts,
+            "restarts": sum(len(self.rows(i, "ready")) - 1 for i in range(self.count)),
             "machine": {
                 "platform": platform.platform(),
                 "cores": len(os.sched_getaffinity(0)),
@@ -291,8 +294,9 @@ class Run:
             ],
             "dpwa": [
                 *("-m", "dpwa", "launch", "-c", self.environment.get("DPWA_CONFIG", "")),
-                *("--restart", f"on-failure:{MOST_RESTARTS}", "--spare", "--", self.python),
-                script,
+                *("--restart", f"on-failure:{MOST_RESTARTS}"),
+                *([] if self.options.cold else ["--spare"]),
+                *("--", self.python, script),
             ],
         }
         launcher = launchers.get(self.name) or launchers.get(self.system.package)

@@ -80,6 +80,7 @@ class GradientAveraging(Closeable):
         self._missing: list[set[int]] = []
         self._settings = ""
         self._goes_ahead = False  # whether buckets are averaged before the last gradient is made
+        self._is_on_cpu = True
         self._may_go_ahead = False
         self._thread: ThreadPoolExecutor | None = None  # for these
         self._ahead: list[Future[_Gradients | None]] = []
@@ -173,7 +174,8 @@ class GradientAveraging(Closeable):
         self._places = {id(each): at for at, bucket in enumerate(self._buckets) for each in bucket}
         self._begin_pass()
         # Hooks of several devices are called on a thread each.
-        self._may_go_ahead = len(self._buckets) > 1 and all(each.is_cpu for each in parameters)
+        self._is_on_cpu = all(each.is_cpu for each in parameters)
+        self._may_go_ahead = len(self._buckets) > 1 and self._is_on_cpu
         self._goes_ahead = False
         made, steps = weakly(self._made), weakly(self._stepping_soon)
         for parameter in parameters:
@@ -227,7 +229,8 @@ class GradientAveraging(Closeable):
         if self._begun == len(self._buckets) or self._is_closed:
             return
         waits_since = self._connection.node.runtime.now()
-        with self._gossip.figures.doing(Activity.WAIT):
+        # On a GPU the first copy waits for its backward pass, which is no wait for others.
+        with self._gossip.figures.doing(Activity.WAIT if self._is_on_cpu else Activity.TRAIN):
             averaged = self._end_those_ahead()
             if self._rounds.is_apart:
                 self._begun = len(self._buckets)

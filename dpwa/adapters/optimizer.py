@@ -85,8 +85,8 @@ class Optimizers:
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._thread = threading.get_ident()
         self._updates = 0
-        self._has_warned = False  # of a scheduler that begins anew
         self._has_warned = False
+        self._has_warned_of_schedulers = False
         self.is_beginning = False  # still to be seen: which optimizers train the module
         self._is_replaced = False  # parameters were replaced by those of others far ahead
 
@@ -182,8 +182,8 @@ class Optimizers:
         else:
             what = "there was no state of one like it"
             is_left = bool(self.schedulers) and not self.have_schedules
-        if is_left and not self._has_warned:
-            self._has_warned = True
+        if is_left and not self._has_warned_of_schedulers:
+            self._has_warned_of_schedulers = True
             log.warning(
                 "%s: goes on at update %d, and its learning rate scheduler begins anew (%s): its "
                 "next step sets the learning rate back; see docs/state.md [DPWA-W071]",

@@ -23,6 +23,7 @@ import typer
 from dpwa.cli import exit_codes
 from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
+from dpwa.report.wording import plural
 
 if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec, Restart
@@ -56,7 +57,11 @@ class NodeConsole:
     def show_exit(self, node: str, code: int) -> None:
         """Report a node that failed, unless it was asked to stop."""
         if code and not self._stopping:
-            used = f" (after {self._restarts[node]} restarts)" if self._restarts[node] else ""
+            used = (
+                f" (after {plural(self._restarts[node], 'restart')})"
+                if self._restarts[node]
+                else ""
+            )
             self.note(f"node {node} failed: {exit_reason(code)}{used}")
 
     def show_restart(self, restart: Restart) -> None:
@@ -273,10 +278,11 @@ def launch(
     likewise, each first as it came; SIGUSR1, SIGUSR2 and SIGXCPU are passed on, no more. A node
     that fails is reported and stops no other. With --restart on-failure it is started again under
     its name: at once if it has run for 10 s, else after 1 s, 2 s and so on, up to 30 s. It takes
-    over the state of the others, and goes on with them. With --spare a process waits for this that
-    has imported torch and dpwa; COMMAND is `python SCRIPT ...` or `python -m MODULE ...` then. If
-    the launcher itself is killed (SIGKILL), COMMAND is too, but not what COMMAND has started, such
-    as the programs that a shell script runs.
+    over the state of the others, and goes on with them. With --spare, a process that has
+    imported torch and dpwa already waits to take the place of the next node that fails; COMMAND
+    must be `python SCRIPT ...` or `python -m MODULE ...`. If the launcher itself is killed
+    (SIGKILL), COMMAND is too, but not what COMMAND has started, such as the programs that a shell
+    script runs.
 
     A node whose process succeeds has failed all the same if its model is not finite at the end, or
     if it has finished together with nobody; it is not started again.

@@ -125,13 +125,13 @@ def config_text(nodes: Sequence[NodeConfig]) -> str:
     config = Config(nodes=tuple(nodes))
     values = config.to_mapping()
     described = {key: field.description or "" for key, field in Config.model_fields.items()}
-    parts = [_HEADER, comment(described["nodes"]) + "nodes:\n"]
-    parts += [f"  - {flow(node.to_mapping())}\n" for node in config.nodes]
+    parts = [_HEADER, yaml_comment(described["nodes"]) + "nodes:\n"]
+    parts += [f"  - {yaml_flow(node.to_mapping())}\n" for node in config.nodes]
     for key in setting_names()[1:]:
-        parts.append(f"\n{comment(described[key])}{key}: {flow(values[key])}\n")
+        parts.append(f"\n{yaml_comment(described[key])}{key}: {yaml_flow(values[key])}\n")
     rule = config.interpolation
     parts.append(
-        f"\n# options of the rule {rule}; 0 = its defaults\n{rule}: {flow(values[rule])}\n"
+        f"\n# options of the rule {rule}; 0 = its defaults\n{rule}: {yaml_flow(values[rule])}\n"
     )
     return "".join(parts)
 
@@ -171,11 +171,11 @@ def _first_line(method: object) -> str:
     return " ".join(text.partition("\n")[0].split())
 
 
-def comment(text: str) -> str:
+def yaml_comment(text: str) -> str:
     return textwrap.fill(text, 92, initial_indent="# ", subsequent_indent="# ") + "\n"
 
 
-def flow(value: object) -> str:
+def yaml_flow(value: object) -> str:
     text: str = yaml.safe_dump(
         value, default_flow_style=True, sort_keys=False, width=1000, allow_unicode=True
     )

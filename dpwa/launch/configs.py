@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 _PREFIX = "dpwa-launch-"
 _FILE = "dpwa.yaml"
-_LOCKED_AFTER_S = 60.0  # at the latest, since it was made
+_LOCK = (
+    "lock"  # a file, as other hosts may see it: not all file systems tell them of locked folders
+)
+_NEW_S = 60.0  # who has made a folder may be about to lock it
 
 
 @contextlib.contextmanager
@@ -49,15 +52,16 @@ def held_folder() -> Iterator[Path]:
 
     Those of processes that were killed are removed.
     """
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}[0-9]*-*"):
-        with contextlib.suppress(OSError):  # it has been removed meanwhile
-            is_old = time.time() > path.lstat().st_mtime + _LOCKED_AFTER_S
-            if is_old and _is_own(path) and not _is_held(path):
-                shutil.rmtree(path)
+    for lock_path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # removed meanwhile, or locks do not work there
+            is_old = time.time() > lock_path.lstat().st_mtime + _NEW_S
+            if is_old and _is_own(lock_path.parent) and not _is_held(lock_path.parent):
+                shutil.rmtree(lock_path.parent)
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
-        lock = os.open(folder, os.O_RDONLY)
+        lock = os.open(Path(folder) / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield Path(folder)
         finally:
             os.close(lock)
@@ -68,8 +72,8 @@ def _is_own(folder: Path) -> bool:
 
 
 def _is_held(folder: Path) -> bool:
-    """Tell whether the process that has made it lives."""
-    lock = os.open(folder, os.O_RDONLY)
+    """Tell whether the process that has made it lives; raises OSError if that cannot be told."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -98,7 +102,7 @@ def runs_here() -> list[LaunchedRun]:
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
         launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]
-        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or was killed
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or is none
             if _is_own(path.parent) and _is_held(path.parent):
                 began, process = path.parent.stat().st_mtime, Path("/proc") / launcher
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")

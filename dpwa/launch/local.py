@@ -32,12 +32,13 @@ from dpwa.launch.engine import (
     node_cores,
     node_environments,
 )
+from dpwa.launch.stopping import PASSED_ON
 from dpwa.lifecycle import ENDING, Closeable
 
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
 SPARE_SCRIPT = CHILD_SCRIPT.with_name("spare.py")
-SPARE_AFTER_S = 3.0  # nodes that are started have the cores to themselves first
-SPARE_AGAIN_S = 30.0  # one that has ended by itself may end again
+SPARE_AFTER_S = 3.0  # nodes that are started go first
+SPARE_AGAIN_S = 30.0  # one that has ended by itself, or could not be started, may do so again
 CHUNK_BYTES = 64 * 1024
 MAX_LINE_CHARS = 1024 * 1024  # a longer line is passed on in pieces, so that memory stays bounded
 # When a node has ended, what it has started may still print, as in `exec > >(tee log)`: first it is
@@ -111,8 +112,8 @@ class NodeProcess:
     """A started command, in a session and process group of its own.
 
     The terminal's Ctrl-C does not reach it; `send` does, and everything that it has started. It
-    reads nothing from standard input. On Linux it dies with the thread that made this object; what
-    it has started itself does not.
+    reads nothing from standard input; a spare one reads the line that `become` writes. On Linux it
+    dies with the thread that made this object; what it has started itself does not.
 
     Attributes:
         name: the node's name.
@@ -126,7 +127,7 @@ class NodeProcess:
         environment: Mapping[str, str],
         cores: Sequence[int] = (),
         *,
-        stdin: int = subprocess.DEVNULL,
+        is_spare: bool = False,
     ) -> None:
         """Raises `UserError` if the system cannot start another process."""
         self.name = name
@@ -136,7 +137,7 @@ class NodeProcess:
             self._process = subprocess.Popen(  # noqa: S603  (running the user's command is the task)
                 [*prepare, *arguments],
                 bufsize=0,
-                stdin=stdin,
+                stdin=subprocess.PIPE if is_spare else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(environment),
@@ -230,9 +231,10 @@ class _Watched:
 
 
 class _Spare(Closeable):
-    """Has a process ready to become the next node; SPARE_AFTER_S after each start, another one.
+    """Has a process ready to become the next node.
 
-    One that has ended by itself is replaced SPARE_AGAIN_S later.
+    It is started SPARE_AFTER_S after the last start of a node, and SPARE_AGAIN_S after it has ended
+    by itself.
     """
 
     def __init__(
@@ -252,10 +254,10 @@ class _Spare(Closeable):
         if self._due is None or not self._due.expired():
             return
         self._due = None
-        with suppress(UserError):  # the system cannot start another process now
-            self._process = NodeProcess(
-                "spare", self._command, self._environment, stdin=subprocess.PIPE
-            )
+        try:
+            self._process = NodeProcess("spare", self._command, self._environment, is_spare=True)
+        except UserError:  # the system cannot start another process now
+            self._due = Deadline(self._clock, SPARE_AGAIN_S)
 
     def take(
         self, node: str, environment: Mapping[str, str], cores: Sequence[int]
@@ -287,7 +289,11 @@ class LocalEngine:
         self._placements = dict(zip(spec.names, node_cores(spec, cores), strict=True))
         self._selector = selectors.DefaultSelector()
         self._watched: dict[str, _Watched] = {}
-        self._spare = _Spare(spec.command, environments[0], self._clock) if spec.spare else None
+        self._spare = (
+            _Spare(spec.command, environments[0], self._clock)
+            if spec.spare and spec.restarts
+            else None
+        )
         self._held = ExitStack()
         self._folder = self._held.enter_context(held_folder())
 
@@ -308,6 +314,9 @@ class LocalEngine:
             self._selector.register(pipe, selectors.EVENT_READ, (pipe, node, stream))
 
     def send(self, number: signal.Signals) -> None:
+        if self._spare is not None and number not in PASSED_ON:  # nobody is started again
+            self._spare.close()
+            self._spare = None
         living = _living()
         for watched in self._watched.values():
             watched.process.remember(living)

@@ -16,15 +16,16 @@ from pathlib import Path
 def main() -> None:
     program, *arguments = sys.argv[1:]
     is_module = program == "-m"
-    # As Python does with such a command:
-    sys.path[0] = str(Path.cwd() if is_module else Path(program).resolve().parent)
-    with suppress(ImportError):  # the script says what is missing, if it needs it
-        import dpwa
-
-        _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # which loads torch, and all that they use
+    if not getattr(sys.flags, "safe_path", False):  # as Python does with such a command
+        sys.path[0] = str(Path.cwd() if is_module else Path(program).resolve().parent)
+    with suppress(Exception):  # the script says what is wrong, if it needs it
         import torch
 
-        torch.optim.SGD([torch.zeros(1)])  # the first optimizer loads much, too
+        torch.optim.SGD([torch.zeros(1)])  # the first optimizer loads much
+    with suppress(Exception):
+        import dpwa
+
+        _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # which load what they use
     line = sys.stdin.readline()
     if not line:
         return
@@ -32,7 +33,8 @@ def main() -> None:
     os.environ.update(node["environment"])
     if node["cores"]:
         for thread in Path("/proc/self/task").iterdir():  # numpy has started some
-            os.sched_setaffinity(int(thread.name), node["cores"])
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), node["cores"])
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
     sys.argv = arguments if is_module else [program, *arguments]

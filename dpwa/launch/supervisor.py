@@ -2,9 +2,9 @@
 
 One thread does everything. The nodes are peers, so one that fails stops no other.
 
-A node that fails after STEADY_S is started again at once. The k-th failure before that in a row
-waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**(k - 1)) seconds: long enough for what it needs to
-come back, and a node that fails at once does not fill the screen.
+A node that has run for STEADY_S before it fails is started again at once. One that fails earlier, k
+times in a row, waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**(k - 1)) seconds: long enough for what
+it needs to come back, and it does not fill the screen.
 
 >>> [pause_s(in_a_row) for in_a_row in range(8)]
 [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
@@ -266,7 +266,7 @@ def _require_command(spec: LaunchSpec) -> None:
     program = spec.command[0]
     search_path = spec.environment.get("PATH", os.environ.get("PATH"))
     if shutil.which(program, path=search_path):
-        if spec.spare and not _is_script(spec.command):
+        if spec.spare and not _runs_python(spec.command):
             raise UserError(
                 "a spare process needs `python SCRIPT.py ...` or `python -m MODULE ...`, without "
                 f"options of Python's own (got {shlex.join(spec.command)}) [DPWA-E309]"
@@ -279,7 +279,7 @@ def _require_command(spec: LaunchSpec) -> None:
     raise UserError(f"cannot run {program!r}: no such command [DPWA-E060]")
 
 
-def _is_script(command: Sequence[str]) -> bool:
+def _runs_python(command: Sequence[str]) -> bool:
     """Tell whether it is Python, without options of its own, with a script or a module."""
     program, script = [*command, ""][:2]
     return Path(program).name.startswith("python") and (script == "-m" or script.endswith(".py"))

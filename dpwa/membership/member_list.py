@@ -116,11 +116,11 @@ class MemberList:
         return roster, news
 
     def hear(self, entries: Iterable[MemberEntry]) -> None:
-        self._take(self._members.hear, entries)
+        self._apply(self._members.hear, entries)
 
     def believe(self, entry: MemberEntry) -> None:
         """Take in what is said of a node that was called, and was there."""
-        self._take(self._members.believe, entry)
+        self._apply(self._members.believe, entry)
 
     def to_check(self) -> list[MemberEntry]:
         with self._lock:
@@ -128,7 +128,7 @@ class MemberList:
 
     def checked(self, claim: MemberEntry, incarnation: int | None) -> None:
         """Take note of which life of a node has answered where a claim says it is, if any."""
-        self._take(self._members.checked, claim, incarnation)
+        self._apply(self._members.checked, claim, incarnation)
 
     def unchecked(self, claim: MemberEntry) -> None:
         """Take note that nobody could be called just now to check a claim."""
@@ -174,11 +174,11 @@ class MemberList:
             self._members.others_heard_from(name, incarnation, helper)
 
     def lost(self, name: str) -> None:
-        self._take(self._members.lost, name)
+        self._apply(self._members.lost, name)
 
     def doubt(self, name: str) -> None:
         """Suspect a node, to find out whether it contradicts."""
-        self._take(self._members.doubt, name)
+        self._apply(self._members.doubt, name)
 
     def tick(self) -> None:
         with self._lock:
@@ -217,7 +217,7 @@ class MemberList:
         self._tells_all_at = now + len(self._members.peers) / ALL_ENTRIES_PER_S
         return True
 
-    def _take(self, happen: Callable[..., list[Change]], *said: object) -> None:
+    def _apply(self, happen: Callable[..., list[Change]], *said: object) -> None:
         """Let something happen to the members now, and tell what that has changed."""
         with self._lock:
             changes = happen(*said, self._clock.now())

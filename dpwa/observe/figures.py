@@ -30,7 +30,11 @@ FIGURES = (
     FigureSpec("merges", "counter", "merges that changed something"),
     FigureSpec("train_s", "counter", "seconds spent on whatever is no gossip"),
     FigureSpec("publish_s", "counter", "seconds spent on publishing snapshots"),
-    FigureSpec("wait_s", "counter", "seconds spent waiting for snapshots of peers"),
+    FigureSpec(
+        "wait_s",
+        "counter",
+        "seconds spent waiting for peers: for their snapshots, or in rounds of `together` (CPU)",
+    ),
     FigureSpec("merge_s", "counter", "seconds spent on merging"),
     FigureSpec(
         "step_changes_s2",

@@ -22,7 +22,7 @@ def number(value: float | None, digits: int = 4) -> str:
 def size(count: float) -> str:
     """Return a number of bytes in the unit that fits."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:  # more would be shown as 1e+03
+        if abs(count) < 999.5:  # more would be shown as 1e+03
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"

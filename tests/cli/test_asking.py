@@ -33,9 +33,12 @@ def made(temporary):
         path = temporary / name / "dpwa.yaml"
         path.parent.mkdir()
         path.write_text(text)
-        os.utime(path.parent, (time.time() - age_s,) * 2)
+        lock = path.with_name("lock")
+        lock.touch()
+        for each in (lock, path.parent):
+            os.utime(each, (time.time() - age_s,) * 2)
         if is_held:
-            locks.append(os.open(path.parent, os.O_RDONLY))
+            locks.append(os.open(lock, os.O_RDWR))
             fcntl.flock(locks[-1], fcntl.LOCK_EX)
         return path
 
@@ -60,10 +63,21 @@ def test_folders_of_launchers_that_were_killed_are_removed_by_the_next_one(tempo
     kept = [
         made("dpwa-launch-7-b", age_s=100),
         made("dpwa-launch-7-c", is_held=False),  # it may be about to be locked
-        made("dpwa-launch-of-others", age_s=100, is_held=False),
     ]
+    logs = temporary / "dpwa-launch-4-logs"  # nobody's who launches
+    logs.mkdir()
+    os.utime(logs, (0, 0))
     with run_folder():
-        assert [path.exists() for path in (dead, *kept)] == [False, True, True, True]
+        assert [path.exists() for path in (dead, *kept, logs)] == [False, True, True, True]
+
+
+def test_folders_of_other_users_are_left_alone(made, monkeypatch):
+    dead = made("dpwa-launch-7-a", age_s=100, is_held=False)
+    made("dpwa-launch-7-b")
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    assert runs_here() == []
+    with run_folder():
+        assert dead.exists()
 
 
 def test_a_run_of_a_file_is_found_where_the_file_is(temporary):

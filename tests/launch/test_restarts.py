@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -152,103 +153,132 @@ def test_who_has_run_for_long_is_started_again_at_once_and_its_pauses_begin_anew
     assert pauses == [0.1, 0.2, 0.0, 0.1]
 
 
-WAITS_FOR_SPARE = f"""
-import json, multiprocessing, os, signal, sys, time
-is_spare = "spare.py" in open("/proc/self/cmdline").read()
-imported = "dpwa.adapters.pytorch" in sys.modules
-{FIRST_TIME}
-if is_first and os.environ["DPWA_NAME"] == "w2":
-    time.sleep(float(sys.argv[1]))
-    os.kill(os.getpid(), signal.SIGKILL)
-from beside_script import FOUND
-
-def work(_):
-    return sys.modules["__main__"].__file__.endswith("train.py")
-
-assert os.path.isabs(__file__)
-
-if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.map(work, [0]) == [True]
-    node = os.environ["DPWA_NAME"], os.environ["DPWA_RANK"], sys.argv[1:]
-    where = FOUND, sys.stdin.read(), sorted(os.sched_getaffinity(0))
-    print(json.dumps([*node, is_spare, imported, *where]))
-"""
-
-
-def script_spec(tmp_path: Path, code: str, *arguments: str, **options: Any) -> LaunchSpec:
-    script = tmp_path / "train.py"
-    script.write_text(code)
-    (tmp_path / "beside_script.py").write_text("FOUND = True")
-    return LaunchSpec(
-        [sys.executable, str(script), *arguments], tmp_path / "dpwa.yaml", ["w1", "w2"],
-        environment={"MEETING_PLACE": str(tmp_path)}, restarts=2, spare=True, **options,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("as_module", [False, True])
-def test_a_spare_process_becomes_the_node_that_failed(
-    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch, *, as_module: bool
-) -> None:
-    monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
-    monkeypatch.chdir(tmp_path)
-    spec = script_spec(tmp_path, WAITS_FOR_SPARE, "1", "--lr=.1", cpus="pin")
-    program = ("-m", "train") if as_module else ("train.py",)
-    spec = replace(spec, command=[sys.executable, *program, *spec.command[2:]])
-    assert told.run(spec) == {"w1": 0, "w2": 0}
-    found = {row[0]: row[1:] for row in map(json.loads, (line for _, line in told.lines))}
-    cores = sorted(os.sched_getaffinity(0))
-    halves = {"w1": cores[: (len(cores) + 1) // 2], "w2": cores[(len(cores) + 1) // 2 :] or cores}
-    assert found == {
-        "w1": ["0", ["1", "--lr=.1"], False, False, True, "", halves["w1"]],
-        "w2": ["1", ["1", "--lr=.1"], True, True, True, "", halves["w2"]],
-    }
-    assert spares_of_this_process() == []
-
-
-@pytest.mark.parametrize(("again_s", "has_another"), [(30.0, False), (0.0, True)])
-def test_a_spare_process_that_has_ended_is_replaced_after_a_while(
-    tmp_path: Path,
-    told: Told,
-    monkeypatch: pytest.MonkeyPatch,
-    again_s: float,
-    *,
-    has_another: bool,
-) -> None:
-    monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
-    monkeypatch.setattr(local, "SPARE_AGAIN_S", again_s)
-    ends_once = tmp_path / "spare.py"
-    ends_once.write_text(
-        f"import os, sys\nif not os.path.exists({str(tmp_path / 'ended')!r}):\n"
-        f"    open({str(tmp_path / 'ended')!r}, 'w').close(); sys.exit(3)\n"
-        + local.SPARE_SCRIPT.read_text()
-    )
-    monkeypatch.setattr(local, "SPARE_SCRIPT", ends_once)
-    assert told.run(script_spec(tmp_path, WAITS_FOR_SPARE, "1")) == {"w1": 0, "w2": 0}
-    was_spare = {row[0]: row[3] for row in map(json.loads, (line for _, line in told.lines))}
-    assert was_spare == {"w1": False, "w2": has_another}
-    assert len(told.restarts) == 1
-
-
-def test_a_spare_process_that_nobody_needed_ends_with_the_run(
-    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
-    code = "import time; time.sleep(0.5)"
-    assert told.run(script_spec(tmp_path, code)) == {"w1": 0, "w2": 0}
-    assert spares_of_this_process() == []
-
-
-def test_a_spare_process_needs_a_script(nodes_running: Maker) -> None:
-    with pytest.raises(UserError, match="DPWA-E309"):
-        run_nodes(nodes_running("pass", restarts=1, spare=True), print)
-
-
-def spares_of_this_process() -> list[int]:
+def spares_of(launcher: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
             parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
             is_spare = "spare.py" in stat.with_name("cmdline").read_text(errors="replace")
-            found += [int(stat.parent.name)] if is_spare and int(parent) == os.getpid() else []
+            found += [int(stat.parent.name)] if is_spare and int(parent) == launcher else []
     return found
+
+
+FOUND_BESIDE_THE_SCRIPT = f"""
+import os, time
+from contextlib import suppress
+from pathlib import Path
+
+{inspect.getsource(spares_of)}
+
+def wait_for(what):
+    while not what():
+        time.sleep(0.01)
+    time.sleep(0.3)  # until the launcher has seen it, too
+"""
+
+FAILS_BESIDE_A_SPARE = f"""
+import json, multiprocessing, os, signal, sys
+is_spare = "spare.py" in open("/proc/self/cmdline").read()
+imported = "dpwa.adapters.pytorch" in sys.modules
+from beside_script import spares_of, wait_for
+{FIRST_TIME}
+if is_first and os.environ["DPWA_NAME"] == "w2":
+    wait_for(lambda: os.path.exists("ended") or sys.argv[1] == "at-once")
+    if sys.argv[1] != "without":
+        wait_for(lambda: spares_of(os.getppid()))
+    os.kill(os.getpid(), signal.SIGKILL)
+assert os.path.isabs(__file__)
+
+def work(_):
+    return sys.modules["__main__"].__file__.endswith("train.py")
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(work, [0]) == [True]
+    node = os.environ["DPWA_NAME"], os.environ["DPWA_RANK"], sys.argv[1:]
+    cores = sorted(os.sched_getaffinity(0))
+    print(json.dumps([*node, is_spare, imported, sys.stdin.read(), cores]))
+"""
+
+
+@pytest.fixture
+def spec_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
+    """Return a maker of specs whose nodes run a script in the working folder, beside a spare."""
+    monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
+    monkeypatch.chdir(tmp_path)
+    Path("beside_script.py").write_text(FOUND_BESIDE_THE_SCRIPT)
+
+    def make(code: str, *arguments: str, **options: Any) -> LaunchSpec:
+        Path("train.py").write_text(code)
+        return LaunchSpec(
+            [sys.executable, "train.py", *arguments], tmp_path / "dpwa.yaml", ["w1", "w2"],
+            environment={"MEETING_PLACE": str(tmp_path)}, restarts=2, spare=True, **options,
+        )  # fmt: skip
+
+    return make
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_a_spare_process_becomes_the_node_that_failed(
+    spec_of: Maker, told: Told, *, as_module: bool
+) -> None:
+    spec = spec_of(FAILS_BESIDE_A_SPARE, "at-once", "--lr=.1", cpus="pin")
+    if as_module:
+        spec = replace(spec, command=[sys.executable, "-m", "train", *spec.command[2:]])
+    assert told.run(spec) == {"w1": 0, "w2": 0}
+    found = {row[0]: row[1:] for row in map(json.loads, (line for _, line in told.lines))}
+    cores = sorted(os.sched_getaffinity(0))
+    halves = {"w1": cores[: (len(cores) + 1) // 2], "w2": cores[(len(cores) + 1) // 2 :] or cores}
+    assert found == {
+        "w1": ["0", ["at-once", "--lr=.1"], False, False, "", halves["w1"]],
+        "w2": ["1", ["at-once", "--lr=.1"], True, True, "", halves["w2"]],
+    }
+    assert spares_of(os.getpid()) == []
+
+
+@pytest.mark.parametrize(("again_s", "ready"), [(30.0, "without"), (0.0, "with")])
+def test_a_spare_process_that_has_ended_is_replaced_after_a_while(
+    spec_of: Maker, told: Told, monkeypatch: pytest.MonkeyPatch, again_s: float, ready: str
+) -> None:
+    monkeypatch.setattr(local, "SPARE_AGAIN_S", again_s)
+    ends_once = "import os, sys\nif not os.path.exists('ended'): open('ended', 'w'); sys.exit(3)\n"
+    Path("spare.py").write_text(ends_once + local.SPARE_SCRIPT.read_text())
+    monkeypatch.setattr(local, "SPARE_SCRIPT", Path("spare.py").absolute())
+    assert told.run(spec_of(FAILS_BESIDE_A_SPARE, ready)) == {"w1": 0, "w2": 0}
+    was_spare = {row[0]: row[3] for row in map(json.loads, (line for _, line in told.lines))}
+    assert was_spare == {"w1": False, "w2": ready == "with"}
+    assert len(told.restarts) == 1
+
+
+SEES_A_SPARE = """
+import os, time
+from beside_script import spares_of, wait_for
+wait_for(lambda: spares_of(os.getppid()))
+print("there it is")
+"""
+
+
+def test_a_spare_process_that_nobody_needed_ends_with_the_run(spec_of: Maker, told: Told) -> None:
+    assert told.run(spec_of(SEES_A_SPARE)) == {"w1": 0, "w2": 0}
+    assert len(told.lines) == 2
+    assert spares_of(os.getpid()) == []
+
+
+def test_ctrl_c_ends_the_spare_process_before_the_nodes(spec_of: Maker) -> None:
+    left: list[list[int]] = []
+
+    def press(node: str, stream: str, line: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_nodes(
+            spec_of(SEES_A_SPARE + "time.sleep(60)"),
+            press,
+            on_signal=lambda *_: left.append(spares_of(os.getpid())),
+        )
+    assert left[0] == []
+
+
+def test_a_spare_process_needs_a_script(nodes_running: Maker) -> None:
+    with pytest.raises(UserError, match="DPWA-E309"):
+        run_nodes(nodes_running("pass", restarts=1, spare=True), print)

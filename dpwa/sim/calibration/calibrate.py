@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dpwa.config.schema import comment, flow
+from dpwa.config.schema import yaml_comment, yaml_flow
 from dpwa.observe.figures import INDEX, figures_of
 from dpwa.observe.rates import ACTIVITIES
 from dpwa.observe.run_data import Run
@@ -249,12 +249,12 @@ _SETTINGS = "# Settings of the run that are not the defaults.\n"
 def yaml_text(calibration: Calibration, folder: str) -> str:
     """Return the file; `folder` is that of the run logs."""
     scenario = calibration.scenario
-    parts = [HEAD.format(folder=folder), *map(comment, calibration.remarks()), "\n"]
+    parts = [HEAD.format(folder=folder), *map(yaml_comment, calibration.remarks()), "\n"]
     parts += _own_keys(calibration, scenario)
     parts += ["\n", TASK]
     rest = {key: value for key, value in scenario.items() if key not in (*_ABOUT, "membership")}
     if rest:
-        parts += ["\n", _SETTINGS, *(f"{key}: {flow(value)}\n" for key, value in rest.items())]
+        parts += ["\n", _SETTINGS, *(f"{key}: {yaml_flow(value)}\n" for key, value in rest.items())]
     return "".join(parts)
 
 
@@ -263,7 +263,7 @@ def _own_keys(calibration: Calibration, scenario: dict[str, Any]) -> Iterator[st
     more = ", ..." if len(nodes) > MOST_NAMES else ""
     for key, about in _ABOUT.items():
         if key in scenario:
-            yield comment(about.format(names=", ".join(nodes[:MOST_NAMES]) + more))
-            yield f"{key}: {flow(scenario[key])}\n"
+            yield yaml_comment(about.format(names=", ".join(nodes[:MOST_NAMES]) + more))
+            yield f"{key}: {yaml_flow(scenario[key])}\n"
     if "membership" in scenario:
-        yield f"membership: {flow(scenario['membership'])}\n"
+        yield f"membership: {yaml_flow(scenario['membership'])}\n"
