@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -36,6 +37,18 @@ class Closeable:
     ) -> None:
         hide_own_frames(error)
         self.close()
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process that lives holds this file; OSError if that cannot be told."""
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def hide_own_frames(error: BaseException | None) -> None:

@@ -49,6 +49,7 @@ TORCH_MAY_BE_USED_IN = (
     "integrations/",
     "plan/",
     "dataset/",
+    "launch/spare.py",  # which runs in a process of its own
 )
 FIRST_NAMES = {  # files that hand out, on first use, what has moved to a room above them
     "__init__.py": {"adapters", "config", "connection", "discovery", "errors", "policy"},

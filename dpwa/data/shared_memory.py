@@ -26,7 +26,7 @@ import numpy as np
 
 from dpwa.data.checksum import checksum
 from dpwa.data.segments import NONCE_BYTES, PAGE_BYTES, SharedSegment
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, is_locked
 
 SHARED_MEMORY_ROOT = Path("/dev/shm")  # noqa: S108  (it is where POSIX shared memory lives)
 PREFIX = "dpwa-"
@@ -141,13 +141,6 @@ def _is_stale(path: Path) -> bool:
             return False
         if path.name.endswith(UNFINISHED):
             return time.time() - status.st_mtime > UNFINISHED_FOR_S
-        fd = os.open(path / BOARD, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return not is_locked(path / BOARD)
     except OSError:
         return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return True

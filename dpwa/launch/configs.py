@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from dpwa.errors import UserError
 from dpwa.launch.ports import free_ports
 from dpwa.launch.stopping import interrupted_by_signals
+from dpwa.lifecycle import is_locked
 
 if TYPE_CHECKING:
     from dpwa.config import NodeConfig
@@ -55,7 +56,7 @@ def held_folder() -> Iterator[Path]:
     for lock_path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
         with contextlib.suppress(OSError):  # removed meanwhile, or locks do not work there
             is_old = time.time() > lock_path.lstat().st_mtime + _NEW_S
-            if is_old and _is_own(lock_path.parent) and not _is_held(lock_path.parent):
+            if is_old and _is_own(lock_path.parent) and not is_locked(lock_path):
                 shutil.rmtree(lock_path.parent)
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-") as folder:
         lock = os.open(Path(folder) / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -69,18 +70,6 @@ def held_folder() -> Iterator[Path]:
 
 def _is_own(folder: Path) -> bool:
     return folder.lstat().st_uid == os.getuid()  # others may make such folders, too
-
-
-def _is_held(folder: Path) -> bool:
-    """Tell whether the process that has made it lives; raises OSError if that cannot be told."""
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 @dataclass(frozen=True)
@@ -103,7 +92,7 @@ def runs_here() -> list[LaunchedRun]:
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
         launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or is none
-            if _is_own(path.parent) and _is_held(path.parent):
+            if _is_own(path.parent) and is_locked(path.with_name(_LOCK)):
                 began, process = path.parent.stat().st_mtime, Path("/proc") / launcher
                 words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 start = words.index("--") + 1 if "--" in words else 0
