@@ -803,9 +803,18 @@ def test_where_gradients_are_not_averaged_nothing_is_to_be_done():
 
 
 def test_waiting_for_the_gradients_of_others_counts_as_waiting():
+    def spent(nodes, activity):
+        reports = (node.gossip.connection.node.report() for node in nodes.nodes.values())
+        return [report["gossip"][activity] for report in reports]
+
     with nodes_of(2) as nodes:
+        nodes.each(Node.step)  # the first one loads what optimizers need
+        before = {activity: spent(nodes, activity) for activity in ("wait_s", "train_s")}
         for _ in range(5):
-            nodes.each(lambda node: node.step(pause_s=0.2 * node.index))
-        quick, slow = (nodes.nodes[i].gossip.connection.node.report()["gossip"] for i in (0, 1))
-    assert quick["wait_s"] > 0.5 > slow["wait_s"]
-    assert quick["train_s"] < 0.5 < slow["train_s"]
+            nodes.each(lambda node: node.step(pause_s=0.3 * node.index))
+        (quick_waits, slow_waits), (quick_trains, slow_trains) = (
+            [now - then for now, then in zip(spent(nodes, activity), was, strict=True)]
+            for activity, was in before.items()
+        )
+    assert quick_waits > 1.0 > slow_waits
+    assert slow_trains > 1.0 + quick_trains
