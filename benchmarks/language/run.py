@@ -121,7 +121,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--own-text", action="store_true", help="each worker trains on its own part of the text")
     add("--torchft-python", default=sys.executable, help="of an environment with torchft 0.2.0")
     add("--hivemind-python", default=sys.executable, help="of an environment with hivemind 1.1.12")
-    add("--cold", action="store_true", help="restart dpwa's workers without --spare, too")
+    add("--cold", action="store_true", help="restart dpwa's workers without a spare")
     add("--out", type=Path, default=Path("language-output"), help="folder (%(default)s)")
     add("--only-show", action="store_true", help="run nothing, show what is in the folder")
     options = parser.parse_args()

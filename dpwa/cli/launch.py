@@ -57,11 +57,8 @@ class NodeConsole:
     def show_exit(self, node: str, code: int) -> None:
         """Report a node that failed, unless it was asked to stop."""
         if code and not self._stopping:
-            used = (
-                f" (after {plural(self._restarts[node], 'restart')})"
-                if self._restarts[node]
-                else ""
-            )
+            number = self._restarts[node]
+            used = f" (after {plural(number, 'restart')})" if number else ""
             self.note(f"node {node} failed: {exit_reason(code)}{used}")
 
     def show_restart(self, restart: Restart) -> None:

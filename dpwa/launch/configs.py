@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "dpwa-launch-"
 _FILE = "dpwa.yaml"
-_LOCK = (
-    "lock"  # a file, as other hosts may see it: not all file systems tell them of locked folders
-)
+_LOCK = "lock"  # a file: of locked folders, not all file systems tell other hosts
 _NEW_S = 60.0  # who has made a folder may be about to lock it
 
 

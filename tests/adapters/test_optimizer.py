@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpwa.adapters.optimizer import GossipOptimizer
+from dpwa.adapters.optimizer import GossipOptimizer, Optimizers
 from dpwa.errors import UserError
 from dpwa.types import loss_value
 
@@ -259,3 +259,13 @@ def test_it_cannot_be_copied(duplicate):
     optimizer = GossipOptimizer(torch.optim.SGD(net.parameters()), FakeConnection(net))
     with pytest.raises(UserError, match="save its state_dict"):
         duplicate(optimizer)
+
+
+def test_a_scheduler_that_begins_anew_is_warned_of_once(caplog):
+    sgd = torch.optim.SGD([torch.zeros(1)], 0.1)
+    torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: 1.0)
+    optimizers = Optimizers()
+    optimizers.given = [sgd]
+    for updates in (3, 7):
+        optimizers.require_schedulers("w1", updates)
+    assert caplog.text.count("DPWA-W071") == 1

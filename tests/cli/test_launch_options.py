@@ -77,6 +77,12 @@ def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_the_last_failure_says_how_often_the_node_was_started_again():
+    done = launch("-n", "1", "--restart", "on-failure:1", *python("import sys; sys.exit(3)"))
+    assert done.returncode == 1
+    assert "dpwa launch: node w1 failed: exit code 3 (after 1 restart)" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.nodes import config_of
+from support.processes import descriptors
 from support.times import at_most
 
 from dpwa.errors import UserError
@@ -259,7 +260,9 @@ print("there it is")
 
 
 def test_a_spare_process_that_nobody_needed_ends_with_the_run(spec_of: Maker, told: Told) -> None:
+    before = descriptors()
     assert told.run(spec_of(SEES_A_SPARE)) == {"w1": 0, "w2": 0}
+    assert descriptors() == before
     assert len(told.lines) == 2
     assert spares_of(os.getpid()) == []
 

@@ -15,6 +15,7 @@ from support.times import HANGS_AFTER_S
 
 from dpwa import DpwaConnection
 from dpwa.observe.run_reading import read_run
+from dpwa.report.charts import speed_curves
 from dpwa.report.facts import facts_of
 from dpwa.report.page import findings, report_page, sentences
 
@@ -233,3 +234,10 @@ def test_importing_what_reads_is_light():
         "assert not {'pandas', 'matplotlib', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("seconds", [3, 6])
+def test_a_short_run_has_speeds(tmp_path, seconds):
+    write_log(tmp_path, "w1", seconds=seconds, speed=5.0)
+    ((_, speeds),) = speed_curves(read_run(tmp_path)).values()
+    assert list(speeds) == pytest.approx([5.0] * 2)
