@@ -178,7 +178,7 @@ def wait_for(what):
 """
 
 FAILS_BESIDE_A_SPARE = f"""
-import json, multiprocessing, os, signal, sys
+import gc, json, multiprocessing, os, signal, sys
 is_spare = "spare.py" in open("/proc/self/cmdline").read()
 imported = "dpwa.adapters.pytorch" in sys.modules
 from beside_script import spares_of, wait_for
@@ -188,7 +188,7 @@ if is_first and os.environ["DPWA_NAME"] == "w2":
     if sys.argv[1] != "without":
         wait_for(lambda: spares_of(os.getppid()))
     os.kill(os.getpid(), signal.SIGKILL)
-assert os.path.isabs(__file__)
+assert os.path.isabs(__file__) and gc.isenabled()
 
 def work(_):
     return sys.modules["__main__"].__file__.endswith("train.py")
