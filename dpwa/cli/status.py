@@ -45,7 +45,8 @@ def status(
     With `join`, all members that the nodes know are asked as well. The more fetches from a peer
     succeed, the higher its score, up to 1000, and the more often it is asked. Of a peer that does
     not answer, it says when it was last heard of, or that it was never seen. The version counts
-    what a node has published. --json tells much more.
+    what a node has published. Below stands the algorithm, and under `together` who keeps pace.
+    --json tells much more.
 
     --node asks one of `nodes`, and nobody else: is it there?
 
@@ -99,13 +100,14 @@ def _view(
 
 
 def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
-    """Say what the nodes run, and whom they follow as the leader; they should agree."""
+    """Say what the nodes run, whom they follow, and who keeps pace; they should agree."""
     from dpwa.wire.messages import printable
 
     leaders = [report.news.get("leader") for report in reports] if tells_leader else []
     algorithms = [report.algorithm for report in reports]
+    in_pace = [" ".join(report.pace.in_pace) or None for report in reports if report.pace]
     parts = []
-    for title, values in (("algorithm", algorithms), ("leader", leaders)):
+    for title, values in (("algorithm", algorithms), ("leader", leaders), ("in pace", in_pace)):
         found = dict.fromkeys(str(value) for value in values if value is not None)
         if found:
             parts.append(f"{title} {printable(', '.join(found))}")

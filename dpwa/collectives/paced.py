@@ -28,12 +28,12 @@ from dpwa.errors import (
     ProtocolError,
 )
 from dpwa.lifecycle import weakly
+from dpwa.node.report import PaceReport
 from dpwa.policy.ballots import LATE_S, STALLED_S, Silence
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
 from dpwa.policy.pace import MOST_S, Absence, Patience
 from dpwa.runtime import Runtime
-from dpwa.types import JsonObject
 
 log = logging.getLogger("dpwa.collectives")
 
@@ -229,13 +229,10 @@ class PacedRounds:
             self._forget_all()
             self._group.leave()
 
-    def report(self) -> JsonObject:
-        return {
-            "in_pace": [] if self.is_apart else list(self._group.view.names),
-            "rounds": self._rounds,
-            "seconds": self._seconds,
-            "patience_s": self._patience.allowances(self.others),
-        }
+    def report(self) -> PaceReport:
+        names = () if self.is_apart else self._group.view.names
+        patience_s = self._patience.allowances(self.others)
+        return PaceReport(names, self._rounds, self._seconds, patience_s)
 
     def _averaged(self, payload: Payload, label: str, is_last: bool) -> int:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round

@@ -166,6 +166,22 @@ class EndingReport:
 
 
 @dataclass(frozen=True)
+class PaceReport:
+    """How a node averages gradients with others.
+
+    Attributes:
+        in_pace: names of those who take part, its own among them; empty: it is out of pace.
+        rounds, seconds: so far.
+        patience_s: for how long it waits for each other.
+    """
+
+    in_pace: tuple[str, ...] = ()
+    rounds: int = 0
+    seconds: float = 0.0
+    patience_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class NodeReport:
     """How a node is.
 
@@ -182,6 +198,7 @@ class NodeReport:
         model: what is gossiped; `None`: nothing was published yet.
         ending: `None`: it trains.
         membership: `None` without `join`.
+        pace: `None`: it averages no gradients.
         state, training, metrics: of state transfer and checkpoints, of the adapter, and of the
             server for Prometheus; `None` where there is none.
     """
@@ -218,7 +235,7 @@ class NodeReport:
     news: Details = field(default_factory=dict)
     transactions: Details = field(default_factory=dict)
     gossip: GossipReport = GossipReport()
-    pace: Details | None = None
+    pace: PaceReport | None = None
     peers: tuple[PeerReport, ...] = ()
     membership: MembershipReport | None = None
     state: Details | None = None

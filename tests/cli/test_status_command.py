@@ -15,6 +15,7 @@ from support.nodes import config_of, eventually, is_connected
 from support.ports import free_ports
 from support.times import SetClock
 
+import dpwa
 from dpwa import DpwaConnection, DpwaPyTorchAdapter
 from dpwa.cli.screen import age
 from dpwa.cli.status import _number, _peer
@@ -202,7 +203,7 @@ def test_when_a_peer_was_last_heard_of():
     peer_table.add("w2", "tcp://a:1")
 
     def heard_s():
-        return peer_table.report()[0].heard_s
+        return peer_table.report(lambda _: {})[0].heard_s
 
     peer_table.record("w2", Outcome.UNREACHABLE)
     assert heard_s() is None
@@ -256,6 +257,15 @@ def test_leaders_are_told_where_nodes_follow_them(config, file, settings, is_tol
     with DpwaPyTorchAdapter(torch.nn.Linear(1, 1), "w1", config) as one:
         one.update_send(0.5)
         assert ("leader w1" in status(file).stdout) is is_told
+
+
+def test_it_says_who_keeps_pace(config, file):
+    config = {**config, "nodes": config["nodes"][:1], "algorithm": "together"}
+    file.write_text(json.dumps(config))
+    net = torch.nn.Linear(1, 1)
+    with dpwa.connect(net, torch.optim.SGD(net.parameters()), name="w1", config=config) as one:
+        one.update_send()
+        assert "algorithm together; in pace w1" in status(file).stdout
 
 
 def test_a_diverged_loss_is_valid_json(config, file):
