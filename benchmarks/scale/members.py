@@ -76,9 +76,7 @@ class Member:
             (),
         )
         self.listener = RosterListener(self.member_list, context)
-        self._service = RosterService(
-            self.member_list, CONFIG.algorithm, context, self._nobody, self._nobody
-        )
+        self._service = RosterService(self.member_list, CONFIG.algorithm, context, self._nobody)
         self._asking = Asking(
             self.member_list, CONFIG, context, self._nobody, self._service.called_back
         )

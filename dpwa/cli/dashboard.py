@@ -60,6 +60,6 @@ def dashboard(
         if opens and not webbrowser.open(address):
             typer.echo("dpwa: there is no browser to open it with", err=True)
         try:
-            server.serve(server.app_of(Feed(watched.view), host, token), [listening])
+            server.Server(server.app_of(Feed(watched.view), host, token)).run([listening])
         except KeyboardInterrupt:
             return

@@ -82,7 +82,7 @@ class NodeConsole:
         """Discard what is still to be written to a stream whose reader has left, or is stuck."""
         for stream in self._streams.values():
             if not _is_read(stream):
-                _discard(stream)
+                discard(stream)
 
     def _prefix(self, node: str, stream: str) -> str:
         prefix = f"{node:<{self._width}} |"
@@ -95,12 +95,12 @@ class NodeConsole:
             self._streams[stream].write(line + "\n")
             self._streams[stream].flush()
         except KeyboardInterrupt:  # it blocked, and nobody wants to wait any longer
-            _discard(self._streams[stream])
+            discard(self._streams[stream])
             raise
         except OSError:
             if not self._stopping:
                 raise
-            _discard(self._streams[stream])
+            discard(self._streams[stream])
 
 
 def _is_read(stream: TextIO) -> bool:
@@ -112,7 +112,7 @@ def _is_read(stream: TextIO) -> bool:
     return [events for _, events in poll.poll(WRITE_PATIENCE_MS)] == [select.POLLOUT]
 
 
-def _discard(stream: TextIO) -> None:
+def discard(stream: TextIO) -> None:
     """Point a stream nowhere: also the interpreter's last flush must neither fail nor block."""
     with suppress(OSError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())

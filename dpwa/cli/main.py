@@ -16,7 +16,7 @@ from dpwa.cli.demo import demo
 from dpwa.cli.doctor import doctor
 from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
-from dpwa.cli.launch import launch
+from dpwa.cli.launch import discard, launch
 from dpwa.cli.plan import plan
 from dpwa.cli.report import compare, report
 from dpwa.cli.sim import app as sim_app
@@ -85,13 +85,13 @@ def main() -> None:
     try:
         _run_command()
     except BrokenPipeError:  # whoever read the output has had enough
-        _discard_stdout()
+        discard(sys.stdout)
         sys.exit(exit_codes.FAILURE)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         typer.echo("dpwa: the output cannot be written: no space left", err=True)
-        _discard_stdout()
+        discard(sys.stdout)
         sys.exit(exit_codes.FAILURE)
 
 
@@ -109,10 +109,3 @@ def _message(error: DpwaError) -> str:
     if isinstance(error, ConfigError):
         return str(error)  # its lines begin with file and line, as editors expect
     return "\n".join(f"dpwa: {line}" for line in str(error).splitlines())
-
-
-def _discard_stdout() -> None:
-    """Point standard output nowhere, so that the interpreter's last flush cannot complain."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from rich.text import Text
 from dpwa.cli.screen import number
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow
+from dpwa.observe.run_reading import natural_order
 from dpwa.observe.run_view import RunView
 from dpwa.observe.verdicts import listed
 from dpwa.report.wording import size
@@ -413,7 +413,7 @@ def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) 
 
     By state, those are first with which something is the matter.
     """
-    by_name = sorted(rows, key=lambda row: _natural(row.name))
+    by_name = sorted(rows, key=lambda row: natural_order(row.name))
     if by == NAME:
         return by_name[::-1] if is_reversed else by_name
     if by == STATE:
@@ -456,9 +456,3 @@ def _mean(losses: Sequence[float]) -> float:
 
 def _is_known(value: Value) -> bool:
     return value is not None and not math.isnan(value)
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Have w2 before w10."""
-    parts = re.split(r"(\d+)", name)
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -150,7 +150,8 @@ def show(description: Description) -> None:
     console.print()
     _show_matrix(description, console)
     console.print()
-    console.print(_figure_table(description, console.width))
+    rows = list(_figure_rows(description))
+    console.print(screen.table(("", "", ""), rows, console.width, right=[1], text=[2]))
     if description.figures.unreachable is not None:
         text = disconnection(description.figures.unreachable, description.names)
         console.print(screen.plain(f"Not connected: {text}."), style="bold red")
@@ -222,11 +223,6 @@ def _matrix_table(
         for title, row in zip(titles, description.matrix, strict=True)
     ]
     return screen.table(("", *heads), rows, columns, right=range(1, len(heads) + 1))
-
-
-def _figure_table(description: Description, columns: int) -> RenderableType:
-    rows = list(_figure_rows(description))
-    return screen.table(("", "", ""), rows, columns, right=[1], text=[2])
 
 
 def _figure_rows(description: Description) -> Iterator[tuple[str, str, str]]:

@@ -15,14 +15,32 @@ Clash = tuple[tuple[str | int, ...], str]
 Plain = Mapping[str, object]
 
 
-def clashes(nodes: Sequence[Plain], links: Sequence[Plain]) -> Iterator[Clash]:
-    """Find nodes that cannot be told apart, and links that make no sense.
+def clashes(settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]) -> Iterator[Clash]:
+    """Find nodes that are alike, links that make no sense, and settings that exclude each other.
 
-    All are plain values as written; those of a wrong type are reported elsewhere.
+    All are plain values as written; wrong ones are reported elsewhere.
     """
     yield from _nodes_alike(nodes)
     names = [name for node in nodes if isinstance(name := node.get("name"), str)]
     yield from _links_amiss(links, names)
+    chosen = settings.get("algorithm", "gossip")
+    known = chosen if isinstance(chosen, str) and chosen in algorithm_names() else "gossip"
+    kind = algorithm(known)
+    is_transaction = kind.terms is not Terms.PULL
+    if is_transaction:
+        yield from _inexact(known, settings, nodes, links)
+    if is_transaction or not kind.uses_rule:
+        yield from _extra_gossip(settings)
+    if not kind.uses_rule:
+        yield from _useless_rule(known, settings)
+    if kind.averages_gradients:
+        yield from _unequal(known, settings)
+    yield from _changing_nodes(settings)
+    yield from _metrics_ports(settings, nodes)
+    if is_transaction or kind.needs_whole:
+        yield from _partial(f"algorithm: {known} needs", settings)
+    elif settings.get("robust") == "clip":
+        yield from _partial("robust: clip measures", settings)
 
 
 def _nodes_alike(nodes: Sequence[Plain]) -> Iterator[Clash]:
@@ -72,33 +90,6 @@ def _links_amiss(links: Sequence[Plain], names: Sequence[str]) -> Iterator[Clash
 
 def _taken(expected: str, got: str, items: str, first: int) -> str:
     return f"expected {expected} (got {got}, already taken by {items}[{first}])"
-
-
-def combinations(
-    settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
-) -> Iterator[Clash]:
-    """Find settings that the algorithm, or another setting, makes impossible or useless.
-
-    All are plain values as written; wrong ones are reported elsewhere.
-    """
-    name = settings.get("algorithm", "gossip")
-    known = name if isinstance(name, str) and name in algorithm_names() else "gossip"
-    kind = algorithm(known)
-    is_transaction = kind.terms is not Terms.PULL
-    if is_transaction:
-        yield from _inexact(known, settings, nodes, links)
-    if is_transaction or not kind.uses_rule:
-        yield from _extra_gossip(settings)
-    if not kind.uses_rule:
-        yield from _useless_rule(known, settings)
-    if kind.averages_gradients:
-        yield from _unequal(known, settings)
-    yield from _changing_nodes(settings)
-    yield from _metrics_ports(settings, nodes)
-    if is_transaction or kind.needs_whole:
-        yield from _partial(f"algorithm: {known} needs", settings)
-    elif settings.get("robust") == "clip":
-        yield from _partial("robust: clip measures", settings)
 
 
 def _unequal(name: str, settings: Plain) -> Iterator[Clash]:

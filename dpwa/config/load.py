@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpwa.config.clashes import Plain, clashes, combinations
+from dpwa.config.clashes import Plain, clashes
 from dpwa.config.graphs import absolute, found_from, require_connected, topology_of
 from dpwa.config.methods import KINDS, changed_options, method_names, methods
 from dpwa.config.model import CLASH, UNKNOWN_CODEC, Config, NodeConfig, is_module_name
@@ -464,7 +464,7 @@ def _note_clashes(settings: MapNode, values: Plain, problems: Problems) -> bool:
     """Note settings that do not fit together; tell if any do not."""
     nodes, links = _mappings(values, "nodes"), _mappings(values, "links")
     found = False
-    for path, message in (*clashes(nodes, links), *combinations(values, nodes, links)):
+    for path, message in clashes(values, nodes, links):
         node = value_at(settings, path)
         if node:
             problems.add(node.place, joined_all(path), message)

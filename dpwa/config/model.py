@@ -22,7 +22,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from dpwa.algorithms import algorithm_names
-from dpwa.config.clashes import clashes, combinations
+from dpwa.config.clashes import clashes
 from dpwa.config.endpoints import (
     MAX_IPC_PATH_BYTES,
     MAX_PORT,
@@ -274,7 +274,7 @@ class Config(StrictModel):
     """All settings of a training run; the same for every node of it."""
 
     nodes: tuple[NodeConfig, ...] = Field(
-        json_schema_extra={"minItems": 1},  # unless there is `join`, see `combinations`
+        json_schema_extra={"minItems": 1},  # unless there is `join`, see `clashes`
         description="the nodes of the run, one entry each: name, host, port and, if needed, group "
         "(nodes that belong together), bind (address to listen on when it is not the host) and "
         "codec (of what is fetched from it); endpoint: ipc:///path replaces host and port",
@@ -525,7 +525,7 @@ class Config(StrictModel):
     def _settings_fit_together(self) -> Config:
         nodes = [node.to_mapping() for node in self.nodes]
         links = [link.model_dump() for link in self.links]
-        found = [*clashes(nodes, links), *combinations(vars(self), nodes, links)]
+        found = list(clashes(vars(self), nodes, links))
         if found:
             told = "; ".join(f"{joined_all(path)}: {without_codes(text)}" for path, text in found)
             raise PydanticCustomError(CLASH, "{text}", {"text": told})

@@ -161,8 +161,8 @@ class SnapshotPool(Closeable):
             raise ValueError(f"a pool needs 2 slots or more, one to read and one to write: {slots}")
         self._clock = clock
         self._lease_s = lease_s
-        self._limit = slots
-        self._shared = shared
+        self.most_slots = slots  # snapshots at once, beside those that were lost to their readers
+        self.shared = shared  # the folder that other processes can map, if there is one
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
         self._slots: list[_Slot] = []
@@ -171,29 +171,9 @@ class SnapshotPool(Closeable):
         # To be the newest once it is complete.
         self._pending: tuple[_Slot, Snapshot, SnapshotCopy] | None = None
         self.is_finite: bool | None = None
-        self._version = 0
-        self._skipped = 0
+        self.version = 0  # of the newest snapshot; 0 before the first
+        self.skipped = 0  # snapshots that were not published because readers held every slot
         self._is_closed = False
-
-    @property
-    def version(self) -> int:
-        """Version of the newest snapshot; 0 before the first."""
-        return self._version
-
-    @property
-    def most_slots(self) -> int:
-        """How many snapshots there are at once, beside those that were lost to their readers."""
-        return self._limit
-
-    @property
-    def skipped(self) -> int:
-        """How many snapshots were not published because readers held every slot."""
-        return self._skipped
-
-    @property
-    def shared(self) -> SharedMemory | None:
-        """The folder that other processes can map, if there is one."""
-        return self._shared
 
     def publish(
         self,
@@ -210,11 +190,11 @@ class SnapshotPool(Closeable):
         """
         slot = self._claim(nbytes)
         if slot is None:
-            self._skipped += 1
+            self.skipped += 1
             return None
         copy = write(slot.segment.data)
         with self._lock:
-            snapshot = Snapshot(self._version + 1, progress, layout, slot.segment.data)
+            snapshot = Snapshot(self.version + 1, progress, layout, slot.segment.data)
             self._pending = slot, snapshot, copy
             self._commit_if_ready()
         return snapshot
@@ -222,7 +202,7 @@ class SnapshotPool(Closeable):
     def resume(self, version: int) -> None:
         """Number snapshots from this version on, if none has a higher one."""
         with self._lock:
-            self._version = max(self._version, version)
+            self.version = max(self.version, version)
 
     def settle(self) -> None:
         with self._lock:
@@ -263,7 +243,7 @@ class SnapshotPool(Closeable):
                 "slot_bytes": sum(slot.segment.data.nbytes for slot in self._slots),
                 "lost_slots": len(self._lost),
                 "lost_bytes": sum(slot.segment.data.nbytes for slot in self._lost),
-                "is_shared": self._shared is not None,
+                "is_shared": self.shared is not None,
             }
 
     def close(self) -> None:
@@ -276,8 +256,8 @@ class SnapshotPool(Closeable):
             finally:
                 for slot in (*self._slots, *self._lost):
                     slot.segment.close()
-                if self._shared is not None:
-                    self._shared.close()
+                if self.shared is not None:
+                    self.shared.close()
 
     def _claim(self, nbytes: int) -> _Slot | None:
         """Reserve a slot for writing; the newest one is never taken."""
@@ -302,7 +282,7 @@ class SnapshotPool(Closeable):
             if slot.segment.data.nbytes != nbytes and slot.try_claim():
                 slot.segment.close()  # of a model that had another size
                 self._slots.remove(slot)
-        is_full = len(self._slots) >= self._limit and not self._lose_one()
+        is_full = len(self._slots) >= self.most_slots and not self._lose_one()
         if is_full or self._is_closed:  # by a signal handler, meanwhile
             return None
         slot = _Slot(self._allocate(nbytes))
@@ -312,7 +292,7 @@ class SnapshotPool(Closeable):
 
     def _lose_one(self) -> bool:
         """Set a slot aside whose readers had it for too long; it counts until they are done."""
-        if len(self._lost) >= self._limit:
+        if len(self._lost) >= self.most_slots:
             return False
         end = self._clock.now() - self._lease_s
         for slot in self._slots:
@@ -329,10 +309,10 @@ class SnapshotPool(Closeable):
                 self._lost.remove(slot)
 
     def _allocate(self, nbytes: int) -> Segment:
-        if self._shared is None:
+        if self.shared is None:
             return Segment(nbytes)
         try:
-            return self._shared.allocate(nbytes)
+            return self.shared.allocate(nbytes)
         except OSError as error:
             log.warning(
                 "no room for %d bytes of shared memory (%s): snapshots can only be streamed"
@@ -340,8 +320,8 @@ class SnapshotPool(Closeable):
                 nbytes,
                 error.strerror,
             )
-            self._shared.close()
-            self._shared = None
+            self.shared.close()
+            self.shared = None
             return Segment(nbytes)
 
     def _commit_if_ready(self) -> None:
@@ -365,14 +345,14 @@ class SnapshotPool(Closeable):
         slot.snapshot = snapshot
         self._supersede(slot)
         self.is_finite = snapshot.is_finite
-        self._version = max(self._version, snapshot.version)
+        self.version = max(self.version, snapshot.version)
         self._pending = None
 
     def _describe(self, segment: Segment, snapshot: Snapshot) -> None:
-        if self._shared is not None:
+        if self.shared is not None:
             segment.describe(
                 SegmentHeader(
-                    nonce=self._shared.nonce,
+                    nonce=self.shared.nonce,
                     fingerprint=snapshot.layout.fingerprint,
                     version=snapshot.version,
                     progress=snapshot.progress,
@@ -385,11 +365,11 @@ class SnapshotPool(Closeable):
         if self._newest is not None:
             self._newest.superseded_at = self._clock.now()
         self._newest = slot
-        if self._shared is not None and isinstance(slot.segment, SharedSegment):
-            self._shared.announce(slot.segment)
+        if self.shared is not None and isinstance(slot.segment, SharedSegment):
+            self.shared.announce(slot.segment)
 
     def _lease(self, slot: _Slot) -> Lease:
         snapshot = slot.snapshot
         if snapshot is None:  # only a slot that is being written has none, and it is never leased
             raise AssertionError("leased a slot without a snapshot")
-        return slot.lease(snapshot, is_shared=self._shared is not None and slot.segment.is_shared)
+        return slot.lease(snapshot, is_shared=self.shared is not None and slot.segment.is_shared)

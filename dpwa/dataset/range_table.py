@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -94,19 +94,12 @@ class RangeTable:
         self._unconfirmed: set[int] = set()  # ranges that were acknowledged since the last look
 
     def _make(self) -> ArrayTable:
-        ranges = self.ranges
-        options = {
-            "dataset_size": ranges.dataset_size,
-            "range_size": ranges.range_size,
-            "shuffle": ranges.shuffle,
-            "seed": ranges.seed,
-        }
         return self.tables.matrix(
-            ranges.count,
+            self.ranges.count,
             COLUMNS,
             dtype="float64",
             updater="lease",
-            options=options,
+            options=asdict(self.ranges),
             replicas=self._replicas,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch.utils.data import DataLoader, Dataset, Sampler, Subset
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 Batch = TypeVar("Batch")
 Item = TypeVar("Item")
-
-_SAME = ("dataset_size", "range_size", "shuffle", "seed")  # in a state as in the sampler
 
 
 def bare(connection: DpwaConnection | DpwaPyTorchAdapter) -> DpwaConnection:
@@ -193,8 +192,7 @@ class SharedSampler(Sampler[int], Closeable):
         """
         self._table.look()
         done = self._table.leases.done.nonzero()[0].tolist()
-        same = {name: getattr(self._ranges, name) for name in _SAME}
-        return {**same, "epoch": self._epoch, "done": done}
+        return {**asdict(self._ranges), "epoch": self._epoch, "done": done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state says, before the first index is asked for.
@@ -206,11 +204,11 @@ class SharedSampler(Sampler[int], Closeable):
         Raises:
             UserError: the state is of another data set, or of other ranges of it, or damaged.
         """
-        for name in _SAME:
-            if state.get(name) != getattr(self._ranges, name):
+        for name, expected in asdict(self._ranges).items():
+            if state.get(name) != expected:
                 raise UserError(
                     f"the state of a sampler has {name} {state.get(name)!r}; "
-                    f"expected {getattr(self._ranges, name)!r} [DPWA-E192]"
+                    f"expected {expected!r} [DPWA-E192]"
                 )
         done = state.get("done")
         if not isinstance(done, list) or not set(done) <= set(range(self._ranges.count)):

@@ -114,9 +114,6 @@ class History:
     def of(self, name: str, phase: Phase) -> list[Record]:
         return [record for record in self._records[name] if record.phase == phase]
 
-    def last(self, name: str) -> Record | None:
-        return self._records[name][-1] if self._records[name] else None
-
 
 def parse_record(line: str) -> Record | None:
     """Read a line of a worker's output; `None` for a line that is not a record."""

@@ -294,8 +294,12 @@ class Slurm:
                 f"SLURM: expected hosts, the tasks of each, and which is this: {told} [DPWA-E041]"
             )
         first = first_port(environ)
-        nodes = [
-            _node(host, len(hosts) > 1, task, first + task)
+        nodes: list[JsonObject] = [
+            {
+                "name": f"{host}-{task}",
+                "host": host if len(hosts) > 1 else "127.0.0.1",
+                "port": first + task,
+            }
             for host, tasks in zip(hosts, counts, strict=True)
             for task in range(tasks)
         ]
@@ -331,14 +335,6 @@ def first_port(environ: Mapping[str, str]) -> int:
     """Return the port of the first task on each host, a different one for every step."""
     step = f"{environ.get('SLURM_JOB_ID', '')}.{environ['SLURM_STEP_ID']}"
     return SLURM_PORTS[zlib.crc32(step.encode()) % len(SLURM_PORTS)]
-
-
-def _node(host: str, is_remote: bool, task: int, port: int) -> JsonObject:
-    return {
-        "name": f"{host}-{task}",
-        "host": host if is_remote else "127.0.0.1",
-        "port": port,
-    }
 
 
 def _expanded(part: str) -> Iterator[str]:

@@ -37,18 +37,14 @@ class StopLadder:
         self._clock = clock
         self._steps = STEPS
         self._next_at = -math.inf
-        self._stopping = False
+        self.stopping = False
         self._killing = False
         self._passed_on: deque[signal.Signals] = deque()
 
     @property
-    def stopping(self) -> bool:
-        return self._stopping
-
-    @property
     def patience_s(self) -> float:
         """How long anything may hold up the stop."""
-        if not self._stopping:
+        if not self.stopping:
             return math.inf
         return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S
 
@@ -61,20 +57,20 @@ class StopLadder:
             if number not in self._passed_on:
                 self._passed_on.append(number)
             return
-        if self._stopping:
+        if self.stopping:
             self._killing |= number == signal.SIGINT
             return
         (_, grace_s), *higher = STEPS
         if number == signal.SIGTERM:
             grace_s += higher.pop(0)[1]
         self._steps = ((number, grace_s), *higher)
-        self._stopping = True  # last: from now on the steps are climbed
+        self.stopping = True  # last: from now on the steps are climbed
 
     def next_signal(self) -> signal.Signals | None:
         """Return the signal to send now, or `None`; each is returned once."""
         if self._passed_on:
             return self._passed_on.popleft()
-        if not self._stopping or not self._steps:
+        if not self.stopping or not self._steps:
             return None
         if self._killing:
             self._steps = self._steps[-1:]

@@ -98,13 +98,10 @@ class Asking(Listener):
 
     # Any thread
 
-    def ask(self, seed: Seed) -> None:
-        """Have a node asked that may be able to let this one in."""
-        self._submit(seed)
-
-    def call_back(self, who: CallBack) -> None:
-        """Have a node called that wants to join."""
-        self._submit(who)
+    def submit(self, command: CallBack | Located | Seed) -> None:
+        """Have a node called that wants to join, or one asked that may let this one in."""
+        self._commands.put(command)
+        self._tx.tick_listeners()
 
     def stop(self, timeout_s: float) -> bool:
         """Ask no more, and write down who is there; return whether that was in time."""
@@ -120,10 +117,6 @@ class Asking(Listener):
     def is_current_thread(self) -> bool:
         """Whether this is the TxThread."""
         return self._runtime.current_thread() is self._thread
-
-    def _submit(self, command: CallBack | Located | Seed) -> None:
-        self._commands.put(command)
-        self._tx.tick_listeners()
 
     # The TxThread
 
@@ -224,7 +217,7 @@ class Asking(Listener):
                 found: tuple[str, ...] | str = self._look_up(seed.endpoint)
             except AddressError as error:
                 found = error.text
-            self._submit(Located(seed, found, known))
+            self.submit(Located(seed, found, known))
 
         self._background.start(seed.endpoint, look_up)
 

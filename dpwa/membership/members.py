@@ -78,8 +78,7 @@ class Members(Closeable):
             self._member_list,
             node.config.algorithm,
             context,
-            lambda who: self._asking.call_back(who),
-            lambda seed: self._asking.ask(seed),
+            lambda command: self._asking.submit(command),
         )
         self._asking = Asking(
             self._member_list,

@@ -65,15 +65,13 @@ class RosterService(Service):
         member_list: MemberList,
         algorithm: str,
         context: MembershipContext,
-        # has a node called back, which then calls `called_back`
-        call_back: Callable[[CallBack], None],
-        ask: Callable[[Seed], None],  # has a node asked that may be able to let this one in
+        # has a node called back, which then calls `called_back`, or one asked to let this one in
+        submit: Callable[[CallBack | Seed], None],
     ) -> None:
         self._member_list = member_list
         self._algorithm = algorithm
         self._context = context
-        self._call_back = call_back
-        self._ask = ask
+        self._submit = submit
         self._names = Names(member_list)
         self._probes = Probes(member_list, context.tx)
         self._wake = context.rx.wake
@@ -154,7 +152,7 @@ class RosterService(Service):
         elif message.name != own.name and self._member_list.waits:
             reason = f"{own.name} waits to be let in itself"
             self._turn_away(message.request, reply, "waiting", reason)
-            self._ask(Seed(message.endpoint, message.name))  # it may belong to a cluster
+            self._submit(Seed(message.endpoint, message.name))  # it may belong to a cluster
         elif is_known:
             self._member_list.hear(news)
             self._welcome(message.request, reply, message.name)
@@ -174,7 +172,7 @@ class RosterService(Service):
             entry = MemberEntry(message.name, message.endpoint, message.incarnation)
             if said is not None and said.stamp > entry.stamp and _is_of(message, said):
                 entry = said
-            self._call_back(CallBack(entry, tuple(e for e in news if e.name != message.name)))
+            self._submit(CallBack(entry, tuple(e for e in news if e.name != message.name)))
 
     @property
     def _source(self) -> str:

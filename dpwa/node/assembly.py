@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -228,7 +227,7 @@ def _reachable_host(config: Config, hosts: list[str]) -> str:
     """Return the address for others if it listens on all; `AddressError` for a loopback one."""
     for toward in (*hosts, ELSEWHERE):
         host = local_address(toward)
-        if not _is_loopback(host):
+        if not is_of_this_machine(tcp_endpoint(host, 1)):
             return host
     listened = split_tcp(config.listen or "")
     is_anywhere = listened is None or is_wildcard(listened[0])
@@ -238,10 +237,3 @@ def _reachable_host(config: Config, hosts: list[str]) -> str:
             "`advertise` too, or the address itself in `listen` [DPWA-E053]"
         )
     return host
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -18,7 +18,6 @@ from dpwa.lifecycle import tell_launcher
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.peers import PeerTable
 from dpwa.node.report import EndingReport
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.policy.finishing import (
@@ -30,7 +29,6 @@ from dpwa.policy.finishing import (
     Heard,
     digest_of,
 )
-from dpwa.runtime import Runtime
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire.messages import AskStatus, Finishing, Status, printable, unpack
@@ -49,18 +47,13 @@ class Endings:
 
     def __init__(
         self,
-        name: str,
-        peer_table: PeerTable,
+        context: NodeContext,
         updates: Callable[[], int],  # returns how many training steps this node has taken
-        version: Callable[[], int],  # returns that of the snapshot published last
-        runtime: Runtime,
     ) -> None:
-        self._name = name
-        self._peer_table = peer_table
+        self._name, self._peer_table = context.name, context.peer_table
+        self._pool, self._clock = context.pool, context.runtime
         self._updates = updates
-        self._version = version
-        self._clock = runtime
-        self._changed = runtime.condition()
+        self._changed = context.runtime.condition()
         self._own = Ending()
         self._heard: dict[str, Heard] = {}
         # digests of the state that is not averaged, by name; empty: none, or unknown
@@ -79,7 +72,7 @@ class Endings:
         self._own = replace(ending, updates=self._updates())
 
     def message(self, request: int = 0) -> Finishing:
-        version = self._version()  # first: it must not be of a training step that follows the end
+        version = self._pool.version  # first: it must not be of a step that follows the end
         return Finishing(request=request, name=self._name, version=version, **vars(self.own))
 
     def hear(self, peer: str, message: Finishing) -> None:
@@ -576,13 +569,7 @@ class Finish:
         self._tx = tx
         self._run: FinishRun | None = None  # that is under way
         self._problem = ""  # of the last one
-        self.endings = Endings(
-            context.name,
-            context.peer_table,
-            lambda: view.updates,
-            lambda: context.pool.version,
-            context.runtime,
-        )
+        self.endings = Endings(context, lambda: view.updates)
 
     def run(
         self,

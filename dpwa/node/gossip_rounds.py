@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
 from dpwa.algorithms import Ask, Terms, Values
 from dpwa.clock import Deadline
-from dpwa.config import Config
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
@@ -21,9 +19,7 @@ from dpwa.node.assembly import algorithm_of
 from dpwa.node.context import NodeContext
 from dpwa.node.fetch_targets import ShardGroup, TrainerFetches
 from dpwa.node.fetching.tx_thread import TxThread
-from dpwa.node.leader_table import LeaderTable
 from dpwa.node.merger import LossWatch, Merger
-from dpwa.node.peers import PeerTable
 from dpwa.node.training_figures import Activity
 from dpwa.policy.beginners import LEAD, Doubt
 from dpwa.policy.finishing import MOST_READ
@@ -39,24 +35,18 @@ log = logging.getLogger("dpwa.node")
 class NodeView:
     """What a node knows at this moment; see `dpwa.algorithms.View`."""
 
-    def __init__(
-        self,
-        name: str,
-        config: Config,
-        peer_table: PeerTable,
-        leader_table: LeaderTable,
-        rng: random.Random,
-    ) -> None:
-        self.name = name
-        self.rng = rng
+    def __init__(self, context: NodeContext) -> None:
+        config = context.config
+        self.name = context.name
+        self.rng = context.rng("fetch")
         self.fetch_probability = config.fetch_probability
         self.keeps_local_step = config.merge == "delta"
         self.asks_leader = interpolation(config.interpolation).asks_leader
         self.updates = 0  # calls of `update_send`, with the one under way
         self._groups = {node.name: node.group for node in config.nodes}
         self._model: Values | None = None
-        self._peer_table = peer_table
-        self._leader_table = leader_table
+        self._peer_table = context.peer_table
+        self._leader_table = context.leader_table
 
     @property
     def model(self) -> Values:
@@ -100,11 +90,8 @@ class GossipRounds:
     """
 
     def __init__(self, context: NodeContext, tx: TxThread, check_open: Callable[[], None]) -> None:
-        config, name = context.config, context.name
-        self.algorithm = algorithm_of(config)
-        self.view = NodeView(
-            name, config, context.peer_table, context.leader_table, context.rng("fetch")
-        )
+        self.algorithm = algorithm_of(context.config)
+        self.view = NodeView(context)
         self.began_at: float | None = None  # when the first update began; `None` before
         # the other ranks of a member whose model is sharded; `None`: it is not
         self.shard_group: ShardGroup | None = None

@@ -14,7 +14,6 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import dpwa
@@ -25,12 +24,11 @@ from dpwa.lifecycle import Closeable, finalize, require_own_process
 from dpwa.node.assembly import (
     advice_on,
     channel_settings,
-    codec_of,
     own_address,
     warn_if_hidden,
     warn_if_open,
 )
-from dpwa.node.context import NodeContext, longest_s
+from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
@@ -38,10 +36,10 @@ from dpwa.node.report import GossipReport, NodeReport
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Listener, Service
 from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
-from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
+from dpwa.node.serving.snapshot_service import SnapshotService
 from dpwa.node.serving.upload import Upload
 from dpwa.node.threads import NodeThreads
-from dpwa.node.transactions.service import Collector, TransactionService
+from dpwa.node.transactions.service import TransactionService
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
@@ -127,59 +125,23 @@ class Node(Closeable):
         try:
             self.rounds = GossipRounds(self._context, self._threads.tx, self.check_open)
             self.finish = Finish(self._context, self.rounds, self._threads.tx)
-            self._snapshots = self._snapshot_service()
+            self._snapshots = SnapshotService(self._context)
         except BaseException:
             self._threads.close()
             raise
 
-    def _snapshot_service(self) -> SnapshotService:
-        config, context = self.config, self._context
-        settings = ServingSettings(
-            longest_s(config),
-            cache(partial(codec_of, config)),
-            config.topk.resync_every,
-            config.limits.sessions_per_peer,
-            self.runtime.token_bytes,
-        )
-        return SnapshotService(
-            self._introduction(),
-            context.pool,
-            self.runtime,
-            settings,
-            context.upload,
-        )
-
-    def _introduction(self) -> Introduction:
-        context, peer_table = self._context, self._context.peer_table
-        return Introduction(
-            self.name,
-            self.config.algorithm,
-            context.hear,
-            context.news,
-            peer_table.spoke,
-            peer_table.sent,
-        )
-
     def _open(self) -> None:
-        context, tx, introduction = self._context, self._threads.tx, self._introduction()
+        context, tx = self._context, self._threads.tx
 
         def left(peer: str) -> None:
             context.peer_table.peer_left(peer)
             tx.peer_left(peer)
 
-        transactions = TransactionService(
-            introduction,
-            context.transactions,
-            context.pool.layout,
-            Collector(context.transactions, context.peer_table, tx, self.runtime),
-            tx.partner_prepared,
-            self.runtime,
-        )
         self._threads.open(
             [
                 self._snapshots,
-                NewsService(introduction),
-                transactions,
+                NewsService(context),
+                TransactionService(context, tx),
                 StatusService(self.weak_condition, self.runtime),
                 GoodbyeService(context.name, left),
                 FinishService(self.finish.endings),

@@ -87,28 +87,15 @@ class PeerRecord:
         return self.link.expected_s if self.memory is None else self.link.latency_s
 
     @property
-    def is_well(self) -> bool:
-        return self.shown_health in _WELL
-
-    @property
     def shown_health(self) -> Health:
         """Its health; a lost connection counts at once, even if nobody has asked it since."""
         is_lost = bool(self.problem) and not (self.heard is None and self.spoke is None)
         return Health.UNREACHABLE if is_lost and self.health in _WELL else self.health
 
-    @property
-    def place(self) -> str:
-        """Where it was not found, in words."""
-        return self.problem or f"nothing answers at {self.endpoint}"
-
 
 def _ago_s(now: float, *times: float | None) -> float | None:
     known = [time for time in times if time is not None]
     return round(now - max(known), 1) if known else None
-
-
-def _nothing(_: str) -> JsonObject:
-    return {}
 
 
 def _times(value: float | None, factor: float) -> float | None:
@@ -218,11 +205,13 @@ class PeerTable:
             return set()
         return {n for n, peer in drawn.items() if not peer.is_near or self._flow.rests(n, now)}
 
+    def _of(self, name: str) -> PeerRecord:
+        """Return what is known of a peer; of one that was removed, a record that nobody keeps."""
+        return self._peers.get(name) or PeerRecord("", -math.inf)
+
     def told_clock(self, name: str, clock: float) -> None:
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None:
-                peer.tells(clock, self._clock.now())
+            self._of(name).tells(clock, self._clock.now())
 
     def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
         """Judge a clock that a peer has told, where this node is at `own`; see `policy.beginners`.
@@ -240,7 +229,7 @@ class PeerTable:
             else:
                 elapsed_s = now - peer.possible_told
                 doubt = doubt_of(clock, own, best, peer.possible_clock, elapsed_s)
-            if doubt is Doubt.UNCONFIRMED and not any(each.is_well for each in others):
+            if doubt is Doubt.UNCONFIRMED and not any(p.shown_health in _WELL for p in others):
                 doubt = Doubt.NONE  # there is nobody who could be asked
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
 
@@ -273,7 +262,7 @@ class PeerTable:
             if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
                 peer.silent_told = peer.judged
             if peer.health is Health.UNREACHABLE:
-                detail = detail or peer.place
+                detail = detail or peer.problem or f"nothing answers at {peer.endpoint}"
             was_never_there = peer.health is Health.UNREACHABLE and peer.heard is None
             if was_never_there and len(self._peers) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True
@@ -292,15 +281,12 @@ class PeerTable:
     def share(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a connected peer, or that it is not to be read any more."""
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None:
-                peer.memory = memory
+            self._of(name).memory = memory
 
     def memory_of(self, name: str) -> PeerMemory | None:
         """Return the shared memory of a peer that is connected and at work, if it has any."""
         with self._lock:
-            peer = self._peers.get(name)
-            memory = None if peer is None else peer.memory
+            memory = self._of(name).memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
     def any_memory(self, rng: random.Random) -> tuple[str, PeerMemory] | None:
@@ -338,14 +324,12 @@ class PeerTable:
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
         with self._lock:
-            peer = self._peers.get(name)
-            return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
+            return self._of(name).times.deadline_s(ceiling_s)
 
     def fetched_in(self, name: str, elapsed_s: float) -> None:
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None:
-                peer.times = peer.times.succeeded(elapsed_s)
+            peer = self._of(name)
+            peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
         """Learn how long a peer took to answer a request that did not have to wait."""
@@ -368,16 +352,12 @@ class PeerTable:
 
     def received(self, name: str, nbytes: int) -> None:
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None:
-                peer.bytes_received += nbytes
+            self._of(name).bytes_received += nbytes
 
     def sent(self, name: str, nbytes: int) -> None:
         """Count bytes of snapshots sent to a peer; without keys, by its own word."""
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None:
-                peer.bytes_sent += nbytes
+            self._of(name).bytes_sent += nbytes
 
     def peer_left(self, name: str) -> None:
         """Note that a peer has ended on purpose; a name that is not in view is ignored."""
@@ -392,8 +372,7 @@ class PeerTable:
     def has_left(self, name: str) -> bool:
         """Tell whether a peer has said goodbye, and is not back."""
         with self._lock:
-            peer = self._peers.get(name)
-            return peer is not None and peer.health is Health.GONE
+            return self._of(name).health is Health.GONE
 
     def in_words(self, name: str) -> str:
         with self._lock:
@@ -402,16 +381,13 @@ class PeerTable:
 
     def was_heard(self, name: str) -> bool:
         with self._lock:
-            peer = self._peers.get(name)
-            return peer is not None and peer.heard is not None
+            return self._of(name).heard is not None
 
     def may_still_start(self, name: str) -> bool:
         """Tell whether a peer never heard of may only be slower to start."""
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is None or peer.heard is not None:
-                return False
-            return self._clock.now() - peer.added < STARTUP_GRACE_S
+            peer = self._of(name)
+            return peer.heard is None and self._clock.now() - peer.added < STARTUP_GRACE_S
 
     def absent(self, name: str) -> None:
         """Note that a peer of many is not there: unless it was, others are asked before it."""
@@ -471,16 +447,14 @@ class PeerTable:
 
     def asked_to_go(self, name: str) -> None:
         with self._lock:
-            peer = self._peers.get(name)
-            if peer is not None:
-                peer.was_asked_to_go = True
+            self._of(name).was_asked_to_go = True
 
     def fetch_report(self) -> JsonObject:
         """Return how many answers and streams were timed, and what they took."""
         with self._lock:
             return dict(self._timed)
 
-    def report(self, of_merges: Callable[[str], JsonObject] = _nothing) -> tuple[PeerReport, ...]:
+    def report(self, of_merges: Callable[[str], JsonObject]) -> tuple[PeerReport, ...]:
         """Describe every peer; `of_merges` describes what was merged of one."""
         with self._lock:
             now = self._clock.now()

@@ -30,7 +30,6 @@ class NodeThreads:
     """
 
     def __init__(self, endpoint: str, context: NodeContext) -> None:
-        self.endpoint = endpoint
         keep_freed_memory()
         self.authorizer = authorizer_of(context.config, context.name)
         runtime = context.runtime

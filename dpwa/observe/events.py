@@ -69,9 +69,7 @@ class EventLog:
         numbered = []
         for event in events:
             self._count += 1
-            found = RunEvent(
-                event.time, event.node, event.kind, event.about, event.text, self._count
-            )
+            found = replace(event, number=self._count)
             numbered.append(found)
             keep(self._events, found)
         return numbered

@@ -129,11 +129,6 @@ class HistogramMetric:
         """Its name in Prometheus."""
         return _family(self.name, self.unit)
 
-    def histogram(self, reading: Reading) -> HistogramReport:
-        """Return what was counted."""
-        found: HistogramReport = getattr(reading.report.gossip, self.key)
-        return found
-
 
 def _family(name: str, unit: str) -> str:
     return f"dpwa_{name}_{unit}" if unit else f"dpwa_{name}"
@@ -382,7 +377,7 @@ def collector_of(condition: Callable[[], NodeReport | None]) -> Collector:
                 if family.samples:
                     yield family
             for counted in HISTOGRAMS:
-                found = counted.histogram(reading)
+                found: HistogramReport = getattr(report.gossip, counted.key)
                 yield core.HistogramMetricFamily(
                     counted.family, counted.text, _buckets(found), found.sum, unit=counted.unit
                 )

@@ -162,11 +162,6 @@ class NodeRecord(Service):
         }
         reply(HistoryMessage(request=message.request), pack(answer))
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the samples."""
-        return self._own.nbytes + sum(other.nbytes for other in self._others.values())
-
     def _hear_of(self, at: float, peers: Sequence[PeerReport]) -> None:
         there = {peer.name for peer in peers if not peer.is_gone}
         long_gone = self._long_gone(at, there)

@@ -25,7 +25,6 @@ class ProcessLog:
         last: when it wrote its last line.
         ended: whether the node was closed.
         host: where it ran; empty if its log does not say so.
-        pid: its number; 0 if its log does not say so.
         problem: why it was closed, or what was wrong then, in words; empty: it has ended well.
     """
 
@@ -33,7 +32,6 @@ class ProcessLog:
     last: float
     ended: bool
     host: str = ""
-    pid: int = 0
     problem: str = ""
 
 
@@ -87,7 +85,6 @@ class NodeLog:
         events: oldest first; at most some hundred of each kind.
         event_counts: of all events, by kind.
         exchanged: by name of the other node.
-        waits: how long updates waited, in seconds; `None`: not known.
         staleness: of what was merged, in updates; `None`: not known.
     """
 
@@ -101,7 +98,6 @@ class NodeLog:
     events: tuple[RunEvent, ...] = ()
     event_counts: Mapping[str, int] = field(default_factory=dict)
     exchanged: Mapping[str, Exchanged] = field(default_factory=dict)
-    waits: HistogramReport | None = None
     staleness: HistogramReport | None = None
 
     @property

@@ -91,15 +91,8 @@ class RunLog(Closeable):
         """
         self._put({"type": "sample", "time": at, **dict(zip(NAMES, values, strict=True))})
         for event in events:
-            self._put(
-                {
-                    "type": "event",
-                    "time": event.time,
-                    "kind": event.kind,
-                    "about": event.about,
-                    "text": event.text,
-                }
-            )
+            told = {key: getattr(event, key) for key in ("time", "kind", "about", "text")}
+            self._put({"type": "event", **told})
         if at >= self._peers_due:
             self._peers_due = at + PEERS_EVERY_S
             self.write_peers(at, report)
@@ -127,7 +120,7 @@ class RunLog(Closeable):
                 self._thread.join(CLOSE_TIMEOUT_S)
 
     def _put(self, line: JsonObject) -> None:
-        text = json.dumps(_plain(line), separators=(",", ":"), allow_nan=False)
+        text = json.dumps(plain(line), separators=(",", ":"), allow_nan=False)
         try:
             self._lines.put_nowait(text.encode() + b"\n")
         except queue.Full:
@@ -146,12 +139,12 @@ class RunLog(Closeable):
             os.close(self._file)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value as JSON can have it: NaN is null, infinity is text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value

@@ -392,7 +392,7 @@ class _RunReader:
         fair = max(LEAST_SAMPLES, min(MOST_SAMPLES, MOST_OF_ALL // len(of)))
         room = fair if self._most_samples is None else max(4, self._most_samples)
         nodes = {}
-        for name in sorted(of, key=_order):
+        for name in sorted(of, key=natural_order):
             gathering = _Gathering(name, room)
             for log in of[name]:
                 self._read(log, gathering)
@@ -439,7 +439,7 @@ class _Gathering:
         self._newest_time = -math.inf
         self._best = BestLoss(math.inf, math.nan, math.nan)
         self._exchanged: dict[str, Exchanged] = {}
-        self._bins: dict[str, HistogramReport] = {}
+        self._staleness: HistogramReport | None = None
 
     def begin(self, log: LogFile) -> None:
         """Begin with a file."""
@@ -493,8 +493,7 @@ class _Gathering:
             events=self._events.events(),
             event_counts=self._events.counts,
             exchanged=self._exchanged,
-            waits=self._bins.get("waits"),
-            staleness=self._bins.get("staleness"),
+            staleness=self._staleness,
         )
 
     def _sample(self, at: float, line: JsonObject) -> None:
@@ -535,22 +534,15 @@ class _Gathering:
                     known = getattr(exchanged, attribute) + int(_known(told.get(key)))
                     setattr(exchanged, attribute, known)
                 exchanged.health = str(told.get("health") or "")[:40]
-        for key in ("waits", "staleness"):
-            if (bins := _bins(line.get(key))) is not None:
-                self._bins[key] = _together(self._bins.get(key), bins)
+        if (bins := _bins(line.get("staleness"))) is not None:
+            self._staleness = _together(self._staleness, bins)
         return True
 
 
 def _process(log: LogFile) -> ProcessLog:
-    host, pid = log.told.get("host"), log.told.get("pid")
-    return ProcessLog(
-        log.began,
-        log.last,
-        log.ended,
-        shown_name(host) if isinstance(host, str) else "",
-        pid if isinstance(pid, int) else 0,
-        log.problem,
-    )
+    host = log.told.get("host")
+    shown = shown_name(host) if isinstance(host, str) else ""
+    return ProcessLog(log.began, log.last, log.ended, shown, log.problem)
 
 
 def _span(number: int, files: Sequence[LogFile]) -> RunSpan:
@@ -593,9 +585,9 @@ def _together(one: HistogramReport | None, other: HistogramReport) -> HistogramR
     return HistogramReport(one.bounds, tuple(a + b for a, b in counts))
 
 
-def _order(name: str) -> list[Any]:
+def natural_order(name: str) -> list[Any]:
     """Sort w2 before w10."""
-    return [(int(part), "") if part.isdigit() else (math.inf, part) for part in _PARTS.split(name)]
+    return [(int(p) if p.isdecimal() else math.inf, p) for p in _PARTS.split(name)]
 
 
 _PARTS = re.compile(r"(\d{1,18})", re.ASCII)

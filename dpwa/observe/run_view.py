@@ -28,6 +28,7 @@ def _check_label(value: object) -> object:
 
 
 _Label = Annotated[Text, AfterValidator(_check_label)]
+_Shown = Annotated[Text, AfterValidator(printable)]
 _Time = Annotated[float, Field(ge=0, lt=END_OF_TIME, allow_inf_nan=False)]
 
 # What is told of the node itself, and the entries of its peers and members, in this order.
@@ -77,10 +78,10 @@ _Member = Annotated[MemberReport, BeforeValidator(_entry_of(MEMBER_ENTRY))]
 class _EventEntry(NamedTuple):
     number: Count
     time: _Time
-    node: Text
-    kind: Text
-    about: Text
-    text: Text
+    node: _Shown
+    kind: _Shown
+    about: _Shown
+    text: _Shown
 
 
 class HistoryAnswer(BaseModel):
@@ -136,17 +137,7 @@ class HistoryAnswer(BaseModel):
 
     def happened(self) -> list[RunEvent]:
         """Return the events, fit to be shown."""
-        return [
-            RunEvent(
-                time=e.time,
-                node=printable(e.node),
-                kind=printable(e.kind),
-                about=printable(e.about),
-                text=printable(e.text),
-                number=e.number,
-            )
-            for e in self.events
-        ]
+        return [RunEvent(**event._asdict()) for event in self.events]
 
 
 def read_answer(payload: Frame) -> HistoryAnswer:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dpwa.config import Config
-from dpwa.config.clashes import combinations
+from dpwa.config.clashes import clashes
 from dpwa.plan.costs import RoundCost, Setting, cost_of, obeys_probability
 from dpwa.plan.payloads import Payloads
 
@@ -183,5 +183,5 @@ def _clashes(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the settings that the others do not allow, with the reason."""
     nodes = [node.to_mapping() for node in config.nodes]
     links = [link.model_dump() for link in config.links]
-    for path, message in combinations(vars(config), nodes, links):
+    for path, message in clashes(vars(config), nodes, links):
         yield str(path[0]), message

@@ -37,15 +37,11 @@ class Payloads:
 
     def __init__(self, layout: Layout, make_codec: Callable[[str], Codec]) -> None:
         self._layout = layout
-        self._nbytes = layout.nbytes or 0
+        self.model_bytes = layout.nbytes or 0
         self._make_codec = make_codec
         self._codecs: dict[str, Codec] = {}
         self._samples: dict[tuple[str, PieceKind], Work] = {}
         self._cuts: dict[float, list[Counter[PieceKind]]] = {}
-
-    @property
-    def model_bytes(self) -> int:
-        return self._nbytes
 
     def is_delta(self, codec: str) -> bool:
         return self._codec(codec).is_delta
@@ -66,7 +62,7 @@ class Payloads:
         if fraction not in self._cuts:
             shards = shards_of(self._layout, fraction)
             self._cuts[fraction] = [
-                _kinds(pieces_of(self._layout, self._nbytes, shard)) for shard in shards
+                _kinds(pieces_of(self._layout, self.model_bytes, shard)) for shard in shards
             ]
         return self._cuts[fraction]
 

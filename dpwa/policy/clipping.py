@@ -31,7 +31,6 @@ class ClipRadius:
         `warm_up` are there.
         """
         self.radius: float | None = None
-        self.clipped = 0
         self._quantile = quantile
         self._warm_up = warm_up
         self._distances: deque[float] = deque(maxlen=window)
@@ -44,16 +43,12 @@ class ClipRadius:
         them would switch clipping off. If this node itself has diverged, tau so stays as it was.
         """
         if not math.isfinite(distance):
-            self.clipped += self.radius is not None
             return 0.0
         self._distances.append(distance)
         if len(self._distances) < self._warm_up:
             return 0.0
         self.radius = self._order_statistic()
-        if distance <= self.radius:
-            return 1.0
-        self.clipped += 1
-        return self.radius / distance
+        return 1.0 if distance <= self.radius else self.radius / distance
 
     def _order_statistic(self) -> float:
         """Return the quantile without interpolating: a neighbour may be an adversary's."""

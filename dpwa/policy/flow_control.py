@@ -157,16 +157,13 @@ class FlowControl:
         numbers = _numbers(rng, len(candidates))
         drawn = list(map(operator.add, map(scores.__getitem__, candidates), numbers))
         chosen = candidates[drawn.index(max(drawn))] if drawn else None
-        return chosen, self if self.retrying is None else self._retrying_nobody()
-
-    def _retrying_nobody(self) -> FlowControl:
-        return replace(self, retrying=None)
+        return chosen, self if self.retrying is None else replace(self, retrying=None)
 
     def _try_one_that_rests(
         self, rng: random.Random, now: float, allowed: Collection[str]
     ) -> tuple[str | None, FlowControl]:
         if now < self.pause_until:
-            return None, self._retrying_nobody()
+            return None, replace(self, retrying=None)
         peer = min(allowed, key=lambda name: self.back_offs[name].until)
         return peer, replace(self, retrying=None, pause_until=_pause_after(now, rng))
 

@@ -71,11 +71,6 @@ def second_modulus(matrix: Matrix) -> float:
     return min(1.0, float(moduli[-2])) if len(moduli) > 1 else 0.0
 
 
-def spectral_gap(matrix: Matrix) -> float:
-    """Return 1 - |lambda2|: 0 if the nodes never agree, 1 if they do at once."""
-    return 1.0 - second_modulus(matrix)
-
-
 def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0) -> int | None:
     """Return after how many rounds disagreement is so many times smaller, in expectation.
 

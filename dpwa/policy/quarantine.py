@@ -30,7 +30,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 DEVIATION_OF_MAD = 1.4826
 SMALLEST_JUMP = 0.25
@@ -132,15 +131,6 @@ class Quarantine:
 
     def quarantined(self, now: float) -> frozenset[str]:
         return frozenset(peer for peer, until in self._until.items() if now < until)
-
-    def report(self, now: float) -> Mapping[str, Any]:
-        """Return the strikes of each peer that has some, and the seconds left in quarantine."""
-        return {
-            "strikes": {peer: round(count, 2) for peer, count in self._strikes.items()},
-            "quarantined_s": {
-                peer: round(self._until[peer] - now, 1) for peer in sorted(self.quarantined(now))
-            },
-        }
 
     def _is_outlier(self, change: float, expected: Expectation | None) -> bool:
         if expected is None or math.isinf(change):

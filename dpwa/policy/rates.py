@@ -13,8 +13,6 @@ window of t seconds it lets through at most
 >>> bucket = bucket.taken(20.0, now=0.0)
 >>> bucket.taken(5.0, now=0.4) is None
 True
->>> bucket.wait_s(5.0, now=0.4)
-0.1
 
 The serving budget: how much of a core the requests of others may take.
 
@@ -55,25 +53,15 @@ class TokenBucket:
 
     def taken(self, amount: float, now: float) -> TokenBucket | None:
         """Take tokens out; `None` when there are not enough yet."""
-        missing = self._missing(now)
-        if self._short(amount, missing) > 0:
+        come = (now - self.at) * self.rate_per_s if self.missing else 0.0
+        missing = max(0.0, self.missing - come)
+        # An amount above the burst needs a full bucket.
+        if missing + min(amount, self.burst) - self.burst > _ROUNDING * self.burst:
             return None
         return replace(self, missing=missing + amount, at=now)
 
     def returned(self, amount: float) -> TokenBucket:
         return replace(self, missing=max(0.0, self.missing - amount))
-
-    def wait_s(self, amount: float, now: float) -> float:
-        """Return after how many seconds so much can be taken, 0 if it can be now."""
-        return max(0.0, self._short(amount, self._missing(now)) / self.rate_per_s)
-
-    def _missing(self, now: float) -> float:
-        return max(0.0, self.missing - (now - self.at) * self.rate_per_s) if self.missing else 0.0
-
-    def _short(self, amount: float, missing: float) -> float:
-        """Tokens that must still come; an amount above the burst needs a full bucket."""
-        short = missing + min(amount, self.burst) - self.burst
-        return short if short > _ROUNDING * self.burst else 0.0
 
 
 class FairBucket:

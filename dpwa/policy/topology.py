@@ -132,26 +132,18 @@ class EdgeList:
             pulls[position[puller]].add(position[source])
         return cls(tuple(names), tuple(tuple(sorted(sources)) for sources in pulls))
 
-    def neighbours(self, index: int) -> tuple[int, ...]:
-        return self.pulls[index]
 
-
-def edges_rule(edges: EdgeList) -> NeighbourRule:
-    """Return the rule of these edges; it raises UserError for another number of nodes."""
+def edges_topology(edges: EdgeList) -> Topology:
+    """Return the topology `file` with these edges; UserError for another number of nodes."""
 
     def rule(options: object, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
         if nodes != len(edges.names):
             raise UserError(
                 f"the edges are of {len(edges.names)} nodes, expected {nodes} [DPWA-E011]"
             )
-        return edges.neighbours(index)
+        return edges.pulls[index]
 
-    return rule
-
-
-def edges_topology(edges: EdgeList) -> Topology:
-    """Return the topology `file` with these edges."""
-    return Topology("file", topology("file").options, edges_rule(edges))
+    return Topology("file", topology("file").options, rule)
 
 
 MAX_SEED = 2**63 - 1
@@ -225,13 +217,30 @@ def ring(options: NoOptions, index: int, nodes: int, round_number: int) -> Seque
 @register_topology("grid", LatticeOptions)
 def grid(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """Up, down, left and right, in rows and columns with borders."""
-    return grid_neighbours(options.columns, index, nodes)
+    width = columns_of(options.columns, nodes)
+    column = index % width
+    found = [index - width, index + width]
+    if column > 0:
+        found.append(index - 1)
+    if column < width - 1:
+        found.append(index + 1)
+    return sorted(other for other in found if 0 <= other < nodes)
 
 
 @register_topology("torus", LatticeOptions)
 def torus(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """A grid whose rows and columns are closed to circles."""
-    return torus_neighbours(options.columns, index, nodes)
+    """A grid whose rows and columns are closed to circles.
+
+    Each row and each column is a circle of as many nodes as it has: where the last row is short,
+    those columns that it does not reach are shorter by one.
+    """
+    width = columns_of(options.columns, nodes)
+    row, column = divmod(index, width)
+    row_length = min(width, nodes - row * width)
+    column_length = len(range(column, nodes, width))
+    found = {row * width + (column + step) % row_length for step in (-1, 1)}
+    found |= {(row + step) % column_length * width + column for step in (-1, 1)}
+    return sorted(found - {index})
 
 
 @register_topology("exponential")
@@ -315,32 +324,6 @@ def columns_of(columns: int | None, nodes: int) -> int:
     rows = next(rows for rows in range(math.isqrt(nodes), 0, -1) if nodes % rows == 0)
     widest = 2 * rows
     return nodes // rows if nodes // rows <= widest else math.isqrt(nodes - 1) + 1
-
-
-def grid_neighbours(columns: int | None, index: int, nodes: int) -> list[int]:
-    width = columns_of(columns, nodes)
-    column = index % width
-    found = [index - width, index + width]
-    if column > 0:
-        found.append(index - 1)
-    if column < width - 1:
-        found.append(index + 1)
-    return sorted(other for other in found if 0 <= other < nodes)
-
-
-def torus_neighbours(columns: int | None, index: int, nodes: int) -> list[int]:
-    """Return the next nodes in both directions of one's row and of one's column.
-
-    Each row and each column is a circle of as many nodes as it has: where the last row is short,
-    those columns that it does not reach are shorter by one.
-    """
-    width = columns_of(columns, nodes)
-    row, column = divmod(index, width)
-    row_length = min(width, nodes - row * width)
-    column_length = len(range(column, nodes, width))
-    found = {row * width + (column + step) % row_length for step in (-1, 1)}
-    found |= {(row + step) % column_length * width + column for step in (-1, 1)}
-    return sorted(found - {index})
 
 
 @lru_cache(maxsize=8)  # every node asks for its part of the same graph, round after round

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,6 @@ import numpy as np
 
 from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
-from dpwa.observe.figures import INDEX
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES
 from dpwa.observe.run_data import NodeLog, Run
@@ -167,7 +166,8 @@ def height_of(nodes: int) -> float:
 
 
 def draw_loss(figure: Figure, run: Run, looks: Looks) -> None:
-    _draw(figure, run, looks, loss_curves(run), "training loss", "No node has told its loss.")
+    curves = {name: _curve(node, "loss") for name, node in run.nodes.items()}
+    _draw(figure, run, looks, curves, "training loss", "No node has told its loss.")
 
 
 def _alt_of_loss(facts: Facts) -> str:
@@ -229,7 +229,7 @@ def draw_distance(figure: Figure, run: Run, looks: Looks) -> None:
 
 
 def _alt_of_distance(facts: Facts) -> str:
-    at, middle = middle_of(distance_curves(facts.run), np.nanmedian)
+    at, middle = middle_of(distance_curves(facts.run))
     if not len(at):
         return "No consensus distance is known."
     return (
@@ -238,16 +238,12 @@ def _alt_of_distance(facts: Facts) -> str:
     )
 
 
-def loss_curves(run: Run) -> dict[str, Curve]:
-    return {name: _curve(node, "loss") for name, node in run.nodes.items()}
-
-
 def distance_curves(run: Run) -> dict[str, Curve]:
     return {name: _curve(node, "consensus_distance") for name, node in run.nodes.items()}
 
 
 def _curve(node: NodeLog, figure: str) -> Curve:
-    values = node.rows[:, 1 + INDEX[figure]]
+    values = node.figure(figure)
     known = ~np.isnan(values)
     return node.times[known], values[known]
 
@@ -273,7 +269,7 @@ def _draw(
             axes.plot((at - run.began) / length, thinned, **looks[name].line, **dots)
     is_crowded = any(not look.label for look in looks.values())
     if is_crowded:
-        at, middle = middle_of(curves, np.nanmedian)
+        at, middle = middle_of(curves)
         axes.plot((at - run.began) / length, middle, color=INK, linewidth=1.6, zorder=4)
     scale(axes, np.concatenate([values for _, values in curves.values()]))
     axes.margins(x=0.01)
@@ -288,22 +284,17 @@ def _draw(
     return axes
 
 
-def middle_of(
-    curves: Mapping[str, Curve], middle: Callable[..., Floats], points: int = MOST_POINTS
-) -> Curve:
-    """Return the middle of several curves at each moment, of those that are there then.
-
-    `middle` makes one value of many along an axis, and passes over NaN.
-    """
+def middle_of(curves: Mapping[str, Curve]) -> Curve:
+    """Return the median of several curves at each moment, of those that are there then."""
     there = [(times, values) for times, values in curves.values() if len(times)]
     if not there:
         return np.empty(0), np.empty(0)
-    grid = np.linspace(min(t[0] for t, _ in there), max(t[-1] for t, _ in there), points)
+    grid = np.linspace(min(t[0] for t, _ in there), max(t[-1] for t, _ in there), MOST_POINTS)
     rows = np.stack([at_each(grid, *curve) for curve in there])
     is_known = np.isfinite(rows).any(axis=0)
     rows[np.isinf(rows)] = np.nan
     is_known &= ~np.isnan(rows).all(axis=0)
-    return grid[is_known], middle(rows[:, is_known], axis=0)
+    return grid[is_known], np.nanmedian(rows[:, is_known], axis=0)
 
 
 def at_each(grid: Floats, times: Floats, values: Floats) -> Floats:

@@ -157,14 +157,6 @@ class Conditions:
         """Tell whether node `a` can connect to node `b`; what `b` answers comes to `a` too."""
         return not self._is_behind_nat[b] and not self.is_cut(a, b, now_s)
 
-    def reached(self, a: NDArray[np.int64], b: NDArray[np.int64], now_s: float) -> Mask:
-        """Return `reachable` of several pairs, shape (K,)."""
-        reached = ~self._is_behind_nat[b]
-        for part in self._partitions:
-            if part.is_now(now_s):
-                reached &= part.nodes[a] == part.nodes[b]
-        return reached
-
     def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
         """Return when nodes are cut off from the others, and which; `None`: the end of it."""
         begins = [(p.begins_s, np.flatnonzero(p.nodes)) for p in self._partitions]

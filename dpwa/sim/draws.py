@@ -21,18 +21,12 @@ _DOUBLE_BITS = 53
 Words = NDArray[np.uint64]
 
 
-def words(seed: int, *keys: ArrayLike) -> Words:
-    """Return 64 random bits for each combination of keys; arrays are broadcast."""
-    found: Words = _mixed(np.asarray(seed, dtype=np.uint64))
-    for key in keys:
-        found = _mixed(found ^ _mixed(np.asarray(key).astype(np.uint64)))
-    return found
-
-
 def uniform(seed: int, *keys: ArrayLike) -> NDArray[np.float64]:
-    """Return numbers in [0, 1), one for each combination of keys."""
-    high_bits = words(seed, *keys) >> np.uint64(64 - _DOUBLE_BITS)
-    numbers: NDArray[np.float64] = high_bits * 2.0**-_DOUBLE_BITS
+    """Return numbers in [0, 1), one for each combination of keys; arrays are broadcast."""
+    bits = _mixed(np.asarray(seed, dtype=np.uint64))
+    for key in keys:
+        bits = _mixed(bits ^ _mixed(np.asarray(key).astype(np.uint64)))
+    numbers: NDArray[np.float64] = (bits >> np.uint64(64 - _DOUBLE_BITS)) * 2.0**-_DOUBLE_BITS
     return numbers
 
 

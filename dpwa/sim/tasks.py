@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,11 @@ from pydantic import Field
 from dpwa.demo.data import SHARED_FRACTION, label_skewed_shards, load_digits
 from dpwa.errors import UserError
 from dpwa.sim.draws import normal, uniform
-from dpwa.sim.scenario import RunSpec
+from dpwa.sim.scenario import NotNegative, Positive, RunSpec
 from dpwa.types import Fraction, StrictModel
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 MOST_PARAMETERS = 10_000_000
 
@@ -247,9 +245,7 @@ class DigitsOptions(StrictModel):
         default="logistic", description="logistic regression, or an MLP with one hidden layer"
     )
     hidden: int = Field(default=32, ge=1, le=4096, description="hidden units of the MLP")
-    lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
-        default=0.1, description="learning rate"
-    )
+    lr: Positive = Field(default=0.1, description="learning rate")
     batch: int = Field(default=16, ge=1, le=1437, description="examples of a step")
     private: bool = Field(
         default=False, description="on: each node has examples of its own, mostly of few classes"

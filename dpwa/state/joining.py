@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -152,28 +152,21 @@ Links = Callable[[], Mapping[str, LinkState]]
 Tell = Callable[[str, Message], None]
 
 
+@dataclass(eq=False)
 class Joiner:
     """Fetches parts, one after the other, on the thread that calls."""
 
-    def __init__(
-        self,
-        links: Links,  # returns the peers in view, and the state of the connection to each
-        tell: Tell,  # sends a message to a peer
-        connect: Callable[[], None],  # has connections made to more peers
-        inbox: Inbox,  # where the answers come
-        clock: Clock,
-        most_donors: int,  # donors that give pieces at once
-        piece_bytes: int = limits.CHUNK_BYTES,  # of each piece but the last
-    ) -> None:
-        self.links = links
-        self.tell = tell
-        self.connect = connect
-        self.inbox = inbox
-        self.clock = clock
-        self.most_donors = most_donors
-        self.piece_bytes = piece_bytes
-        # tells whether all expected peers are in view; before, their absence decides nothing
-        self.is_settled: Callable[[], bool] = lambda: True
+    links: Links  # returns the peers in view, and the state of the connection to each
+    tell: Tell  # sends a message to a peer
+    connect: Callable[[], None]  # has connections made to more peers
+    inbox: Inbox  # where the answers come
+    clock: Clock
+    most_donors: int  # donors that give pieces at once
+    piece_bytes: int = limits.CHUNK_BYTES  # of each piece but the last
+    # tells whether all expected peers are in view; before, their absence decides nothing
+    is_settled: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
         self.numbers = itertools.count(1)
         # the last incomplete fetch; the next one goes on with what has come
         self.cut_off: _Attempt | None = None
@@ -281,15 +274,12 @@ class _Attempt:
             self._joiner.tell(name, ask)
             if prepares:
                 self._donors.add(name)
-        for donor, index in self._requests(now):
+        for donor, index in () if self._download is None else self._download.requests(now):
             number = next(self._joiner.numbers)
             self._asked[number] = donor, index
             token = self._offers[donor][0].token
             piece = AskPiece(request=number, token=token, part=request.part, index=index)
             self._joiner.tell(donor, piece)
-
-    def _requests(self, now: float) -> Iterator[tuple[str, int]]:
-        return iter(()) if self._download is None else self._download.requests(now)
 
     def _hear(self, received: DonorAnswer) -> None:
         peer, message, payload = received

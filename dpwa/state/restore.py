@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from dpwa import fault_points
@@ -18,23 +18,6 @@ from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, Sta
 from dpwa.state.target import Origin, Target, UnfitStateError
 
 log = logging.getLogger("dpwa.state")
-
-
-@dataclass
-class Suspects:
-    """Donors whose state is of no use.
-
-    If several have brought it together, nobody can tell whose fault it is: from then on a part is
-    taken of one donor at a time.
-    """
-
-    names: set[str] = field(default_factory=set)  # donors that are asked no more
-    is_alone: bool = False
-
-    def blame(self, donors: Collection[str]) -> None:
-        if len(donors) == 1:
-            self.names.update(donors)
-        self.is_alone |= len(donors) > 1
 
 
 class StateRestore:
@@ -53,7 +36,8 @@ class StateRestore:
         self._folder = folder
         self._clock = clock
         self._timeout_s = timeout_s
-        self._suspects = Suspects()
+        self._refused: set[str] = set()  # donors that are asked no more
+        self._is_alone = False  # a part is taken of one donor at a time
         self._patience = Patience()
         self._saved: Saved | None = None  # what it began with, for the parts that are to follow
         self._donors: Mapping[str, bytes] = {}
@@ -62,7 +46,7 @@ class StateRestore:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        return tuple(sorted(self._suspects.names))
+        return tuple(sorted(self._refused))
 
     def narrow(self, donors: Collection[str] | None, clock: float) -> None:
         """Ask only these peers (`None`: any), and take no checkpoint beyond a clock."""
@@ -122,7 +106,7 @@ class StateRestore:
                 newer_than,
                 self._donors,
                 self._barred(),
-                self._suspects.is_alone,
+                self._is_alone,
                 self._patience,
             )
             result = self._joiner.fetch(request, deadline.remaining_s())
@@ -136,14 +120,20 @@ class StateRestore:
                 who = _together(fetched.pieces)
                 text = "%s: the %s of %s is of no use: %s [DPWA-W061]"
                 log.warning(text, self._node, target.part, who, error)
-                self._suspects.blame(fetched.pieces)
+                self._blame(fetched.pieces)
                 continue
             fault_points.reached("state.loaded")
             return fetched
 
+    def _blame(self, donors: Collection[str]) -> None:
+        """Refuse a donor; if it was several together, nobody can tell whose fault it is."""
+        if len(donors) == 1:
+            self._refused.update(donors)
+        self._is_alone |= len(donors) > 1
+
     def _barred(self) -> frozenset[str]:
         others = [] if self._only is None else set(self._joiner.links()) - set(self._only)
-        return frozenset(self._suspects.names.union(others))
+        return frozenset(self._refused.union(others))
 
     def _warn(self, target: Target, result: JoinResult) -> None:
         own = self._node, target.part

@@ -65,15 +65,12 @@ class DonorSnapshot:
 class DonorSnapshots:
     """At most one copy of the state of this node; made only when it is wanted."""
 
-    def __init__(
-        self, runtime: Runtime, hold_s: float = HOLD_S, piece_bytes: int = limits.CHUNK_BYTES
-    ) -> None:
+    def __init__(self, runtime: Runtime, piece_bytes: int = limits.CHUNK_BYTES) -> None:
         self.is_wanted = False  # the training thread is to make a copy at its next update
         self.progress = TrainingProgress(clock=0.0)  # how far this node is
         self.kinds: Mapping[str, Layout] = {}  # of each part of its state
         self.copies = 0  # how many were made
         self._clock = self._runtime = runtime
-        self._hold_s = hold_s
         self._piece_bytes = piece_bytes
         self._lock = threading.RLock()
         self._copy: DonorSnapshot | None = None
@@ -99,9 +96,6 @@ class DonorSnapshots:
                 self._copy.asked = self._clock.now()
             return self._copy
 
-    def want(self) -> None:
-        self.is_wanted = True
-
     def is_stale(self, copy: DonorSnapshot) -> bool:
         age_s = self._clock.now() - copy.taken
         is_behind = copy.state.clock < FRESH * self.progress.clock
@@ -110,7 +104,7 @@ class DonorSnapshots:
     def expire(self) -> None:
         with self._lock:
             copy = self._copy
-            if copy is not None and self._clock.now() - copy.asked > self._hold_s:
+            if copy is not None and self._clock.now() - copy.asked > HOLD_S:
                 self._copy = None
 
     def clear(self) -> None:
@@ -197,7 +191,7 @@ class StateService(Service):
         if copy is not None and is_fit:
             self._offer(copy, ask, reply)
         else:
-            self._donor_snapshots.want()
+            self._donor_snapshots.is_wanted = True
             reply(self._progress(ask))
 
     def _offer(self, copy: DonorSnapshot, ask: AskState, reply: Reply) -> None:

@@ -75,11 +75,6 @@ class KeyValueStore(ReplicatedState):
     def __len__(self) -> int:
         return self._size
 
-    @property
-    def keys(self) -> np.ndarray:
-        """The keys that were added to, int64 of shape (n,), sorted."""
-        return np.sort(self._keys[: len(self)])
-
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Return a copy of the rows of some keys; the default for those never added to.
 

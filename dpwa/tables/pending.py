@@ -20,6 +20,7 @@ from dpwa.tables.directory import TablePlan
 from dpwa.tables.storage import ShardMemory
 
 Key = tuple[int, int]  # number of a table, index of a shard
+AddedParts = list[tuple[int, int | None, ByteArray]]  # shard, number of ids, and data of each
 
 
 @dataclass(frozen=True)
@@ -90,13 +91,8 @@ class PendingOperations:
 
     # Users
 
-    def add(
-        self, table: int, parts: list[tuple[int, int | None, ByteArray]], *, is_first: bool
-    ) -> None:
-        """Leave additions to shards of one table: shard, number of ids, and data of each.
-
-        With `is_first` they replace the values.
-        """
+    def add(self, table: int, parts: AddedParts, *, is_first: bool) -> None:
+        """Leave additions to shards of one table; with `is_first` they replace the values."""
         with self.changed:
             fresh, left_bytes = [], self._left_bytes
             for shard, rows, data in parts:

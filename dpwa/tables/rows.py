@@ -55,16 +55,8 @@ class ShardPlacement:
             raise LookupError(f"no copy of shard {shard} has survived")
         return self.holders[shard][0]
 
-    def replicas(self, shard: int) -> tuple[str, ...]:
-        """Return the members that the primary of a shard forwards additions to."""
-        return self.holders[shard][1:]
-
     def held_by(self, member: str) -> tuple[int, ...]:
         return tuple(i for i, holders in enumerate(self.holders) if member in holders)
-
-    @property
-    def lost(self) -> tuple[int, ...]:
-        return tuple(i for i, holders in enumerate(self.holders) if not holders)
 
 
 class ShardTransfer(NamedTuple):

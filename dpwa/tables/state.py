@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -126,8 +125,6 @@ class Import:
 
 DTYPES = ("float32", "float64")
 
-Change = Callable[[np.ndarray | None, np.ndarray], None]
-
 
 class ReplicatedState(ABC):
     """Rows, the state of their updater, and the additions that they contain.
@@ -168,31 +165,27 @@ class ReplicatedState(ABC):
         """Check values, and only then put them in place of those that there are."""
         raise ProtocolError("the rows of this table have no first values")
 
-    def apply(self, client: str, counter: int, rows: np.ndarray | None, delta: np.ndarray) -> bool:
-        """Apply an addition, once: all of it or, when an error is raised, nothing.
-
-        `counter` counts the client's additions to this shard from 1. `rows` are of this shard (or
-        keys), int64 of shape (n,), increasing; `None`: all rows. `delta` has shape (n,) or (n,
-        columns) and the dtype of the table. Returns `False` when the addition was applied before.
-        """
-        return self._once(client, counter, rows, delta, self._update)
-
-    def assign(self, client: str, counter: int, rows: np.ndarray | None, delta: np.ndarray) -> bool:
-        """Replace the values of rows, without asking the updater; otherwise as `apply`."""
-        return self._once(client, counter, rows, delta, self._assign)
-
-    def _once(
+    def apply(
         self,
         client: str,
         counter: int,
         rows: np.ndarray | None,
         delta: np.ndarray,
-        change: Change,
+        *,
+        is_first: bool = False,
     ) -> bool:
+        """Apply an addition, once: all of it or, when an error is raised, nothing.
+
+        `counter` counts the client's additions to this shard from 1. `rows` are of this shard (or
+        keys), int64 of shape (n,), increasing; `None`: all rows. `delta` has shape (n,) or (n,
+        columns) and the dtype of the table; with `is_first` it replaces the values of the rows, and
+        no updater is asked. Returns `False` when the addition was applied before.
+        """
         self._check_whole()
         last, count = self.applied.get(client, (0, 0))
         if counter <= last:
             return False
+        change = self._assign if is_first else self._update
         try:
             change(rows, delta)
         except ProtocolError:
@@ -232,19 +225,6 @@ class ReplicatedState(ABC):
         """
         self.is_whole = False
         return Import(self._begin_import, self._end_import)
-
-    def import_(self, exported: Iterable[Piece]) -> None:
-        """Replace the whole state by what `export` yields."""
-        incoming = self.importing()
-        for name, piece in exported:
-            incoming.feed(name, piece)
-        if not self.is_whole:
-            raise ProtocolError("a state has ended before all of it came")
-
-    def fingerprint(self) -> int:
-        """Return the CRC-32 of the whole state: equal for copies with equal contents."""
-        ((_, crc),) = deque(self.export(), maxlen=1)
-        return int.from_bytes(crc, "little")
 
     def _form(self) -> JsonObject:
         return {

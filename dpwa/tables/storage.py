@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,12 +156,8 @@ class ShardCopy:
         is_first: bool,
     ) -> None:
         """Apply an addition, unless it is in there already; see `ReplicatedState.apply`."""
-        change = self.state.assign if is_first else self.state.apply
-        if self.memory is None:
-            change(client, counter, rows, delta)
-        else:
-            with self.memory.changing():
-                change(client, counter, rows, delta)
+        with nullcontext() if self.memory is None else self.memory.changing():
+            self.state.apply(client, counter, rows, delta, is_first=is_first)
 
     def close(self) -> None:
         """Give the memory back; who has mapped it keeps it until they are done."""

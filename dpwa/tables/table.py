@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dpwa.data.segments import ByteArray
 from dpwa.errors import MismatchError, UserError
 from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
+from dpwa.tables.pending import AddedParts
 from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, check_size, split
 from dpwa.tables.specs import TableSpec, difference, packed
 from dpwa.tables.user import User
@@ -66,18 +66,17 @@ class Table:
             if plan is not None and not has_put and user.is_first(present):
                 # Another one may have begun, and put values of its own.
                 if first is not None or present.view.since:
-                    values = np.zeros(self.spec.shape(self.spec.rows), self.dtype)
-                    user.put(self._number, self._parts_of(plan, first, values), deadline)
+                    user.add(self._number, self._parts_of(plan, first), deadline, is_first=True)
+                    user.flush(self._number, deadline)
                 user.announce(self._number)
                 has_put = True
             user.wait_for_news(self._number, present, deadline)
 
-    def _parts_of(
-        self, plan: TablePlan, first: np.ndarray | None, values: np.ndarray
-    ) -> list[tuple[int, int | None, ByteArray]]:
-        values = values if first is None else first
+    def _parts_of(self, plan: TablePlan, first: np.ndarray | None) -> AddedParts:
+        if first is None:
+            first = np.zeros(self.spec.shape(self.spec.rows), self.dtype)
         parts = split(None, plan.spec.shards(plan.shards)) if plan.spec.kind == "array" else []
-        return [(part.shard, None, packed(None, values[part.where])) for part in parts]
+        return [(part.shard, None, packed(None, first[part.where])) for part in parts]
 
     def _add(self, parts: list[ShardRows], delta: np.ndarray, *, sync: bool) -> None:
         user, deadline = self._user, self._user.deadline()

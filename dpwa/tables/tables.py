@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.node.serving.upload import Upload
 from dpwa.policy.group_views import Member
-from dpwa.runtime import Runtime
-from dpwa.tables.engine import Engine, Settings
+from dpwa.tables.engine import Engine
 from dpwa.tables.pending import PendingOperations
 from dpwa.tables.requests import Answers
 from dpwa.tables.rows import as_values
@@ -27,23 +26,7 @@ from dpwa.tables.user import User
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
-from dpwa.wire.tables import (
-    FromMember,
-    TableAdded,
-    TableAddition,
-    TableArrived,
-    TableElsewhere,
-    TableGet,
-    TableGot,
-    TableHoldings,
-    TableMade,
-    TableReady,
-    TableRefused,
-    TableReplicated,
-    TableSeen,
-    TableState,
-    TableStateTaken,
-)
+from dpwa.wire.tables import FromMember, TableGot, TableMessage, TableRefused
 
 log = logging.getLogger("dpwa.tables")
 
@@ -86,12 +69,14 @@ class Tables(Closeable):
         self._made = 0
         self._runner = collectives.runner(TAG, admits_at_once=True)
         group, contacts, runtime = self._runner.group, collectives.contacts, node.runtime
+        self.runtime, self.own_life = runtime, contacts.own
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
         contacts.share()
         pending = PendingOperations(group.view, runtime)
         answers = Answers(node.rx.wake)
-        settings = Settings(runtime, patience_s, answers.put, node.rx.wake)
-        engine = Engine(pending, group, contacts, node.tx.tell, settings)
+        engine = Engine(
+            pending, group, contacts, node.tx.tell, runtime, patience_s, answers.put, node.rx.wake
+        )
         with group.lock:  # no view may come in between
             group.watch(engine.view_changed)
             engine.view_changed(group.view)
@@ -168,17 +153,9 @@ class Tables(Closeable):
         return lives if {life.name for life in lives} >= set(view.names) else None
 
     @property
-    def runtime(self) -> Runtime:
-        return self._connection.node.runtime
-
-    @property
     def timeout_s(self) -> float:
         """How long anything may take."""
         return self._user.timeout_s
-
-    @property
-    def own_life(self) -> Member:
-        return self._contacts.own
 
     def barrier(self, timeout_s: float | None = None) -> None:
         """Wait until all nodes are here; a `get` after it sees every addition before it.
@@ -235,20 +212,7 @@ def _retire(engine: Engine, group: Group) -> None:
 class TableService(Service):
     """Hands messages of members to the engine."""
 
-    handles = (
-        TableSeen,
-        TableElsewhere,
-        TableHoldings,
-        TableMade,
-        TableReady,
-        TableArrived,
-        TableAddition,
-        TableReplicated,
-        TableAdded,
-        TableState,
-        TableStateTaken,
-        TableGet,
-    )
+    handles = tuple(kind for kind in get_args(TableMessage) if issubclass(kind, FromMember))
 
     def __init__(self, engine: Engine, answers: Answers, upload: Upload) -> None:
         self._engine = engine

@@ -14,7 +14,6 @@ from dpwa.clock import Deadline
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.runner import Runner
 from dpwa.collectives.workspace import SHORTEST_SLEEP_S
-from dpwa.data.segments import ByteArray
 from dpwa.errors import (
     ClosedError,
     DpwaError,
@@ -24,7 +23,7 @@ from dpwa.errors import (
 )
 from dpwa.node.node import Node
 from dpwa.tables.engine import Engine
-from dpwa.tables.pending import Key, PendingOperations, PendingRead, Present
+from dpwa.tables.pending import AddedParts, Key, PendingOperations, PendingRead, Present
 from dpwa.tables.requests import lost_error
 from dpwa.tables.rows import ShardRows, check_size
 from dpwa.tables.specs import TableSpec
@@ -203,26 +202,9 @@ class User:
     # Additions
 
     def add(
-        self, number: int, parts: list[tuple[int, int | None, ByteArray]], deadline: Deadline
+        self, number: int, parts: AddedParts, deadline: Deadline, *, is_first: bool = False
     ) -> None:
         """Leave additions to some shards, as soon as there is room for them."""
-        self._add(number, parts, deadline, is_first=False)
-
-    def put(
-        self, number: int, parts: list[tuple[int, int | None, ByteArray]], deadline: Deadline
-    ) -> None:
-        """Replace values, and wait until that has happened."""
-        self._add(number, parts, deadline, is_first=True)
-        self.flush(number, deadline)
-
-    def _add(
-        self,
-        number: int,
-        parts: list[tuple[int, int | None, ByteArray]],
-        deadline: Deadline,
-        *,
-        is_first: bool,
-    ) -> None:
         nbytes = sum(data.nbytes for _, _, data in parts)
 
         def has_room() -> bool | None:
@@ -359,7 +341,7 @@ class User:
             self._engine.submit(self._engine.arrive)
             self.wait(has_passed, deadline, "a barrier")
         except TableTimeoutError as error:
-            absent = self._engine.absent()
+            absent = self._engine.barriers.absent()
             self._engine.submit(self._engine.barriers.give_up)
             if not absent:
                 raise

@@ -191,7 +191,3 @@ def _is_own(address: IpAddress) -> bool:
     except OSError:
         return False
     return True
-
-
-def is_ipv6(endpoint: str) -> bool:
-    return endpoint.startswith("tcp://[")

@@ -19,7 +19,7 @@ import zmq
 
 from dpwa.config.endpoints import ipc_path
 from dpwa.errors import AddressError
-from dpwa.transport.addresses import holder, is_ipv6, listening
+from dpwa.transport.addresses import holder, listening
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.keyring import LinkKeys
 from dpwa.types import Frame
@@ -243,7 +243,7 @@ def send(socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False) -> R
 
 def _set_common(socket: Socket, endpoint: str) -> None:
     socket.linger = 0
-    socket.ipv6 = is_ipv6(endpoint)
+    socket.ipv6 = endpoint.startswith("tcp://[")
     socket.heartbeat_ivl = HEARTBEAT_MS
     socket.heartbeat_timeout = HEARTBEAT_TIMEOUT_MS
     socket.handshake_ivl = HANDSHAKE_TIMEOUT_MS

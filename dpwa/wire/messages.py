@@ -36,14 +36,7 @@ from dpwa.wire.fields import (
 from dpwa.wire.members import MemberMessage
 from dpwa.wire.state import StateMessage
 from dpwa.wire.tables import TableMessage
-from dpwa.wire.transaction_messages import (
-    Agreed,
-    Busy,
-    DecisionAck,
-    Prepared,
-    Propose,
-    TransactionDecision,
-)
+from dpwa.wire.transaction_messages import TransactionMessage
 from dpwa.wire.watching import WatchMessage
 
 
@@ -208,12 +201,7 @@ Message = (
     | GoAway
     | Finishing
     | NewsMessage
-    | Propose
-    | Prepared
-    | TransactionDecision
-    | Agreed
-    | Busy
-    | DecisionAck
+    | TransactionMessage
     | SharedMemoryName
     | SnapshotHeader
     | Chunk

@@ -21,13 +21,12 @@ from pydantic import Field
 
 from dpwa.data.layout import FINGERPRINT_BYTES
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage, TrainingClock
+from dpwa.wire.fields import BaseMessage, Fingerprint, TrainingClock
 
 PartName = Literal["model", "optimizer", "values"]
 Token = Annotated[
     bytes, Field(min_length=limits.STATE_TOKEN_BYTES, max_length=limits.STATE_TOKEN_BYTES)
 ]
-Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FINGERPRINT_BYTES)]
 AnyFingerprint = Annotated[bytes, Field(max_length=FINGERPRINT_BYTES)]
 RetryAfter = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
 PieceIndex = Annotated[int, Field(ge=0, lt=limits.MAX_PIECES)]

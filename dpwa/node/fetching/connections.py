@@ -73,7 +73,7 @@ class Connections:
         del self.channels[channel.peer]
         self.leaving.pop(channel, None)
         self.mute(channel)
-        channel.close(linger_ms)
+        channel.disconnect(linger_ms)
         if self.keeps_all:
             self.open_more(needs_all=self._needs_all)  # they were too many until now
 
@@ -172,7 +172,7 @@ class Connections:
 
     def close(self, linger_ms: int) -> None:
         for channel in self.channels.values():
-            channel.close(linger_ms)
+            channel.disconnect(linger_ms)
 
     def asked_to_go(self, channel: PeerChannel) -> None:
         """Note that a peer has too many connections: close this one when it is idle."""

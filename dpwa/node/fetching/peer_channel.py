@@ -165,13 +165,6 @@ class PeerChannel:
             self._unmap()
         self._is_mappable = self._settings.may_map
 
-    def close(self, linger_ms: int = 0) -> None:
-        """Close the link and unmap everything, except what is being read."""
-        self._unmap()
-        link, self.link = self.link, None
-        if link is not None:
-            link.close(linger_ms)
-
     def _unmap(self) -> None:
         memory, self._memory = self._memory, None
         if memory is not None:

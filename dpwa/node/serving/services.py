@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from dpwa.clock import Clock
+from dpwa.node.context import NodeContext
 from dpwa.node.report import NodeReport
 from dpwa.node.serving.service import Reply, Service
-from dpwa.node.serving.snapshot_service import Introduction
 from dpwa.wire.messages import (
     AskStatus,
     Goodbye,
@@ -21,15 +21,16 @@ from dpwa.wire.messages import (
 class NewsService(Service):
     handles = (NewsMessage,)
 
-    def __init__(self, introduction: Introduction) -> None:
-        self._own = introduction
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
 
     def handle(self, sender: bytes, message: NewsMessage, reply: Reply) -> None:  # noqa: ARG002
         """Answer with this node's news; a peer with another algorithm is no leader here."""
-        if message.algorithm == self._own.algorithm:
-            self._own.hear(message.news)
-        news = self._own.news()
-        reply(NewsMessage(request=message.request, algorithm=self._own.algorithm, news=news))
+        algorithm = self._context.config.algorithm
+        if message.algorithm == algorithm:
+            self._context.hear(message.news)
+        news = self._context.news()
+        reply(NewsMessage(request=message.request, algorithm=algorithm, news=news))
 
 
 class GoodbyeService(Service):

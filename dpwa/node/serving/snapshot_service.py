@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
 
-from dpwa.clock import Clock
-from dpwa.data.codecs import Codec
 from dpwa.data.delta_base import DeltaBase, ReaderBases
 from dpwa.data.layout import Layout
-from dpwa.data.snapshot import Lease, Snapshot, SnapshotPool
+from dpwa.data.snapshot import Lease, Snapshot
 from dpwa.errors import UnknownNameError
+from dpwa.node.assembly import codec_of
+from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.serving.service import Reply, Service
-from dpwa.node.serving.upload import Upload
 from dpwa.transport.sockets import Receipt
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.fetching import ServeSession
-from dpwa.wire.fields import News
 from dpwa.wire.messages import (
     Cancel,
     Credit,
@@ -33,33 +30,7 @@ from dpwa.wire.messages import (
     printable,
 )
 
-CodecMaker = Callable[[str], Codec]
-
 MOST_ROUNDS_BEHIND = 2  # that a reader of a certain round waits for
-
-
-@dataclass(frozen=True)
-class ServingSettings:
-    """How to serve snapshots."""
-
-    longest_session_s: float  # whatever the peer asks
-    codecs: CodecMaker  # makes the codec of a name; belongs to the RxThread
-    resync_every: int  # see `ReaderBases`
-    sessions_per_peer: int  # at once
-    token_bytes: Callable[[int], bytes] = secrets.token_bytes  # draws random bytes
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """What a node says of itself, and whom it tells what peers say."""
-
-    name: str
-    algorithm: str
-    hear: Callable[[News], None]  # takes in the news that peers pass on
-    news: Callable[[], News]  # returns what to pass on
-    met: Callable[[str], None]  # called with the name of a peer that asks for something
-    # called with a peer and the bytes of a piece of a snapshot sent to it
-    sent: Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -102,22 +73,14 @@ class SnapshotService(Service):
 
     handles = (Fetch, Credit, Cancel)
 
-    def __init__(
-        self,
-        introduction: Introduction,
-        pool: SnapshotPool,
-        clock: Clock,
-        settings: ServingSettings,
-        upload: Upload,
-    ) -> None:
-        self._own = introduction
-        self._pool = pool
-        self._clock = clock
-        self._upload = upload
-        self._longest_session_s = settings.longest_session_s
-        self._codecs = settings.codecs
-        self._sessions_per_peer = settings.sessions_per_peer
-        self._held = ReaderBases(limits.MAX_HELD, settings.resync_every, settings.token_bytes)
+    def __init__(self, context: NodeContext) -> None:
+        config, draw = context.config, context.runtime.token_bytes
+        self._context = context
+        self._pool, self._clock, self._upload = context.pool, context.runtime, context.upload
+        self._longest_session_s = longest_s(config)  # whatever the peer asks
+        self._codecs = cache(partial(codec_of, config))
+        self._sessions_per_peer = config.limits.sessions_per_peer  # at once
+        self._held = ReaderBases(limits.MAX_HELD, config.topk.resync_every, draw)
         self._serving: dict[bytes, _Serving] = {}
         self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
         self._description: tuple[Layout, bytes] | None = None
@@ -189,12 +152,13 @@ class SnapshotService(Service):
 
     def _answer(self, sender: bytes, request: _Request) -> None:
         fetch, reply = request.fetch, request.reply
-        if fetch.algorithm != self._own.algorithm:
-            reply(OtherAlgorithm(request=fetch.request, algorithm=self._own.algorithm))
+        algorithm = self._context.config.algorithm
+        if fetch.algorithm != algorithm:
+            reply(OtherAlgorithm(request=fetch.request, algorithm=algorithm))
             return
-        self._own.met(fetch.name)
+        self._context.peer_table.spoke(fetch.name)
         if fetch.news:
-            self._own.hear(fetch.news)
+            self._context.hear(fetch.news)
         lease = self._lease(fetch)
         if lease is None:
             self._decline(sender, request)
@@ -261,7 +225,7 @@ class SnapshotService(Service):
             shard = fetch.chunk_bytes, fetch.first, fetch.count
             held, agrees = self._held.take(sender, fetch.held, snapshot.data.nbytes, shard)
             codec = codec if agrees else self._codecs("none")
-        return ServeSession(fetch, snapshot, codec, held, self._own.news()), held
+        return ServeSession(fetch, snapshot, codec, held, self._context.news()), held
 
     def _end_one_of_most(self) -> None:
         readers = {sender: serving.request.fetch.name for sender, serving in self._serving.items()}
@@ -317,7 +281,7 @@ class SnapshotService(Service):
                 serving.receipts.append(receipt)
             is_sent = True
             if payload is not None:
-                self._own.sent(serving.request.fetch.name, len(payload))
+                self._context.peer_table.sent(serving.request.fetch.name, len(payload))
         if serving.session.finished:
             self._finish(sender, serving)
         return False

@@ -37,6 +37,7 @@ from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
 from dpwa.observe.rows import NodeRow, rows_of
+from dpwa.observe.run_log import plain
 from dpwa.observe.run_view import PEER_ENTRY, Followed, RunView
 from dpwa.types import JsonObject
 
@@ -99,9 +100,9 @@ class Feed:
             "name": name,
             "budget": _budget(since_restart(rows)),
             "peers": [
-                {key: _plain(getattr(peer, key)) for key in PEER_ENTRY} for peer in found.peers
+                {key: plain(getattr(peer, key)) for key in PEER_ENTRY} for peer in found.peers
             ],
-            "figures": {key: number(newest[index]) for key, index in INDEX.items()},
+            "figures": {key: plain(newest[index]) for key, index in INDEX.items()},
         }
 
     def _take(self, view: RunView) -> tuple[JsonObject, list[RunEvent]]:
@@ -120,15 +121,6 @@ class Feed:
         self._known = set(self._events) if len(self._known) > 2 * MOST_TOLD else self._known
         self._known.update(events)
         return points, events
-
-
-def number(value: float | None) -> float | str | None:
-    """Return a number as JSON can have it; an infinite one as text."""
-    if value is None or math.isnan(value):
-        return None
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return float(value)
 
 
 def _state(view: RunView) -> JsonObject:
@@ -156,16 +148,16 @@ def _node(row: NodeRow, node: Followed) -> JsonObject:
         "waits_for": row.waits_for,
         "through": row.through,
         "verdicts": [asdict(verdict) for verdict in row.verdicts],
-        "loss": number(row.loss),
-        "clock": number(row.clock),
-        "consensus_distance": number(row.consensus_distance),
-        "score": number(row.score),
-        "steps_per_s": number(rates.steps_per_s),
-        "merges_per_s": number(rates.merges_per_s),
+        "loss": plain(row.loss),
+        "clock": plain(row.clock),
+        "consensus_distance": plain(row.consensus_distance),
+        "score": plain(row.score),
+        "steps_per_s": plain(rates.steps_per_s),
+        "merges_per_s": plain(rates.merges_per_s),
         "shares": rates.shares,
-        "received_per_s": number(rates.received_per_s),
-        "sent_per_s": number(rates.sent_per_s),
-        "staleness": number(rates.staleness),
+        "received_per_s": plain(rates.received_per_s),
+        "sent_per_s": plain(rates.sent_per_s),
+        "staleness": plain(rates.staleness),
         "host": None if answer is None else answer.host,
         "pid": None if answer is None else answer.pid,
         "algorithm": None if answer is None else answer.algorithm,
@@ -197,7 +189,7 @@ def _points(rows: Floats) -> list[list[float | str | None]]:
     speeds = np.where(steps >= 0, steps / seconds, math.nan)
     columns = [rows[:, 1 + INDEX[name]] for name in _POINT]
     points = zip(rows[:, 0], columns[0], columns[1], speeds, columns[2], strict=True)
-    return [[number(value) for value in point] for point in points]
+    return [[plain(value) for value in point] for point in points]
 
 
 def _thinned(rows: Floats, most: int) -> Floats:
@@ -213,15 +205,11 @@ def _budget(rows: Floats) -> list[list[float | str | None]]:
     total = spent.sum(axis=1, keepdims=True)
     shares = np.divide(spent, total, out=np.full_like(spent, math.nan), where=total > 0)
     times = rows[1:, 0]
-    return [[number(t), *map(number, share)] for t, share in zip(times, shares, strict=True)]
+    return [[plain(t), *map(plain, share)] for t, share in zip(times, shares, strict=True)]
 
 
 def _event(event: RunEvent) -> JsonObject:
     return {key: value for key, value in asdict(event).items() if key != "number"}
-
-
-def _plain(value: object) -> object:
-    return number(value) if isinstance(value, float) else value
 
 
 STATIC = Path(__file__).parent / "static"
@@ -425,11 +413,6 @@ def listen(host: str, port: int | None) -> socket.socket:
     raise UserError(
         f"--port: expected a free port of this machine (got {place}: {reason}) [DPWA-E251]"
     )
-
-
-def serve(app: Starlette, sockets: list[socket.socket]) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
-    Server(app).run(sockets)
 
 
 class Server(uvicorn.Server):

@@ -90,14 +90,8 @@ class Probe:
         self.is_accused = False
         self.patience = min(MOST_PATIENCE, 2 * self.patience)
 
-    def is_uncertain(self, now: float, times: Times, health: LocalHealth) -> bool:
-        """Tell whether others may hear from it, as this node does not."""
-        return self._is_silent(now, times.ask_others_after_s, health)
-
-    def has_failed(self, now: float, times: Times, health: LocalHealth) -> bool:
-        return self._is_silent(now, times.suspect_after_s, health)
-
-    def _is_silent(self, now: float, limit_s: float, health: LocalHealth) -> bool:
+    def is_silent(self, now: float, limit_s: float, health: LocalHealth) -> bool:
+        """Tell whether it has not answered for so long; some are given more time."""
         if self.asked_at is None:
             return False
         return now - self.asked_at >= limit_s * max(self.patience, health.factor)
@@ -123,7 +117,8 @@ class MemberRecord:
         """Return what has happened to it as time went by, if anything."""
         status = self.entry.status
         if status is MemberStatus.ALIVE:
-            return Event.NO_ANSWER if self.probe.has_failed(now, times, health) else None
+            has_failed = self.probe.is_silent(now, times.suspect_after_s, health)
+            return Event.NO_ANSWER if has_failed else None
         event = Event.SUSPICION_TIMED_OUT if status.is_member else Event.TIME_TO_FORGET
         limit_s = times.dead_after_s if status.is_member else times.remember_s
         return event if now - self.since >= limit_s else None
@@ -197,7 +192,7 @@ def to_ask_others(
     for record in records:
         if record.entry.status is not MemberStatus.ALIVE:
             continue
-        if not record.probe.is_uncertain(now, times, health):
+        if not record.probe.is_silent(now, times.ask_others_after_s, health):
             certain.append(record)
         elif not record.probe.helpers:
             silent.append(record)

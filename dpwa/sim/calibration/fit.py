@@ -166,17 +166,14 @@ def changed_settings(run: ObservedRun) -> Settings:
         for name, field in Config.model_fields.items()
         if name in told and getattr(config, name) != field.get_default(call_default_factory=True)
     }
-    return found | {name: options.model_dump(mode="json") for name, options in _changed(config)}
+    options = {n: config.options_of(n).model_dump(mode="json") for n in dict(config.options)}
+    return found | options
 
 
 def untold_options(run: ObservedRun) -> list[str]:
     """Return the methods of a run, once they are registered, whose options its logs do not tell."""
     used = methods_in_use({kind.setting: run.settings.get(kind.setting) for kind in KINDS})
     return [name for name in used if name not in run.settings and name != FILE]
-
-
-def _changed(config: Config) -> list[tuple[str, Any]]:
-    return [(name, config.options_of(name)) for name in dict(config.options)]
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:

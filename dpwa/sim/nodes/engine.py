@@ -432,6 +432,6 @@ class SimulatedNode:
         self.runtime = self.connection = self.advanced = None
         self.has_joined = self.has_taken_over = self.is_done = False
         if runtime is not None:
-            runtime.end()
+            runtime.kill()
         if connection is not None:
             connection.close()

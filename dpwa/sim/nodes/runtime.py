@@ -128,10 +128,6 @@ class VirtualRuntime:
     def _now_of_dead(self) -> float:
         return self.network.clock.now() + self._passed_by_s
 
-    def end(self) -> None:
-        """End the process whose work is done."""
-        self.kill()
-
 
 class Sleeper:
     """One greenlet, while it waits."""

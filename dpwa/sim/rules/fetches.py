@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from dpwa.config import Config
 from dpwa.data.arrays import ArrayValues
 from dpwa.policy.transactions import PARTED, Acceptance, DecisionOutcome
 from dpwa.sim.conditions import Conditions
+from dpwa.sim.links import FairLinks, SharedLink, Transfer
 from dpwa.sim.rules.arrays import part_of
 from dpwa.sim.rules.fleet import Fleet
 from dpwa.sim.rules.participant import WHOLE, ArrayArrival, ArraySnapshot, Participant
@@ -43,7 +44,7 @@ class SnapshotStream:
     least_s: float
     done: Callable[[float], None]
     lost: Callable[[bool], None] | None
-    transfer: SharedTransfer | None = None  # while bytes are sent
+    transfer: Transfer | None = None  # while bytes are sent
     is_over: bool = False
 
 
@@ -67,7 +68,7 @@ class SnapshotStreams:
         self._sizes = sizes
         self._network = network
         self._later = later
-        self._bandwidth = Bandwidth(conditions, network)
+        self._links = FairLinks(network)
         self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
         # Of each node, those that it sends and receives, in the order of their beginning.
         self._of: defaultdict[int, dict[SnapshotStream, None]] = defaultdict(dict)
@@ -90,9 +91,16 @@ class SnapshotStreams:
         stream = SnapshotStream(sender, receiver, now, least_s, done, lost)
         for node in (sender, receiver):
             self._of[node][stream] = None
-        stream.transfer = self._bandwidth.begin(
-            sender, receiver, self._sizes.answer, lambda: self._sent(stream)
-        )
+        conditions = self._conditions
+        links: dict[SharedLink, float] = {
+            ("up", sender): conditions.upload_bytes_per_s,
+            ("down", receiver): conditions.download_bytes_per_s,
+        }
+        site, between = conditions.site(sender), conditions.between_sites_bytes_per_s
+        if between < math.inf and site != conditions.site(receiver):
+            links["site", site] = between
+        stream.transfer = Transfer(links, self._sizes.answer, lambda: self._sent(stream))
+        self._links.begin(stream.transfer)
         return stream
 
     def stop(self, stream: SnapshotStream | None) -> None:
@@ -101,7 +109,8 @@ class SnapshotStreams:
             return
         sent = self._sizes.answer
         if stream.transfer is not None:
-            sent = self._bandwidth.stop(stream.transfer)
+            self._links.end(stream.transfer)
+            sent -= stream.transfer.left
         self._end(stream, sent)
 
     def end_of(self, node: int) -> None:
@@ -154,95 +163,6 @@ class SnapshotStreams:
         self._fleet.count(stream.sender, stream.receiver, sent)
         for node in (stream.sender, stream.receiver):
             self._of[node].pop(stream, None)
-
-
-_Link = tuple[str, int]  # a kind of link, and whose it is
-
-
-@dataclass(eq=False)
-class SharedTransfer:
-    links: tuple[_Link, ...]
-    nbytes: float
-    left: float
-    done: Callable[[], None]
-    rate: float = 0.0
-    counted_at: float = 0.0
-    timer: Timer | None = None
-
-
-class Bandwidth:
-    """The transfers under way on the links of all nodes.
-
-    Each has the same share of every link on its way as the others there, at any time: as many of
-    them as there are, and goes as fast as the thinnest of its shares. What others leave of theirs
-    is not dealt out again.
-    """
-
-    def __init__(self, conditions: Conditions, network: VirtualNetwork) -> None:
-        self._conditions = conditions
-        self._network = network
-        self._rates = {
-            "upload": conditions.upload_bytes_per_s,
-            "download": conditions.download_bytes_per_s,
-            "site": conditions.between_sites_bytes_per_s,
-        }
-        self._on: dict[_Link, dict[SharedTransfer, None]] = {}  # in the order of their beginning
-
-    def begin(
-        self, sender: int, receiver: int, nbytes: float, done: Callable[[], None]
-    ) -> SharedTransfer:
-        """Begin a transfer; `done` is called when the last byte is sent."""
-        conditions = self._conditions
-        links: tuple[_Link, ...] = ("upload", sender), ("download", receiver)
-        site = conditions.site(sender)
-        if conditions.between_sites_bytes_per_s < math.inf and site != conditions.site(receiver):
-            links = (*links, ("site", site))
-        now = self._network.clock.now()
-        transfer = SharedTransfer(links, nbytes, nbytes, done, counted_at=now)
-        for link in links:
-            self._on.setdefault(link, {})[transfer] = None
-        self._share(links)
-        return transfer
-
-    def stop(self, transfer: SharedTransfer) -> float:
-        """Send no more of a transfer that is under way; return how many bytes were sent."""
-        if transfer.timer is not None:
-            transfer.timer.cancel()
-        taken_s = self._network.clock.now() - transfer.counted_at
-        left = max(0.0, transfer.left - transfer.rate * taken_s)
-        self._leave(transfer)
-        return transfer.nbytes - left
-
-    def _share(self, links: Iterable[_Link]) -> None:
-        """Deal out links anew, as there is one transfer more or less."""
-        now = self._network.clock.now()
-        affected = dict.fromkeys(t for link in links for t in self._on.get(link, ()))
-        for transfer in affected:
-            rate = min(self._rates[link[0]] / len(self._on[link]) for link in transfer.links)
-            if rate != transfer.rate:
-                transfer.left -= transfer.rate * (now - transfer.counted_at)
-                transfer.rate, transfer.counted_at = rate, now
-                self._wait(transfer)
-
-    def _wait(self, transfer: SharedTransfer) -> None:
-        if transfer.timer is not None:
-            transfer.timer.cancel()
-        left_s = max(0.0, transfer.left) / transfer.rate
-        transfer.timer = self._network.call_later(left_s, lambda: self._end(transfer))
-
-    def _end(self, transfer: SharedTransfer) -> None:
-        self._leave(transfer)
-        transfer.done()
-
-    def _leave(self, transfer: SharedTransfer) -> None:
-        for link in transfer.links:
-            del self._on[link][transfer]
-            if not self._on[link]:
-                del self._on[link]
-        self._share(transfer.links)
-
-
-TRANSACTION_BYTES = 8
 
 
 @dataclass(eq=False)
@@ -454,7 +374,7 @@ class Fetches:
         )
         units = 0
         if snapshot is not None and fetch.ask.terms is Terms.SHARE:
-            fetch.transaction = self.fleet.rng.randbytes(TRANSACTION_BYTES)
+            fetch.transaction = self.fleet.rng.randbytes(limits.TRANSACTION_BYTES)
             units = peer.mass.share(fetch.transaction) or 0
         if snapshot is None or is_known or (fetch.ask.terms is Terms.SHARE and not units):
             self.fleet.count(peer.number, number, self.sizes.refusal)
@@ -578,7 +498,7 @@ class Exchanges(Fetches):
     def _send_request(self, fetch: AsyncFetch, peer: Participant) -> None:
         node, now = fetch.node, self.now
         snapshot = node.snapshot
-        fetch.transaction = transaction = self.fleet.rng.randbytes(TRANSACTION_BYTES)
+        fetch.transaction = transaction = self.fleet.rng.randbytes(limits.TRANSACTION_BYTES)
         fetch.to_peer = None
         is_free = (
             snapshot is not None

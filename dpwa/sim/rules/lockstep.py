@@ -24,8 +24,7 @@ from dpwa.sim.rules.wire_sizes import Links, WireSizes
 from dpwa.sim.samples import Moment, RunRecorder
 from dpwa.sim.scenario import RunSpec
 from dpwa.sim.tasks import TrainingTask
-
-_TRANSACTION_BYTES = 8
+from dpwa.wire.limits import TRANSACTION_BYTES
 
 
 class _Fetch(NamedTuple):
@@ -177,7 +176,7 @@ class LockstepRounds:
             return False
         fetch = _Fetch(node, peer, snapshot, lost_s, turns, part)
         if ask.terms is Terms.SHARE:
-            transaction = self.fleet.rng.randbytes(_TRANSACTION_BYTES)
+            transaction = self.fleet.rng.randbytes(TRANSACTION_BYTES)
             units = peer.mass.share(transaction)
             if units is None:
                 return False
@@ -187,7 +186,7 @@ class LockstepRounds:
 
     def _exchange(self, node: Participant, peer: Participant, turns: int) -> bool:
         fleet, sizes, now = self.fleet, self._sizes, self.time_s
-        transaction = fleet.rng.randbytes(_TRANSACTION_BYTES)
+        transaction = fleet.rng.randbytes(TRANSACTION_BYTES)
         expires = now + self._timeout_s
         if not node.transactions.propose(transaction, peer.name, now, expires):
             return True  # it is in another exchange itself

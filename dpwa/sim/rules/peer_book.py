@@ -21,8 +21,7 @@ from dpwa.node.repeats import MergedVersions
 from dpwa.policy.deadlines import FLOOR_S, FetchTimes
 from dpwa.policy.flow_control import HIGHEST_SCORE, FlowControl, is_among_all
 from dpwa.policy.link_estimates import LinkEstimate, shares
-from dpwa.policy.topology import Topology, neighbours_of
-from dpwa.types import StrictModel
+from dpwa.policy.topology import neighbours_of
 
 
 class Neighbourhood:
@@ -182,38 +181,26 @@ class NeighbourDraws:
 
     def __init__(self, config: Config, nodes: int) -> None:
         self._nodes = nodes
-        self._graph: _Graph | None = None
-        if config.topology not in EVERYBODY:
-            names = [node.name for node in config.nodes]
-            options = config.options_of(config.topology)
-            topology = topology_of(config.topology, options, names)
-            self._graph = _Graph(topology, options, nodes)
+        self._options = config.options_of(config.topology)
+        names = [node.name for node in config.nodes]
+        self._topology = topology_of(config.topology, self._options, names)
+        self._period = self._topology.period(self._options, nodes)
+        self._known: dict[int, tuple[Integers, Integers, Integers]] = {}
 
     def draw(self, round_number: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """Draw a peer for each node that has any; return nodes and peers, both of shape (K,)."""
         nodes = np.arange(self._nodes)
-        if self._graph is None:
+        if self._topology.name in EVERYBODY:
             if self._nodes < 2:
                 return nodes[:0], nodes[:0]
             peers = rng.integers(self._nodes - 1, size=self._nodes)
             return nodes, peers + (peers >= nodes)
-        first, degrees, flat = self._graph.at(round_number)
+        first, degrees, flat = self._at(round_number)
         asking = np.flatnonzero(degrees)
         position = (rng.random(self._nodes) * degrees).astype(np.int64)
         return asking, flat[(first + position)[asking]]
 
-
-class _Graph:
-    """The neighbours of all nodes in each round of a period, flat."""
-
-    def __init__(self, topology: Topology, options: StrictModel, nodes: int) -> None:
-        self._topology = topology
-        self._options = options
-        self._nodes = nodes
-        self._period = topology.period(options, nodes)
-        self._known: dict[int, tuple[Integers, Integers, Integers]] = {}
-
-    def at(self, round_number: int) -> tuple[Integers, Integers, Integers]:
+    def _at(self, round_number: int) -> tuple[Integers, Integers, Integers]:
         """Return where the neighbours of each node begin, how many they are, and all of them."""
         phase = round_number % self._period
         if phase not in self._known:

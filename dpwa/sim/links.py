@@ -1,0 +1,93 @@
+"""Links that transfers share, in the time of a `VirtualNetwork`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dpwa.virtual_network import Timer, VirtualNetwork
+
+SharedLink = tuple[str, str | int]
+"""A kind of link, and whose it is."""
+
+
+@dataclass(eq=False)
+class Transfer:
+    links: dict[SharedLink, float]  # on its way, with their bytes per second
+    left: float  # bytes, when it was looked at
+    done: Callable[[], None]  # called when the last byte is sent
+    is_held: bool = False  # nothing gets through
+    rate: float = 0.0
+    looked_at: float = 0.0
+    timer: Timer | None = None
+
+
+class FairLinks:
+    """The transfers under way on all links.
+
+    Each has the same share of every link on its way as the others there, at any time: as many of
+    them as there are, and goes as fast as the thinnest of its shares. What others leave of theirs
+    is not dealt out again. Those that stand still have nothing, and take nothing from the others.
+    """
+
+    def __init__(self, network: VirtualNetwork) -> None:
+        self._network = network
+        self._on: dict[SharedLink, dict[Transfer, None]] = {}  # in the order of their beginning
+
+    def begin(self, transfer: Transfer) -> None:
+        transfer.looked_at = self._network.clock.now()
+        if not transfer.is_held:
+            self._join(transfer)
+        self._share(transfer)
+
+    def end(self, transfer: Transfer) -> None:
+        """Let the others have what one had that is over, or given up; `left` was not sent."""
+        self._leave(transfer)
+        self._share(transfer)
+
+    def hold(self, transfer: Transfer, *, is_held: bool) -> None:
+        """Let a transfer stand still, as nothing gets through; or go on."""
+        if transfer.is_held == is_held:
+            return
+        transfer.is_held = is_held
+        if is_held:
+            self._leave(transfer)
+        else:
+            self._join(transfer)
+        self._share(transfer)
+
+    def _join(self, transfer: Transfer) -> None:
+        for link in transfer.links:
+            self._on.setdefault(link, {})[transfer] = None
+
+    def _leave(self, transfer: Transfer) -> None:
+        for link in transfer.links:
+            on = self._on.get(link, {})
+            on.pop(transfer, None)
+            if not on:
+                self._on.pop(link, None)
+        self._go_on(transfer, 0.0)
+
+    def _share(self, changed: Transfer) -> None:
+        """Give all their shares that have a link in common with one."""
+        affected = dict.fromkeys(t for link in changed.links for t in self._on.get(link, ()))
+        for transfer in affected:
+            rate = min(limit / len(self._on[link]) for link, limit in transfer.links.items())
+            if rate != transfer.rate:
+                self._go_on(transfer, rate)
+
+    def _go_on(self, transfer: Transfer, rate: float) -> None:
+        now = self._network.clock.now()
+        transfer.left = max(0.0, transfer.left - transfer.rate * (now - transfer.looked_at))
+        transfer.looked_at, transfer.rate = now, rate
+        if transfer.timer is not None:
+            transfer.timer.cancel()
+        seconds = transfer.left / rate if rate > 0.0 else math.inf
+        transfer.timer = None
+        if seconds < math.inf:
+            transfer.timer = self._network.call_later(seconds, lambda: self._over(transfer))
+
+    def _over(self, transfer: Transfer) -> None:
+        self.end(transfer)
+        transfer.done()
