@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.members import Member, in_lockstep, members, vector
+from support.members import in_lockstep, members, vector
 from support.nodes import config_of, eventually
 
 ALGORITHMS = {
@@ -29,10 +29,6 @@ def two_layers(value):
 
 def by_value(member):
     member.round(float(member.name[1:]))
-
-
-def pair_of_layers(config):
-    return [Member(name, config, net=two_layers(value)) for name, value in (("w1", 1.0), ("w2", 3))]
 
 
 def come_together(nodes, layer):
@@ -66,8 +62,7 @@ def test_nodes_come_to_agree(name, transport):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_layer_that_is_frozen_in_the_middle_is_left_alone(name):
-    nodes = pair_of_layers(of(name))
-    try:
+    with members(of(name), [1.0, 3.0], make=two_layers) as nodes:
         come_together(nodes, 0)
         for member in nodes:
             member.net[0].weight.requires_grad_(False)
@@ -77,15 +72,11 @@ def test_a_layer_that_is_frozen_in_the_middle_is_left_alone(name):
         come_together(nodes, 1)
         for member in nodes:
             assert (member.net[0].weight == float(member.name[1:])).all()
-    finally:
-        for member in nodes:
-            member.adapter.close()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_peers_whose_models_differ_for_a_moment_come_together_afterwards(name):
-    nodes = pair_of_layers(of(name))
-    try:
+    with members(of(name), [1.0, 3.0], make=two_layers) as nodes:
         come_together(nodes, 0)
         for member in nodes:
             with torch.no_grad():
@@ -96,7 +87,7 @@ def test_peers_whose_models_differ_for_a_moment_come_together_afterwards(name):
 
         def is_refused():
             in_lockstep(nodes, 2, by_value)
-            return any(peer.health == "other_model" for peer in told.report())
+            return any(peer.health == "other_model" for peer in told.report(lambda _: {}))
 
         if name == "lsgd":  # the others may be told of it on either side
             eventually(is_refused)
@@ -104,15 +95,11 @@ def test_peers_whose_models_differ_for_a_moment_come_together_afterwards(name):
             in_lockstep(nodes, 4, by_value)
         one.net[0].weight.requires_grad_(False)
         come_together(nodes, 1)
-    finally:
-        for member in nodes:
-            member.adapter.close()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_parameters_that_are_replaced_in_the_middle_go_on_from_their_new_values(name):
-    nodes = pair_of_layers(of(name))
-    try:
+    with members(of(name), [1.0, 3.0], make=two_layers) as nodes:
         come_together(nodes, 0)
         eventually(lambda: not any(map(mass_in_flight, nodes)))  # it is of the old values
         for member in nodes:
@@ -123,15 +110,11 @@ def test_parameters_that_are_replaced_in_the_middle_go_on_from_their_new_values(
         for member in nodes:
             # The first to publish may have read what the other had published before.
             assert member.net[0].weight.min() > 50.0
-    finally:
-        for member in nodes:
-            member.adapter.close()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_model_that_grows_between_send_and_wait_is_not_merged_into(name):
-    nodes = pair_of_layers(of(name))
-    try:
+    with members(of(name), [1.0, 3.0], make=two_layers) as nodes:
         come_together(nodes, 0)
         one, _ = nodes
         one.adapter.update_send(0.5)
@@ -142,9 +125,6 @@ def test_a_model_that_grows_between_send_and_wait_is_not_merged_into(name):
         one.round(0.5)
         one.round(0.5)
         assert torch.equal(one.x, before)  # its peer has another model now
-    finally:
-        for member in nodes:
-            member.adapter.close()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from support.ports import free_ports
+from support.nodes import config_of
 from test_optimizer import FakeConnection, loss_of, net_of, train
 
 import dpwa
@@ -80,10 +80,10 @@ def test_other_learning_rates_are_for_a_gossip_optimizer():
         attached(lr_scale=0.5)
 
 
-def test_the_loop_goes_on_without_an_adapter_that_is_forgotten_or_closed(nodes):
+def test_the_loop_goes_on_without_an_adapter_that_is_forgotten_or_closed():
     net = net_of()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    settings = {"nodes": nodes, "timeout_ms": 1, "initial_state": "own"}
+    settings = config_of(2, timeout_ms=1, initial_state="own")
     for _ in range(2):  # the second time under the same name
         dpwa.connect(net, name="w1", **settings).attach(optimizer)
         gc.collect()
@@ -95,18 +95,10 @@ def test_the_loop_goes_on_without_an_adapter_that_is_forgotten_or_closed(nodes):
     gossip.close()
 
 
-@pytest.fixture
-def nodes():
-    return [
-        {"name": f"w{number}", "host": "127.0.0.1", "port": port}
-        for number, port in enumerate(free_ports(2), 1)
-    ]
-
-
-def test_the_adapter_attaches_one_at_a_time_until_it_is_closed(nodes):
+def test_the_adapter_attaches_one_at_a_time_until_it_is_closed():
     net = net_of()
     first, second = (torch.optim.SGD(net.parameters(), lr=0.1) for _ in range(2))
-    settings = {"nodes": nodes, "timeout_ms": 1, "initial_state": "own"}
+    settings = config_of(2, timeout_ms=1, initial_state="own")
     with dpwa.connect(net, name="w1", **settings) as gossip:
         one = gossip.attach(first)
         train(net, first, steps=2)

@@ -11,7 +11,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually, is_connected
+from support.nodes import at_once, config_of, eventually, is_connected
 from torch import nn
 
 from dpwa import DpwaConnection, FinishReport
@@ -105,15 +105,9 @@ def test_nodes_with_narrow_parameters_agree_on_what_is_nearest_to_their_mean(tra
 
 
 def test_arrays_of_float16_get_what_is_nearest_to_their_mean():
-    unit, config = 2.0**-10, config_of(3)
-    with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(DpwaConnection(f"w{i}", config)) for i in (1, 2, 3)]
-        for node in nodes:
-            eventually(lambda node=node: all(is_connected(node, p) for p in node.peers))
-        with ThreadPoolExecutor(3) as pool:
-            values = [np.full(4, 1.0 + units * unit, np.float16) for units in (0, 11, 11)]
-            found = list(pool.map(lambda node, x: node.finish(x)[0], nodes, values))
-    for values in found:
+    unit = 2.0**-10
+    arrays = [np.full(4, 1.0 + units * unit, np.float16) for units in (0, 11, 11)]
+    for values, _ in finish_arrays(arrays, config_of(3)):
         assert values.dtype == np.float16
         assert values.tolist() == [1.0 + 7 * unit] * 4
 
@@ -323,19 +317,10 @@ def test_it_ends_at_the_mean_of_all_whatever_the_configuration(monkeypatch, sett
 
 
 def test_buffers_are_averaged_too():
-    config = config_of(2)
     nets = [nn.BatchNorm1d(2), nn.BatchNorm1d(2)]
     nets[1].running_mean.fill_(4.0)
-    with (
-        DpwaPyTorchAdapter(nets[0], "w1", config) as one,
-        DpwaPyTorchAdapter(nets[1], "w2", config) as two,
-    ):
-        eventually(lambda: is_connected(one.connection, "w2"))
-        eventually(lambda: is_connected(two.connection, "w1"))
-        other = threading.Thread(target=two.finish)
-        other.start()
-        one.finish()
-        other.join(30.0)
+    with Nodes(2, nets) as nodes:
+        nodes.finish_all(value=None)
     assert nets[0].running_mean.tolist() == nets[1].running_mean.tolist() == [2.0, 2.0]
 
 
@@ -363,15 +348,11 @@ def finish_arrays(arrays, config, **bounds):
     def run(index):
         results[index] = connections[index].finish(arrays[index], 0.5, **bounds)
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(arrays))]
     try:
         for connection in connections:
             for peer in connection.peers:
                 eventually(lambda c=connection, p=peer: is_connected(c, p))
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60.0)
+        at_once([lambda i=i: run(i) for i in range(len(arrays))])
     finally:
         for connection in connections:
             connection.close()

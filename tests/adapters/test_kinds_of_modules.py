@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.nodes import config_of, eventually, merge_of, status_of
+from support.nodes import config_of, eventually, merge_of, refuses
 from support.state_donors import adapter_of, are_equal, nodes, state_of
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
@@ -238,14 +238,7 @@ def test_a_module_is_changed_on_all_nodes_alike_or_refused_until_it_is(kind):
         merge_of(first, second)
         change(one)
         if kind != "a parameter replaced":  # by one of the same kind: nobody can tell
-
-            def refused():
-                second.update_send(0.5)
-                first.update_send(0.5)
-                assert first.update_wait(0.5) is None
-                return status_of(first.connection, "w2")["health"] == "other_model"
-
-            eventually(refused)
+            eventually(lambda: refuses(first, second, "other_model"))
         change(two)
         before = means(*(copy.deepcopy(net).float() for net in (one, two)))
         merge_of(first, second)
@@ -254,11 +247,12 @@ def test_a_module_is_changed_on_all_nodes_alike_or_refused_until_it_is(kind):
             torch.testing.assert_close(tensor.detach().float(), mean, rtol=0.02, atol=0.02)
 
 
-def test_an_unfrozen_layer_is_gossiped_once_both_have_unfrozen_it():
+@pytest.mark.parametrize("settings", [{}, {"state": "trainable"}])
+def test_an_unfrozen_layer_is_gossiped_once_both_have_unfrozen_it(settings):
     one, two = (nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)) for _ in range(2))
     for net in (one, two):
         net[0].requires_grad_(False)
-    config = config_of(2, **CONSTANT, state="trainable")
+    config = config_of(2, **CONSTANT, **settings)
     wanted = (one[1].bias + 3 * two[1].bias).detach() / 4  # merged twice
     with torch.no_grad():
         two[0].load_state_dict(one[0].state_dict())

@@ -543,6 +543,7 @@ def views(*slices, shape=(8,), registers=False):
 
 
 OVERLAPS = {  # how parameters share memory, and how many elements there are in all
+    "the same twice": (lambda: views(lambda m: m, lambda m: m), 8),
     "transposed": (lambda: views(lambda m: m, lambda m: m.t(), shape=(2, 4)), 8),
     "one within": (lambda: views(lambda m: m[2:5], lambda m: m, lambda m: m[1:3]), 8),
     "in part": (lambda: views(lambda m: m[:5], lambda m: m[3:]), 8),

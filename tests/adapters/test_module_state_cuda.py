@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from test_module_state import snapshot_of, state_of
 from torch import nn
 
-from dpwa.adapters.module_state import ModuleState
 from dpwa.data.snapshot import MergeTerms
 
 pytestmark = [
@@ -30,16 +30,6 @@ def net_of(seed, devices=("cuda", "cuda")):
 def distance(one, two):
     pairs = zip(one.parameters(), two.parameters(), strict=True)
     return math.sqrt(sum((p.double() - q.double()).square().sum().item() for p, q in pairs))
-
-
-def state_of(net):
-    return ModuleState(net, with_buffers=True)
-
-
-def snapshot_of(state):
-    data = np.zeros(state.nbytes, np.uint8)
-    assert state.start_copy(data, True).wait()
-    return data
 
 
 @pytest.mark.parametrize("devices", [("cuda", "cuda"), ("cpu", "cuda")])

@@ -1,13 +1,12 @@
 """Outer steps, and more gossip within one update, with partners that fail or are slow."""
 
-import threading
 import time
 
 import pytest
 import torch
 from support.members import members
 from support.nodes import config_of, eventually
-from support.partners import partner_of
+from support.partners import partner_of, serving
 from support.times import at_most
 
 from dpwa.wire.messages import Fetch
@@ -29,7 +28,6 @@ def after_one_step(algorithm, options, broken):
         **{algorithm: {"period": 2, **options}},
     )
     with members(config, [1.0]) as [member], partner_of(member) as partner:
-        eventually(lambda: member.node._threads.tx.reaches("w2"))
         member.round()
         with torch.no_grad():
             member.net.weight.add_(2.0)  # what is trained between two outer steps
@@ -51,47 +49,24 @@ def test_a_partner_that_breaks_off_changes_nothing_and_the_step_is_taken_later(a
     torch.testing.assert_close(after_one_step(algorithm, options, broken=2), quiet)
 
 
-class Server(threading.Thread):
-    """Serves whatever is asked of a partner, after a while."""
-
-    def __init__(self, partner, delay_s):
-        super().__init__()
-        self.partner, self.delay_s = partner, delay_s
-        self.served = 0
-        self.ends = threading.Event()
-
-    def run(self):
-        while not self.ends.is_set():
-            fetch = self.partner.hears(Fetch, 0.02)
-            if fetch is None:
-                continue
-            time.sleep(self.delay_s)
-            self.partner.version += 1
-            self.partner.serve(fetch, 100.0)
-            self.served += 1
-
-
 def test_more_gossip_in_one_update_takes_no_more_time_than_one_fetch_may():
     timeout_ms, delay_s = 1500, 0.6
     config = config_of(
         2, consensus_control=1e-9, transport="tcp", timeout_ms=timeout_ms, merge="delta"
     )
-    with members(config, [1.0]) as [member], partner_of(member) as partner:
-        eventually(lambda: member.node._threads.tx.reaches("w2"))
-        server = Server(partner, delay_s)
-        server.start()
-        try:
-            for _ in range(2):  # the first tells how far a step leads
-                with torch.no_grad():
-                    member.net.weight.add_(0.01)
-                member.adapter.update_send()
-                start = time.monotonic()
-                assert member.adapter.update_wait() is not None
-                assert time.monotonic() - start < at_most(timeout_ms / 1000 + 0.15)
-            assert server.served > 2  # there was more
-        finally:
-            server.ends.set()
-            server.join()
+    with (
+        members(config, [1.0]) as [member],
+        partner_of(member) as partner,
+        serving(partner, value=100.0, delay_s=delay_s) as served,
+    ):
+        for _ in range(2):  # the first tells how far a step leads
+            with torch.no_grad():
+                member.net.weight.add_(0.01)
+            member.adapter.update_send()
+            start = time.monotonic()
+            assert member.adapter.update_wait() is not None
+            assert time.monotonic() - start < at_most(timeout_ms / 1000 + 0.15)
+        assert len(served) > 2  # there was more
 
 
 OUTER = [("local", {"momentum": 0.9, "lr": 0.7}), ("local", {}), ("noloco", {})]

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from support.nodes import config_of, eventually, is_connected, merge_of, status_of
+from support.nodes import config_of, eventually, is_connected, merge_of, refuses, status_of
 from torch import nn
 
 from dpwa.adapters.merge import Merge
@@ -114,16 +114,6 @@ def test_interpolate_scales_the_local_step_and_delta_keeps_it():
         assert one.weight.item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("merge", ["interpolate", "delta"])
-def test_every_floating_dtype_is_merged(dtype, merge):
-    one, two = filled(nn.Linear(5, 3).to(dtype), 1.0), filled(nn.Linear(5, 3).to(dtype), 3.0)
-    with Pair(one, two, merge=merge) as pair:
-        pair.merge()
-    assert one.weight.dtype == dtype
-    assert bool((one.weight == 2.0).all())
-
-
 def test_mixed_dtypes_shapes_and_strides_keep_their_places():
     def net(value):
         net = nn.Sequential(
@@ -143,83 +133,6 @@ def test_mixed_dtypes_shapes_and_strides_keep_their_places():
         pair.merge()
     for parameter, mean in zip(one.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter, mean)
-
-
-@pytest.mark.parametrize("is_tied", [True, False])
-def test_weights_that_share_memory_are_merged_once(is_tied):
-    def sharing(value):
-        net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-        net[1].weight.data = net[0].weight.data
-        if is_tied:
-            net[1].weight = net[0].weight
-        return filled(net, value)
-
-    one, two = sharing(1.0), sharing(3.0)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert (one[0].weight is one[1].weight) == is_tied
-    assert bool((one[0].weight == 2.0).all())  # merged twice it would be 2.5
-
-
-def test_frozen_parameters_are_left_alone():
-    one = nn.Sequential(filled(nn.Linear(2, 2), 1.0), filled(nn.Linear(2, 2), 1.0))
-    two = nn.Sequential(filled(nn.Linear(2, 2), 5.0), filled(nn.Linear(2, 2), 3.0))
-    for net in (one, two):
-        net[0].requires_grad_(False)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert bool((one[0].weight == 1.0).all())
-    assert bool((one[1].weight == 2.0).all())
-
-
-def test_unfreezing_on_both_sides_takes_effect():
-    one, two = (
-        nn.Sequential(filled(nn.Linear(2, 2), v), filled(nn.Linear(2, 2), v)) for v in (1, 3)
-    )
-    for net in (one, two):
-        net[0].requires_grad_(False)
-    with Pair(one, two) as pair:
-        pair.merge()
-        for net in (one, two):
-            net[0].requires_grad_(True)
-        pair.merge()
-    assert bool((one[0].weight == 2.0).all())
-
-
-def test_a_layer_that_is_replaced_is_noticed():
-    one, two = (nn.Sequential(filled(nn.Linear(2, 2), v)) for v in (1.0, 3.0))
-    with Pair(one, two) as pair:
-        pair.merge()
-        one[0], two[0] = filled(nn.Linear(2, 2), 10.0), filled(nn.Linear(2, 2), 30.0)
-        pair.merge()
-    assert bool((one[0].weight == 20.0).all())
-
-
-@pytest.mark.parametrize(("buffers", "expected"), [("average", 2.0), ("keep", 1.0)])
-@pytest.mark.parametrize("merge", ["interpolate", "delta"])
-def test_floating_buffers_follow_the_policy_and_integer_buffers_are_untouched(
-    buffers, expected, merge
-):
-    one, two = filled(nn.BatchNorm1d(3), 1), filled(nn.BatchNorm1d(3), 3)
-    with Pair(one, two, buffers=buffers, merge=merge) as pair:
-        pair.merge()
-    assert bool((one.running_mean == expected).all())
-    assert bool((one.running_var == expected).all())
-    assert one.num_batches_tracked.item() == 1
-    assert bool((one.weight == 2.0).all())
-
-
-def test_buffers_outside_the_state_dict_are_left_alone():
-    class WithCache(nn.Linear):
-        def __init__(self, value):
-            super().__init__(2, 2)
-            self.register_buffer("cache", torch.zeros(3), persistent=False)
-            filled(self, value)
-
-    one, two = WithCache(1.0), WithCache(3.0)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert bool((one.cache == 1.0).all())
 
 
 @pytest.mark.parametrize(
@@ -310,33 +223,6 @@ def test_a_module_that_is_wrapped_or_elsewhere_gossips_with_a_plain_one(wrap):
 
 
 @pytest.mark.parametrize(
-    ("net", "words"),
-    [
-        (nn.LazyLinear(3), "'weight' cannot be gossiped: it has no shape before"),
-        (nn.Linear(2, 2, device="meta"), "'weight' cannot be gossiped: it is on the meta device"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
-def test_a_module_without_values_is_the_users_error(net, words):
-    with pytest.raises(ParametersError, match=words):
-        DpwaPyTorchAdapter(net, "w1", config_of(2))
-
-
-def test_an_expanded_buffer_is_left_alone():
-    def net(value):
-        net = nn.Linear(2, 2)
-        filled(net, value)
-        net.register_buffer("ones", torch.tensor([value]).expand(5))
-        return net
-
-    one, two = net(1.0), net(3.0)
-    with Pair(one, two) as pair:
-        pair.merge()
-    assert bool((one.ones == 1.0).all())
-    assert bool((one.weight == 2.0).all())
-
-
-@pytest.mark.parametrize(
     "loss", ["high", [1.0], torch.ones(2), object()], ids=lambda loss: type(loss).__name__
 )
 def test_a_loss_that_is_no_number_is_the_users_error(loss):
@@ -351,16 +237,9 @@ def test_another_model_is_refused_naming_the_first_tensor_that_differs(caplog):
     one = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     two = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5))
     with Pair(one, two, log_level="info") as pair:
-
-        def refused():
-            pair.two.update_send(0.1)
-            pair.one.update_send(0.1)
-            assert pair.one.update_wait(0.1) is None
-            return status_of(pair.one.connection, "w2")["health"] == "other_model"
-
-        eventually(refused)
+        eventually(lambda: refuses(pair.one, pair.two, "other_model"))
         for _ in range(5):
-            refused()
+            refuses(pair.one, pair.two, "other_model")
     messages = [record.getMessage() for record in caplog.records]
     told = [m for m in messages if m.startswith("w1: peer w2 has another model")]
     assert len(told) == 1  # once, not at every round

@@ -1,15 +1,13 @@
 """What becomes of a snapshot on its way into a module: clipped, mixed more, blamed, or refused."""
 
 import math
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 import torch
-from support.members import Member, gossip, in_lockstep, members, vector
+from support.members import gossip, in_lockstep, members, vector
 from support.nodes import config_of, eventually, status_of
-from support.partners import partner_of
+from support.partners import partner_of, serving
 
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.node.assembly import (
@@ -39,7 +37,6 @@ def clipping():
     """A node that clips, and a partner that serves what it likes."""
     config = config_of(2, transport="tcp", robust="clip", merge="delta")
     with members(config, [0.0]) as [member], partner_of(member) as partner:
-        eventually(lambda: member.node._threads.tx.reaches("w2"))
         yield member, partner
 
 
@@ -68,8 +65,7 @@ def test_an_adversary_moves_a_node_no_farther_than_an_honest_peer(clipping):
 
 def test_an_adversary_is_clipped_in_the_buffers_too():
     config = config_of(2, robust="clip", merge="delta", fetch_probability=1.0)
-    one, two = (Member(name, config, net=norm_net(0.0)) for name in ("w1", "w2"))
-    try:
+    with members(config, [0.0, 0.0], make=norm_net) as (one, two):
 
         def honest():
             with torch.no_grad():
@@ -84,9 +80,6 @@ def test_an_adversary_is_clipped_in_the_buffers_too():
             two.net[1].running_mean.fill_(1e6)
         eventually(lambda: in_lockstep([one, two], 1) or one.net[1].running_mean.item() > 0.0)
         assert one.net[1].running_mean.item() < 3.0
-    finally:
-        one.adapter.close()
-        two.adapter.close()
 
 
 @pytest.mark.parametrize("algorithm", ["gossip", "noloco", "local", "elastic"])
@@ -110,7 +103,6 @@ def test_a_swarm_that_clips_comes_to_agree(algorithm, transport):
 def test_nodes_that_are_too_far_apart_mix_more_but_not_for_ever():
     config = config_of(2, transport="tcp", consensus_control=1e-6, timeout_ms=1500)
     with members(config, [0.0]) as [member], partner_of(member) as partner:
-        eventually(lambda: member.node._threads.tx.reaches("w2"))
         step = 1.0
         for _ in range(2):
             member.adapter.update_send()
@@ -137,7 +129,6 @@ def _in_background(member):
 def test_nodes_that_are_close_enough_mix_once():
     config = config_of(2, transport="tcp", consensus_control=1e6, timeout_ms=1500)
     with members(config, [0.0]) as [member], partner_of(member) as partner:
-        eventually(lambda: member.node._threads.tx.reaches("w2"))
         for _ in range(2):  # the first tells how far a step leads
             member.adapter.update_send()
             with torch.no_grad():
@@ -151,27 +142,6 @@ def test_nodes_that_are_close_enough_mix_once():
 # Quarantine
 
 
-@contextmanager
-def serving(*partners):
-    """Let partners answer every fetch with parameters that are all 0."""
-    stop = threading.Event()
-
-    def serve():
-        while not stop.is_set():
-            for partner in partners:
-                fetch = partner.hears(Fetch, 0.005)
-                if fetch is not None:
-                    partner.serve(fetch, 0.0)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
 def test_a_peer_that_does_harm_is_left_alone():
     config = config_of(3, transport="tcp", quarantine_s=60.0, timeout_ms=10_000)
     with (
@@ -180,7 +150,6 @@ def test_a_peer_that_does_harm_is_left_alone():
         partner_of(member, "w3") as honest,
         serving(harmful, honest),
     ):
-        eventually(lambda: all(member.node._threads.tx.reaches(n) for n in ("w2", "w3")))
         connection = member.adapter.connection
         noise = [0.02, -0.01, 0.01, -0.02]
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from support.nodes import config_of, eventually, merge_of, status_of
+from support.nodes import config_of, eventually, merge_of, refuses
 from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
 from torch import nn
 
@@ -136,16 +136,9 @@ def test_a_peer_that_does_not_fit_is_refused_by_name(two, settings, words, caplo
     first = adapter_of(one, "w1", config)
     second = adapter_of(two, "w2", {**config, **settings})
     with nodes(first, second):
-
-        def refused():
-            second.update_send()
-            first.update_send()
-            assert first.update_wait() is None
-            return status_of(first.connection, "w2")["health"] == "other_model"
-
-        eventually(refused)
+        eventually(lambda: refuses(first, second, "other_model"))
         for _ in range(3):
-            refused()
+            refuses(first, second, "other_model")
     (text,) = [text for text in caplog.messages if "w1: peer w2 has another model" in text]
     assert words in text
     assert are_equal(split(one)[0], own)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from test_module_state import strided
 from torch import nn
 
 from dpwa.adapters import values as values_module
@@ -41,13 +42,6 @@ seeds = st.integers(0, 2**31)
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     monkeypatch.setattr(values_module, "TILE_BYTES", TILE_BYTES)
-
-
-def strided(tensor, permutation):
-    """The same values with the dimensions in another order in memory, as `channels_last` has."""
-    order = [dimension for dimension in permutation if dimension < tensor.dim()]
-    inverse = [order.index(dimension) for dimension in range(tensor.dim())]
-    return tensor.permute(order).contiguous().permute(inverse)
 
 
 def random(shape, dtype, generator):

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import torch
-from support.members import at_once
-from support.nodes import config_of
+from support.nodes import at_once, config_of
 
 from dpwa import DpwaConnection
 from dpwa.algorithms import EASGD, AllReduceSGD

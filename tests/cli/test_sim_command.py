@@ -168,22 +168,6 @@ def test_wrong_usage_is_one_clear_error(arguments, told):
     assert told in result.stderr
 
 
-def test_whole_nodes_need_greenlet(monkeypatch):
-    monkeypatch.setitem(sys.modules, "greenlet", None)  # as if it were not installed
-    for name in [name for name in sys.modules if name.startswith("dpwa.sim.nodes")]:
-        monkeypatch.delitem(sys.modules, name)
-    result = sim("one-straggler")
-    assert result.exit_code == 2
-    assert "detail: nodes needs greenlet" in result.stderr
-
-
-def test_a_folder_that_cannot_be_written_is_told(scenario, tmp_path):
-    (tmp_path / "taken").write_text("")
-    result = sim(scenario, "--out", tmp_path / "taken", "--no-plots")
-    assert result.exit_code == 2
-    assert "--out: " in result.stderr
-
-
 def test_ctrl_c_on_a_terminal_shows_the_results_so_far(scenario):
     command = [*DPWA, "sim", str(scenario), "--set", "rounds=400000"]
     endless = [*command, "--set", "target.variance_ratio=1e-300", "--set", "task=quadratic"]

@@ -63,7 +63,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_is_simulated(tm
     began = time.monotonic()
     told = run_dpwa("sim", "one-straggler", "--set", "seconds=1e6", "--out", out)
     assert told.exit_code == 2
-    assert "cannot be written" in told.stderr
+    assert f"--out: {out} cannot be written" in told.stderr
     assert time.monotonic() - began < 60.0  # the run takes hours
 
 
@@ -74,7 +74,7 @@ def test_without_greenlet_it_is_told_once_and_nothing_is_written(monkeypatch):
     found = run_dpwa("sim", "one-straggler", "--sweep", "algorithm=gossip,lsgd", "--json")
     assert (found.exit_code, found.stdout) == (2, "")
     (line,) = found.stderr.splitlines()
-    assert "needs greenlet" in line
+    assert "detail: nodes needs greenlet" in line
 
 
 def children_of(pid):

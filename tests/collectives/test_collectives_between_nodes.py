@@ -1,6 +1,5 @@
 """What collectives compute, between nodes of one process that are open all the time."""
 
-import threading
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.collective_nodes import collective_nodes, rank_of
+from support.collective_nodes import collective_nodes, met_nodes, rank_of
 from support.examples import examples
+from support.nodes import at_once
 
 from dpwa.collectives.entries import INLINE_BYTES
 from dpwa.collectives.exchange import LEAST_PIECE_BYTES
@@ -142,15 +142,13 @@ def reference(op, values):
 )
 def nodes(request):
     count, transport = request.param
-    with collective_nodes(count, transport=transport) as opened:
-        opened.each(lambda node: node.barrier())
+    with met_nodes(count, transport=transport) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module", params=["auto", "tcp"])
 def three(request):
-    with collective_nodes(3, transport=request.param) as opened:
-        opened.each(lambda node: node.barrier())
+    with met_nodes(3, transport=request.param) as opened:
         yield opened
 
 
@@ -496,14 +494,7 @@ def test_calls_of_one_tag_from_several_threads_take_turns(three):
     done = []
 
     def work(node):
-        threads = [
-            threading.Thread(target=lambda: done.append(node.all_reduce(1.0, tag="turns")))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([lambda: done.append(node.all_reduce(1.0, tag="turns"))] * 4)
 
     three.each(work)
     assert done == [(3.0, 3)] * 12

@@ -3,17 +3,14 @@
 import time
 
 import numpy as np
-from support.collective_nodes import collective_nodes
+from support.collective_nodes import met_nodes
 from support.times import at_most
 
 MB = 10**6
 
 
 def test_the_pieces_that_members_pull_keep_to_the_cap_on_uploads():
-    with collective_nodes(
-        2, transport="tcp", max_upload_mbps=160.0, collective_timeout_s=60.0
-    ) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2, transport="tcp", max_upload_mbps=160.0, collective_timeout_s=60.0) as nodes:
 
         def reduced(node):
             value = np.ones(4 * MB, np.float32)

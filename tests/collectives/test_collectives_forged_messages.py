@@ -6,7 +6,7 @@ import time
 
 import pytest
 import zmq
-from support.collective_nodes import collective_nodes
+from support.collective_nodes import collective_nodes, met_nodes
 
 from dpwa.collectives.collectives import MAX_TAGS
 from dpwa.collectives.contacts import Contacts
@@ -85,8 +85,7 @@ def is_all_there(nodes):
 
 
 def test_an_introduction_under_the_name_of_a_connected_node_changes_nothing(forge):
-    with collective_nodes(2) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2) as nodes:
         first = nodes.begin("w1", lambda node: node.all_reduce(1))
         forge(nodes, hello("w2"))
         life = nodes["w2"].collectives.contacts.own.incarnation
@@ -120,8 +119,7 @@ def test_an_introduction_counts_as_soon_as_the_life_before_it_is_gone():
 
 @pytest.mark.parametrize("name", ["nobody", "w2"])
 def test_tags_that_others_name_do_not_use_up_those_of_this_node(forge, name):
-    with collective_nodes(2) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2) as nodes:
         tags = [f"x{index}" for index in range(3 * MAX_TAGS)]
         life = Member(name, os.urandom(limits.INCARNATION_BYTES))
         view = bytes(VIEW_ID_BYTES)

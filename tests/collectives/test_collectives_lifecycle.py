@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from support.collective_nodes import collective_nodes, rank_of
+from support.collective_nodes import collective_nodes, cut_off, met_nodes, rank_of
 from support.collective_processes import collective_processes
 from support.nodes import eventually
 from support.times import HANGS_AFTER_S, at_most
@@ -100,8 +100,7 @@ def test_a_node_that_is_alone_goes_on_alone():
 
 def test_a_node_that_does_not_call_is_lost_although_it_is_there():
     """It did not enter in time: the others go on, and it is told."""
-    with collective_nodes(3, transport="tcp") as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3, transport="tcp") as nodes:
         outcomes = nodes.each(timed(lambda node: node.barrier(TIMEOUT_S)), ["w1", "w2"])
         assert_lost(outcomes.values(), ("w3",), TIMEOUT_S + GRACE_S)
         with pytest.raises(LeftBehindError, match="the others have gone on without w3"):
@@ -118,8 +117,7 @@ def test_nobody_is_lost_if_all_call_within_the_timeout_of_the_first():
 
 
 def test_who_is_waited_for_in_vain_is_told_of_with_the_call_it_waits_in():
-    with collective_nodes(3, transport="tcp") as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3, transport="tcp") as nodes:
         called = {
             "w1": lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S),
             "w2": lambda node: node.barrier(3 * TIMEOUT_S, tag="other"),
@@ -137,8 +135,7 @@ def test_who_is_waited_for_in_vain_is_told_of_with_the_call_it_waits_in():
 
 
 def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
-    with collective_nodes(2) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2) as nodes:
         group = nodes["w2"].collectives.runner("").group
         monkeypatch.setattr(group, "ready", lambda record: None)  # it never gets done
         outcomes = nodes.outcomes(lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S))
@@ -150,8 +147,7 @@ def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
 
 
 def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
-    with collective_nodes(2) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2) as nodes:
         collectives = nodes["w2"].collectives
         group = collectives.runner("").group
         group.leave()
@@ -166,8 +162,7 @@ def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_a_node_that_is_closed_is_lost_at_once_and_let_in_after_its_restart(transport):
-    with collective_nodes(3, transport=transport) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3, transport=transport) as nodes:
         nodes["w2"].close()
         outcomes = nodes.each(timed(lambda node: node.all_reduce(1)), ["w1", "w3"])
         assert_lost(outcomes.values(), ("w2",), GRACE_S)
@@ -180,8 +175,7 @@ def test_a_node_that_is_closed_is_lost_at_once_and_let_in_after_its_restart(tran
 
 
 def test_a_collective_in_which_the_node_is_closed_ends_at_once():
-    with collective_nodes(2) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2) as nodes:
         waiting = nodes.begin("w1", timed(lambda node: node.barrier()))
         eventually(lambda: is_waiting(nodes, "w1"))
         nodes["w1"].close()
@@ -212,8 +206,7 @@ def test_a_node_may_be_closed_at_any_moment_of_large_collectives(transport, call
             done.append(node.name)
             assert (value == 2.0).all()
 
-    with collective_nodes(3, transport=transport) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3, transport=transport) as nodes:
         futures = {name: nodes.begin(name, call_on) for name in nodes.names}
         eventually(lambda: len(done) >= calls, every_s=0.0)
         nodes["w1"].close()
@@ -225,8 +218,7 @@ def test_a_node_may_be_closed_at_any_moment_of_large_collectives(transport, call
 
 def test_a_collective_holds_for_the_others_if_all_were_ready_and_one_is_gone(monkeypatch):
     """The next collective is theirs; or it tells both of them, if this one was decided before."""
-    with collective_nodes(3, transport="tcp") as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3, transport="tcp") as nodes:
         survivors, both = {}, threading.Barrier(2, timeout=HANGS_AFTER_S)
         has_come, has_left = threading.Event(), threading.Event()  # what the first one does
 
@@ -338,8 +330,7 @@ def test_ctrl_c_after_the_decision_leaves_nobody_out_and_the_value_is_what_the_o
             node.all_reduce(value)
         return interrupted.clear()
 
-    with collective_nodes(2, transport=transport) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2, transport=transport) as nodes:
         monkeypatch.setattr("dpwa.fault_points._hook", interrupt)
         assert nodes.each(call) == {"w1": 2, "w2": None}
         assert (value == 2.0).all()
@@ -347,25 +338,6 @@ def test_ctrl_c_after_the_decision_leaves_nobody_out_and_the_value_is_what_the_o
 
 
 # Being cut off
-
-
-class Cut:
-    """Drops what nodes of different halves say about collectives, until it is healed."""
-
-    def __init__(self, nodes, halves):
-        self.is_healed = threading.Event()
-        side = {name: index for index, half in enumerate(halves) for name in half}
-        for name in nodes.names:
-            self._wrap(name, nodes[name].collectives.contacts, side)
-
-    def _wrap(self, name, contacts, side):
-        tell = contacts.tell
-
-        def tell_own_side(peer, message):
-            if side[peer] == side[name] or self.is_healed.is_set():
-                tell(peer, message)
-
-        contacts.tell = tell_own_side
 
 
 @pytest.mark.parametrize(
@@ -377,16 +349,16 @@ class Cut:
     ],
 )
 def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
-    with collective_nodes(4, transport="tcp") as nodes:
-        nodes.each(lambda node: node.barrier())
-        cut = Cut(nodes, halves)
+    with met_nodes(4, transport="tcp") as nodes:
+        heal = [cut_off(nodes[n].collectives.contacts, n, halves[0]) for n in nodes.names]
         outcomes = nodes.each(timed(lambda node: node.all_reduce(1, timeout_s=TIMEOUT_S)))
         for half, other in (halves, halves[::-1]):
             assert_lost([outcomes[name] for name in half], other, TIMEOUT_S + 1.5 * GRACE_S)
             results = nodes.each(lambda node: node.all_reduce(1), half)
             assert results == dict.fromkeys(half, (len(half), len(half)))
             assert {nodes[name].members for name in half} == {tuple(sorted(half))}
-        cut.is_healed.set()
+        for mend in heal:
+            mend()
 
         def until_all_are_there(node):
             end = time.monotonic() + HANGS_AFTER_S

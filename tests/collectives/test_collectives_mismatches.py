@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from support.collective_nodes import collective_nodes, rank_of
+from support.collective_nodes import met_nodes, rank_of
 from support.times import at_most
 
 from dpwa.errors import MismatchError
@@ -17,8 +17,7 @@ LONGEST_S = 1.0
 
 @pytest.fixture(scope="module", params=["auto", "tcp"])
 def nodes(request):
-    with collective_nodes(3, transport=request.param) as opened:
-        opened.each(lambda node: node.barrier())
+    with met_nodes(3, transport=request.param) as opened:
         yield opened
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.collective_nodes import collective_nodes, rank_of
+from support.collective_nodes import collective_nodes, cut_off, met_nodes, rank_of
 from support.nodes import eventually
 
 from dpwa import fault_points
@@ -75,8 +75,7 @@ def call_until_let_in(name):
 def test_a_node_that_was_let_in_late_has_all_of_its_time_for_its_first_collective():
     """Else the members, who do not know since when it join requests, would be too late for it."""
     timeout_s, others = 1.5, ("w1", "w2")
-    with collective_nodes(3) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3) as nodes:
         nodes.outcomes(lambda node: node.barrier(TIMEOUT_S), others)
         with pytest.raises(LeftBehindError):
             nodes["w3"].barrier()
@@ -91,26 +90,13 @@ def test_a_node_that_was_let_in_late_has_all_of_its_time_for_its_first_collectiv
         assert late.result(60) == (3, 3)
 
 
-def cut_off(contacts, own, far):
-    """Drop what a node says to some others; return what ends that."""
-    tell = contacts.tell
-
-    def tell_the_rest(peer, message):
-        if (peer in far) == (own in far):
-            tell(peer, message)
-
-    contacts.tell = tell_the_rest
-    return lambda: setattr(contacts, "tell", tell)
-
-
 def test_the_smaller_part_of_a_split_is_told_so_once_and_works_with_the_others_at_once(
     monkeypatch,
 ):
     """The number on its board is far ahead of theirs: that must not pass for theirs being over."""
     monkeypatch.setattr(ballots, "STALLED_S", 0.5)  # its connections stay
     others = ("w1", "w2")
-    with collective_nodes(3) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3) as nodes:
         heal = [cut_off(nodes[n].collectives.contacts, n, ("w3",)) for n in nodes.names]
         outcomes = nodes.outcomes(lambda node: node.barrier(TIMEOUT_S), others)
         outcomes |= nodes.outcomes(lambda node: node.barrier(TIMEOUT_S), ["w3"])
@@ -216,8 +202,7 @@ def test_ctrl_c_while_the_result_is_written_leaves_all_of_it(monkeypatch, count,
             node.all_reduce(value)
         return set(value.tolist()), node.all_reduce(1)
 
-    with collective_nodes(count, transport=transport) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(count, transport=transport) as nodes:
         monkeypatch.setattr(Payload, "assign", assign_or_interrupt)
         assert nodes.each(call) == dict.fromkeys(nodes.names, ({float(count)}, (count, count)))
 
@@ -253,8 +238,7 @@ def test_a_collective_within_one_of_the_same_tag_is_refused(at_point):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_closes_although_a_lock_was_held_when_it_was_forked():
-    with collective_nodes(2) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2) as nodes:
         is_held, is_forked = threading.Event(), threading.Event()
 
         def hold(node):
@@ -285,8 +269,7 @@ def test_a_forked_child_closes_although_a_lock_was_held_when_it_was_forked():
 
 @pytest.mark.parametrize("bad", [{np.int64(3): 1}, {(1, 2): 3}, [{"a": {(): None}}]], ids=repr)
 def test_an_object_that_could_not_be_read_is_refused_before_the_others_hear_of_it(bad):
-    with collective_nodes(2) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2) as nodes:
         with pytest.raises(ParametersError, match="a value that cannot be sent"):
             nodes["w2"].all_gather(bad, timeout_s=TIMEOUT_S)
         assert nodes.each(lambda node: node.all_reduce(1)) == {"w1": (2, 2), "w2": (2, 2)}
@@ -302,8 +285,7 @@ def test_collectives_work_without_room_for_shared_memory(monkeypatch, full):
         large, _ = node.all_reduce(np.ones(30_000), tag="new")
         return small, set(large.tolist()), node.all_gather(bytes(30_000), tag="new").keys()
 
-    with collective_nodes(3, collective_timeout_s=2.0) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3, collective_timeout_s=2.0) as nodes:
         eventually(lambda: is_settled(nodes))
         for name in full:
             monkeypatch.setattr(nodes[name].collectives.contacts._memory, "create", refuse)
@@ -367,8 +349,7 @@ def test_nothing_keeps_the_value_of_a_call_that_is_over():
 
 @pytest.mark.parametrize("nbytes", [10_000, 64 * 1024, 120_000])
 def test_values_that_give_some_members_no_shard_are_not_streamed_on_one_host(nbytes):
-    with collective_nodes(3) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3) as nodes:
         eventually(lambda: is_settled(nodes))
         for _ in range(3):
             results = nodes.each(lambda node: node.all_reduce(np.ones(nbytes // 4, np.float32)))
@@ -396,8 +377,7 @@ def test_who_gives_up_when_it_is_ready_is_not_waited_for_in_the_next_one(at_poin
                 node.all_reduce(1)
         return time.monotonic() - began
 
-    with collective_nodes(3, transport=transport, collective_timeout_s=20.0) as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(3, transport=transport, collective_timeout_s=20.0) as nodes:
         first = nodes.outcomes(call)
         assert first["w1"] == "interrupted"
         assert first["w2"] == (3, 3) or type(first["w2"]) is PeerLost
@@ -409,8 +389,7 @@ def test_who_gives_up_when_it_is_ready_is_not_waited_for_in_the_next_one(at_poin
 def test_ctrl_c_after_a_collective_was_decided_does_not_vote_against_the_next(
     monkeypatch, is_after
 ):
-    with collective_nodes(2, transport="tcp") as nodes:
-        nodes.each(lambda node: node.barrier())
+    with met_nodes(2, transport="tcp") as nodes:
         group = group_of(nodes, "w1")
         finish = group.finish
 

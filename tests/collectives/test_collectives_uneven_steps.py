@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.collective_nodes import collective_nodes, rank_of
+from support.collective_nodes import collective_nodes, met_nodes, rank_of
 from support.examples import examples
 
 from dpwa.errors import MismatchError
@@ -15,15 +15,13 @@ SIZES = (1, 3000, 100_003)
 
 @pytest.fixture(scope="module", params=["auto", "tcp"])
 def nodes(request):
-    with collective_nodes(COUNT, transport=request.param) as opened:
-        opened.each(lambda node: node.barrier())
+    with met_nodes(COUNT, transport=request.param) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def pair():
-    with collective_nodes(2) as opened:
-        opened.each(lambda node: node.barrier())
+    with met_nodes(2) as opened:
         yield opened
 
 

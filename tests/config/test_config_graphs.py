@@ -13,8 +13,8 @@ NAMES = ("w1", "w2", "w3", "w4")
 
 def pulls_by_name(edges):
     return {
-        name: [edges.names[other] for other in edges.neighbours(index)]
-        for index, name in enumerate(edges.names)
+        name: [edges.names[other] for other in pulls]
+        for name, pulls in zip(edges.names, edges.pulls, strict=True)
     }
 
 

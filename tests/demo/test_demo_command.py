@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from support.launched import dpwa as run_dpwa
 from support.launched import forked
+from support.nodes import eventually
 
 from dpwa.demo.records import Record
 from dpwa.demo.report import consensus_distance, load_weights
@@ -37,13 +37,6 @@ def workers_of(out_dir: Path) -> dict[str, int]:
     return found
 
 
-def wait_until(condition, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def long_demo(tmp_path) -> Iterator[subprocess.Popen[str]]:
     """A demo that would take minutes, once all of its workers have written a record."""
@@ -55,7 +48,7 @@ def long_demo(tmp_path) -> Iterator[subprocess.Popen[str]]:
     )
     logs = [tmp_path / "w1.jsonl", tmp_path / "w2.jsonl"]
     try:
-        wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs), 60)
+        eventually(lambda: all(log.exists() and log.stat().st_size for log in logs), 60)
         yield process
     finally:
         if process.poll() is None:
@@ -250,7 +243,7 @@ def test_a_killed_node_is_named_and_the_others_finish_with_a_report(tmp_path, ph
     )
     log = tmp_path / "w3.jsonl"
     try:
-        wait_until(lambda: log.exists() and f'"phase":"{phase}"' in log.read_text(), 60)
+        eventually(lambda: log.exists() and f'"phase":"{phase}"' in log.read_text(), 60)
         os.kill(workers_of(tmp_path)["w3"], signal.SIGKILL)
         out, err = process.communicate(timeout=60)
     finally:

@@ -232,7 +232,7 @@ def test_delta_needs_few_more_steps_than_synchronous_averaging(run: Runner, tmp_
 def test_the_algorithm_of_the_page_works_as_it_stands_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from support.ports import free_ports
+    from support.nodes import config_of
 
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
@@ -241,22 +241,15 @@ def test_the_algorithm_of_the_page_works_as_it_stands_there(
     assert len(code.splitlines()) < 100
     (tmp_path / "smooth.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    nodes = [
-        {"name": f"w{n}", "host": "127.0.0.1", "port": port} for n, port in enumerate(free_ports(2))
-    ]
-    config = {
-        "nodes": nodes,
-        "plugins": ["smooth"],
-        "algorithm": "smooth",
-        "smooth": {"period": 1, "decay": 0.0},
-    }
+    smooth = {"period": 1, "decay": 0.0}
+    config = config_of(2, plugins=["smooth"], algorithm="smooth", smooth=smooth)
     nets = [torch.nn.Linear(3, 1, bias=False) for _ in range(2)]
     with torch.no_grad():
         for value, net in enumerate(nets):
             net.weight.fill_(float(value))
     with (
-        DpwaPyTorchAdapter(nets[0], "w0", config) as one,
-        DpwaPyTorchAdapter(nets[1], "w1", config) as other,
+        DpwaPyTorchAdapter(nets[0], "w1", config) as one,
+        DpwaPyTorchAdapter(nets[1], "w2", config) as other,
     ):
         merges = 0
         for _ in range(30):

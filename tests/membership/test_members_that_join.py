@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from support.nodes import eventually
+from support.nodes import at_once, eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
 from support.times import at_most
@@ -147,11 +147,7 @@ def test_who_runs_another_algorithm_is_not_let_in(caplog):
 def test_many_that_come_at_once_are_all_let_in():
     with cluster() as nodes:
         nodes.add("w0")
-        threads = [threading.Thread(target=nodes.add, args=(f"w{n}", "w0")) for n in range(1, 10)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([lambda n=n: nodes.add(f"w{n}", "w0") for n in range(1, 10)])
         nodes.agree(timeout_s=20.0)
 
 

@@ -13,7 +13,7 @@ from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
 from support.processes import descriptors, ended, start
-from support.strangers import question
+from support.strangers import question, request_of
 
 from dpwa.config import load_config
 from dpwa.config.endpoints import split_tcp
@@ -24,18 +24,7 @@ from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
-from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries, unpack_entries
-
-
-def request_of(name, endpoint, incarnation=1):
-    return JoinRequest(
-        request=1,
-        name=name,
-        incarnation=incarnation,
-        endpoint=endpoint,
-        algorithm="gossip",
-        expects="",
-    )
+from dpwa.wire.members import Roster, TurnedAway, pack_entries, unpack_entries
 
 
 def test_who_listens_on_every_address_does_not_say_that_it_is_on_loopback(monkeypatch):

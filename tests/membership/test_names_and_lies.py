@@ -8,7 +8,7 @@ from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
 from support.processes import ended, start
-from support.strangers import question
+from support.strangers import question, request_of
 from support.times import at_most
 
 from dpwa.connection import DpwaConnection
@@ -16,7 +16,7 @@ from dpwa.errors import NameTakenError
 from dpwa.policy.members.states import HIGHEST, HIGHEST_HEARSAY, MemberEntry, MemberStatus
 from dpwa.testing import TcpProxy
 from dpwa.transport.link import LinkState
-from dpwa.wire.members import JoinRequest, Roster, TurnedAway, pack_entries
+from dpwa.wire.members import Roster, TurnedAway, pack_entries
 
 UP = LinkState.UP
 
@@ -99,14 +99,7 @@ def test_a_forged_number_at_the_true_place_is_not_believed():
         nodes.agree()
         known = member(a, "b")
         tell(a, known._replace(incarnation=HIGHEST_HEARSAY))
-        request = JoinRequest(
-            request=1,
-            name="b",
-            incarnation=HIGHEST_HEARSAY,
-            endpoint=b.node.endpoint,
-            algorithm="gossip",
-            expects="",
-        )
+        request = request_of("b", b.node.endpoint, HIGHEST_HEARSAY)
         answer = question(a.node.endpoint, request, pack_entries([]))
         assert isinstance(answer, TurnedAway)
         assert answer.kind == "address"

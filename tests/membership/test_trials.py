@@ -121,6 +121,6 @@ def test_who_wants_to_join_is_called_at_once_however_many_of_the_dead_are_tried(
         member.asking.tick(0.0)
     places = [f"tcp://10.0.0.2:{port}" for port in range(1, 13)]
     for place in places:
-        member.asking.call_back(CallBack(MemberEntry(place, place, 1), ()))
+        member.asking.submit(CallBack(MemberEntry(place, place, 1), ()))
     member.asking.tick(0.0)
     assert all(map(member.asking._calls.question_at, places))

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from support.open_cluster import cluster
 from support.ports import free_ports
-from support.strangers import question
+from support.strangers import question, request_of
 
 from dpwa.membership.context import MembershipContext
 from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import is_at, is_local
-from dpwa.wire.members import JoinRequest, Roster, pack_entries
+from dpwa.wire.members import Roster, pack_entries
 
 OVER_A_SOCKET = "localhost:0:0:4711"  # as libzmq tells it: user, group, process
 
@@ -116,9 +116,7 @@ def watched(tmp_path):
 
 
 def asked(endpoint, name, at):
-    fields = {"incarnation": int(time.time() * 1000), "algorithm": "gossip", "expects": ""}
-    request = JoinRequest(request=1, name=name, endpoint=at, **fields)
-    return question(endpoint, request, b"\x90")
+    return question(endpoint, request_of(name, at, int(time.time() * 1000)), b"\x90")
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -1,7 +1,7 @@
 """Nodes that run different algorithms: refused on first contact, which both logs say."""
 
 import pytest
-from support.members import Member, in_lockstep
+from support.members import Member, in_lockstep, members
 from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
 
@@ -65,30 +65,22 @@ def test_nodes_of_different_algorithms_refuse_each_other(algorithms, transport, 
 
 def test_a_proposal_of_other_terms_is_refused():
     config = config_of(2, algorithm="symmetric", transport="tcp", fetch_probability=0.0)
-    member = Member("w1", config, 1.0)
-    try:
-        with partner_of(member) as partner:
-            member.round()
-            for fields in ({"terms": "share"}, {"algorithm": "push_sum"}, {"algorithm": "none"}):
-                answer = partner.ask(partner.proposal(**fields))
-                assert isinstance(answer, OtherAlgorithm)
-                assert answer.algorithm == "symmetric"
-            assert not member.transactions._records
-    finally:
-        member.adapter.close()
+    with members(config, [1.0]) as [member], partner_of(member) as partner:
+        member.round()
+        for fields in ({"terms": "share"}, {"algorithm": "push_sum"}, {"algorithm": "none"}):
+            answer = partner.ask(partner.proposal(**fields))
+            assert isinstance(answer, OtherAlgorithm)
+            assert answer.algorithm == "symmetric"
+        assert not member.transactions._records
 
 
 def test_a_proposal_to_a_node_that_makes_no_transactions_is_refused():
     config = config_of(2, transport="tcp", fetch_probability=0.0)
-    member = Member("w1", config, 1.0)
-    try:
-        with partner_of(member) as partner:
-            member.round()
-            for algorithm in ("gossip", "symmetric"):
-                answer = partner.ask(partner.proposal(algorithm=algorithm, terms="exchange"))
-                assert isinstance(answer, OtherAlgorithm)
-    finally:
-        member.adapter.close()
+    with members(config, [1.0]) as [member], partner_of(member) as partner:
+        member.round()
+        for algorithm in ("gossip", "symmetric"):
+            answer = partner.ask(partner.proposal(algorithm=algorithm, terms="exchange"))
+            assert isinstance(answer, OtherAlgorithm)
 
 
 @pytest.mark.parametrize(

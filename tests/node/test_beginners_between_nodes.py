@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.members import at_once, gossip, in_lockstep, members
-from support.nodes import config_of, eventually, status_of
+from support.members import gossip, in_lockstep, members
+from support.nodes import at_once, config_of, eventually, status_of
 from support.state_donors import training
 
 from dpwa import DpwaConnection

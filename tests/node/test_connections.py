@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
-from support.members import Member, at_once, gossip, members, settle
-from support.nodes import config_of, eventually, has_merged, status_of
+from support.members import Member, gossip, members, settle
+from support.nodes import at_once, config_of, eventually, has_merged, status_of
 from support.open_cluster import cluster
 from support.ports import free_ports
 from support.processes import descriptors

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from support.nodes import config_of, eventually, is_connected
+from support.nodes import at_once, config_of, eventually, is_connected
 from support.open_cluster import cluster
 from support.processes import ended, start
 
@@ -74,10 +74,6 @@ def test_members_of_an_open_cluster_finish_together():
         def finish(index):
             results[index] = nodes[index].finish(np.full(4, float(index)))
 
-        threads = [threading.Thread(target=finish, args=(index,)) for index in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60.0)
+        at_once([lambda index=index: finish(index) for index in range(3)])
     assert all(np.allclose(values, 1.0) for values, _ in results.values())
     assert all(len(report.took_part) == 2 for _, report in results.values())

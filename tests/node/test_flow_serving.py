@@ -1,7 +1,9 @@
 """What a node sends to those that read from it: fairly, and no faster than it may."""
 
+import secrets
 import time
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +15,10 @@ from support.writers import filling
 
 from dpwa import DpwaConnection
 from dpwa.clock import SystemClock
-from dpwa.data.codecs import codec
+from dpwa.config import load_config
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import SnapshotPool
-from dpwa.node.serving.snapshot_service import Introduction, ServingSettings, SnapshotService
+from dpwa.node.serving.snapshot_service import SnapshotService
 from dpwa.node.serving.upload import BURST_S, BYTES_PER_MBIT, Upload
 from dpwa.transport.sockets import receive
 from dpwa.types import TrainingProgress
@@ -81,14 +83,19 @@ class Reader:
 @contextmanager
 def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES, clock=None):
     clock = clock or SystemClock()
+    limited = {"sessions_per_peer": sessions_per_peer}
     with SnapshotPool(clock, 60.0, 3) as pool:
         pool.publish(LAYOUT, nbytes, TrainingProgress(clock=1.0), filling(1))
-        settings = ServingSettings(60.0, codec, 50, sessions_per_peer)
-        own = Introduction(
-            "w1", "gossip", lambda news: None, lambda: (), lambda name: None, lambda *_: None
+        context = SimpleNamespace(
+            config=load_config(config_of(2, timeout_ms=30_000, limits=limited)),
+            runtime=SimpleNamespace(now=clock.now, token_bytes=secrets.token_bytes),
+            pool=pool,
+            upload=Upload(upload_mbps, clock),
+            peer_table=SimpleNamespace(spoke=lambda name: None, sent=lambda *_: None),
+            hear=lambda news: None,
+            news=lambda: (),
         )
-        upload = Upload(upload_mbps, clock)
-        yield SnapshotService(own, pool, clock, settings, upload)
+        yield SnapshotService(context)
 
 
 def test_those_who_read_at_once_are_sent_a_chunk_each_in_turn():

@@ -11,14 +11,12 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
-from support.nodes import eventually
-from support.ports import free_ports
+from support.nodes import config_of, eventually
 from support.processes import descriptors
 from support.requests import fetch_of
 from support.shared_memory import told
 
 from dpwa import DpwaConnection
-from dpwa.config import load_config
 from dpwa.wire.messages import AskStatus, Cancel, Credit, encode
 
 SEED = 20
@@ -87,15 +85,11 @@ def throw_garbage(port, seconds, rng, between):
 )
 def test_garbage_changes_nothing(tmp_path, seconds):
     print(f"seed {SEED}")
-    port, own_port = free_ports(2)
-    nodes = [
-        {"name": "w1", "host": "127.0.0.1", "port": port},
-        {"name": "w2", "host": "127.0.0.1", "port": own_port},
-    ]
-    config = load_config({"nodes": nodes, "timeout_ms": 5000, "repeat": "merge"})
+    config = config_of(2, timeout_ms=5000, repeat="merge")
+    alone, port = config["nodes"][:1], config["nodes"][0]["port"]
     path = tmp_path / "w1.json"
     path.write_text(
-        json.dumps({"nodes": nodes[:1], "limits": {"serving_share": 1.0}, "log_level": "error"})
+        json.dumps({"nodes": alone, "limits": {"serving_share": 1.0}, "log_level": "error"})
     )
     with (
         told("told_node.py", "w1", path, 125_000) as victim,

@@ -4,7 +4,7 @@ import threading
 import time
 
 from support.members import members
-from support.nodes import config_of, eventually, is_connected, status_of
+from support.nodes import at_once, config_of, eventually, is_connected, status_of
 from support.ports import free_ports
 
 from dpwa import DpwaConnection
@@ -117,9 +117,5 @@ def test_nodes_that_end_at_the_same_time_do_not_wait_for_each_other(monkeypatch)
     with members(config_of(3), [1.0, 2.0, 3.0]) as nodes:
         eventually(lambda: are_connected(*nodes[:2]))
         began = time.monotonic()
-        threads = [threading.Thread(target=member.adapter.close) for member in nodes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([member.adapter.close for member in nodes])
         assert time.monotonic() - began < 100.0

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
+from support.requests import header_of
 
 from dpwa.data.codecs import codec
 from dpwa.data.delta_base import NOTHING, DeltaBase
@@ -12,7 +13,6 @@ from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
 from dpwa.node.arrival import BrokenFetchError, IncomingSnapshot
 from dpwa.policy.health import Outcome
-from dpwa.wire.messages import SnapshotHeader
 
 PIECE_BYTES = 64
 TOKEN = 7
@@ -31,16 +31,11 @@ class Stream:
         layout = Layout((TensorSpec("weight", "float32", (len(self.data) // 4,), 4),))
         self.pieces = layout.pieces(len(self.data), PIECE_BYTES)[shard]
         self.codec, self.held = codec(codec_name), held
-        header = SnapshotHeader(
-            request=1,
-            version=1,
-            clock=1.0,
-            loss=None,
+        header = header_of(
             is_finite=vouches,
             nbytes=len(self.data),
             codec=codec_name,
             token=0 if held is None else TOKEN,
-            news=(),
         )
         self.buffer = np.zeros(len(self.data), np.uint8)
         self.incoming = IncomingSnapshot(

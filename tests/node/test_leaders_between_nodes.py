@@ -156,7 +156,6 @@ def test_news_is_answered_with_news(one):
 
 def test_a_goodbye_counts_once_the_connection_is_gone_whatever_is_said_later(one):
     member, partner = one
-    eventually(lambda: member.node._threads.tx.reaches("w2"))
     partner.ask(NewsMessage(request=1, algorithm="gossip", news=(report(),)))
     partner.say(Goodbye(request=0, name="w2"))  # which anybody may say
     time.sleep(0.2)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 from support.members import in_lockstep, members
-from support.nodes import config_of, eventually
+from support.nodes import config_of
 from support.partners import partner_of
 from support.requests import fetch_of
 
@@ -20,7 +20,6 @@ def one_of_three(**settings):
     """The first of three nodes that follow the leader of all; a partner plays the second."""
     settings = {"algorithm": "lsgd", "transport": "tcp", "timeout_ms": 100, **settings}
     with members(config_of(3, **settings), [1.0]) as [member], partner_of(member) as partner:
-        eventually(lambda: member.node._threads.tx.reaches("w2"))
         member.round(0.5)
         yield member, partner
 

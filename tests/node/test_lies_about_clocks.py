@@ -119,10 +119,10 @@ def test_a_take_over_is_judged_by_the_loss_as_a_merge_is():
             return late.round(1.0) and late.adapter.clock >= 5000.0
 
         eventually(takes_over, 30)
-        assert late.node.rounds._losses._quarantine.report(0.0)["strikes"] == {}
+        assert late.node.rounds._losses._quarantine._strikes == {}
         late.round(400.0)
         late.round(400.0)
-        assert late.node.rounds._losses._quarantine.report(0.0)["strikes"] == {"w1": 1.0}
+        assert late.node.rounds._losses._quarantine._strikes == {"w1": 1.0}
 
 
 def test_a_clock_that_no_updates_bring_about_is_told_as_such(caplog):

@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 import torch
-from support.members import Member, at_once, gossip, in_lockstep, members
-from support.nodes import config_of, eventually
+from support.members import gossip, in_lockstep, members
+from support.nodes import at_once, config_of, eventually
 
 from dpwa.transport.link import LinkState
 
@@ -97,8 +97,7 @@ def test_buffers_become_the_mean_of_all_workers_and_nothing_else_is_fetched_for_
         3, lsgd={**never, "p1": 0.0, "p2": 0.0, "c1": 0.0, "c2": 0.0}, transport=transport
     )
     config["nodes"] = [{**n, "group": n["name"]} for n in config["nodes"]]  # who lead themselves
-    nodes = [Member(f"w{value}", config, net=net(float(value))) for value in (1, 2, 3)]
-    try:
+    with members(config, [1.0, 2.0, 3.0], make=net) as nodes:
         before = [member.x for member in nodes]
         eventually(lambda: {LinkState.UP} == {s for m in nodes for s in m.node.links.values()})
         at_once([partial(m.adapter.update_send, float(m.name[1:])) for m in nodes])
@@ -110,9 +109,6 @@ def test_buffers_become_the_mean_of_all_workers_and_nothing_else_is_fetched_for_
             report = member.node.report()
             assert report["merges"] == 0
             assert report["bytes_received"] < 100_000  # a model is 370 KB
-    finally:
-        for member in nodes:
-            member.adapter.close()
 
 
 def test_gossip_with_the_leader_rule_asks_the_leader():

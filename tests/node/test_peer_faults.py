@@ -17,7 +17,7 @@ import pytest
 import zmq
 from support.imposters import imposter
 from support.nodes import config_of, eventually, status_of
-from support.requests import fetch_of
+from support.requests import fetch_of, header_of
 from support.shared_memory import told
 from support.times import at_most
 
@@ -33,7 +33,6 @@ from dpwa.wire.messages import (
     NotReady,
     OtherModel,
     SharedMemoryName,
-    SnapshotHeader,
     Status,
     decode,
     encode,
@@ -131,10 +130,7 @@ def test_a_peer_that_speaks_no_zeromq_never_holds_the_trainer(node, port, greeti
 
 
 def header(**changes):
-    fields = {"request": 1, "version": 1, "clock": 1.0, "loss": 0.1, "nbytes": PARAMETERS.nbytes}
-    return SnapshotHeader(
-        **{**fields, "is_finite": True, "codec": "none", "token": 0, "news": (), **changes}
-    )
+    return header_of(**{"loss": 0.1, "nbytes": PARAMETERS.nbytes, "is_finite": True, **changes})
 
 
 def chunk(request, payload):

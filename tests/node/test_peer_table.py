@@ -3,9 +3,9 @@
 import logging
 import random
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
+from support.times import SetClock
 
 from dpwa.node.peers import MANY, SAME_AGAIN_S, PeerTable
 from dpwa.policy.health import Outcome
@@ -13,14 +13,21 @@ from dpwa.transport.link import LinkState
 from dpwa.wire.shards import WHOLE
 
 
+def table_of(*names, clock=None):
+    """What w1 knows of peers that were just added."""
+    peers = PeerTable("w1", clock or SetClock(20.0), random.Random(0))
+    for name in names:
+        peers.add(name, "tcp://10.0.0.2:7000")
+    return peers
+
+
 def test_a_peer_that_is_slow_now_and_then_is_warned_of_once_a_minute(caplog):
-    now = 0.0
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
-    peers.add("w2", "tcp://10.0.0.2:7000")
+    clock, outcomes = SetClock(), [(Outcome.TIMED_OUT, "slower"), (Outcome.FETCHED,)]
+    peers = table_of("w2", clock=clock)
     with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
         for _ in range(int(2.5 * SAME_AGAIN_S)):
-            now += 1.0
-            peers.record("w2", *[(Outcome.TIMED_OUT, "slower"), (Outcome.FETCHED,)][int(now) % 2])
+            clock.time += 1.0
+            peers.record("w2", *outcomes[int(clock.time) % 2])
     assert [r.getMessage() for r in caplog.records] == [
         "w1: peer w2 does not answer in time: slower [DPWA-W007]",
         "w1: peer w2 is alive again [DPWA-W007]",
@@ -28,9 +35,7 @@ def test_a_peer_that_is_slow_now_and_then_is_warned_of_once_a_minute(caplog):
 
 
 def test_each_death_of_a_peer_is_warned_of(caplog):
-    now = 20.0
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
-    peers.add("w2", "tcp://10.0.0.2:7000")
+    peers = table_of("w2")
     with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
         for outcome in (Outcome.FETCHED, Outcome.LOST) * 3:
             peers.record("w2", outcome)
@@ -38,9 +43,7 @@ def test_each_death_of_a_peer_is_warned_of(caplog):
 
 
 def test_who_was_warned_of_is_said_to_be_well_again_and_nobody_else(caplog):
-    now = 20.0
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
-    peers.add("w2", "tcp://10.0.0.2:7000")
+    peers = table_of("w2")
     with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
         for outcome in (Outcome.FETCHED, Outcome.LOST, Outcome.DIVERGED, Outcome.FETCHED):
             peers.record("w2", outcome)
@@ -53,10 +56,8 @@ def test_who_was_warned_of_is_said_to_be_well_again_and_nobody_else(caplog):
 
 
 def test_a_peer_that_was_found_missing_is_not_drawn_before_it_is_connected_again():
-    rng = random.Random(0)
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: 20.0), rng)
-    for name in ("w2", "w3"):
-        peers.add(name, f"tcp://10.0.0.2:700{name[1:]}")
+    peers, rng = table_of("w2", "w3"), random.Random(0)
+    for name in peers.names:
         peers.link_changed(name, LinkState.UP)
         peers.record(name, Outcome.FETCHED)
 
@@ -75,12 +76,9 @@ def test_a_peer_that_was_found_missing_is_not_drawn_before_it_is_connected_again
 
 
 def test_of_many_peers_that_are_not_there_the_first_is_warned_of(caplog):
-    now = 20.0
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
-    names = [f"w{index}" for index in range(2, MANY + 4)]
-    for name in names:
-        peers.add(name, f"tcp://10.0.0.2:{7000 + int(name[1:])}")
-    now += 20.0
+    clock, names = SetClock(20.0), [f"w{index}" for index in range(2, MANY + 4)]
+    peers = table_of(*names, clock=clock)
+    clock.time += 20.0
     with caplog.at_level(logging.INFO, logger="dpwa.peers"):
         for name in names:
             peers.record(name, Outcome.UNREACHABLE)
@@ -88,9 +86,7 @@ def test_of_many_peers_that_are_not_there_the_first_is_warned_of(caplog):
 
 
 def test_a_peer_that_was_not_there_is_asked_again_once_it_has_spoken():
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: 0.0), random.Random(0))
-    for name in ("w2", "w3"):
-        peers.add(name, "tcp://10.0.0.2:7000")
+    peers = table_of("w2", "w3")
     peers.absent("w2")
     chosen = [peers.choose(random.Random(seed), ()) for seed in range(300)]
     assert chosen.count("w2") < 30
@@ -100,21 +96,18 @@ def test_a_peer_that_was_not_there_is_asked_again_once_it_has_spoken():
 
 
 def test_a_peer_that_has_asked_was_seen_and_may_still_be_on_its_way_to_start():
-    now = 20.0
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: now), random.Random(0))
-    peers.add("w2", "tcp://10.0.0.2:7000")
+    clock = SetClock(20.0)
+    peers = table_of("w2", clock=clock)
     peers.spoke("w2")  # on its own connection, before there is one to it
-    now += 1.5
+    clock.time += 1.5
     assert peers.may_still_start("w2")
-    assert peers.report()[0].heard_s == 1.5
+    assert peers.report(lambda _: {})[0].heard_s == 1.5
 
 
 def many_peers(most_connected, near):
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: 50.0), random.Random(0))
-    peers.most_connected = most_connected
     names = [f"w{index}" for index in range(2, 42)]
-    for name in names:
-        peers.add(name, "tcp://10.0.0.2:7000")
+    peers = table_of(*names)
+    peers.most_connected = most_connected
     for name in names[:near]:
         peers.link_changed(name, LinkState.UP)
     return peers, names
@@ -160,8 +153,7 @@ def test_near_peers_that_rest_or_shall_go_are_not_preferred(trouble):
 
 
 def test_a_peer_may_say_that_it_has_ended_before_its_connection_is_seen():
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: 0.0), random.Random(0))
-    peers.add("w2", "tcp://w2:1")
+    peers = table_of("w2")
     peers.merged.ends("w2", 3)
     peers.link_changed("w2", LinkState.UP)
     peers.merged.add("w2", 3, WHOLE)
@@ -183,8 +175,7 @@ UP, DOWN, IDLE, NEW = LinkState.UP, LinkState.DOWN, LinkState.IDLE, LinkState.CO
     ],
 )
 def test_a_peer_is_the_process_of_before_if_its_connection_was_only_let_go(states, is_same):
-    peers = PeerTable("w1", SimpleNamespace(now=lambda: 0.0), random.Random(0))
-    peers.add("w2", "tcp://w2:1")
+    peers = table_of("w2")
     peers.link_changed("w2", UP)
     peers.merged.add("w2", 3, WHOLE)
     for state in states:

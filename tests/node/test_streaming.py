@@ -15,7 +15,7 @@ from support.imposters import imposter
 from support.nodes import config_of, eventually, is_connected, merge_of, status_of
 from support.ports import needs_ipv6
 from support.processes import ended, start
-from support.requests import fetch_of
+from support.requests import fetch_of, header_of
 from support.times import at_most
 from torch import nn
 
@@ -25,7 +25,7 @@ from dpwa.data.checksum import checksum
 from dpwa.data.codecs import codec
 from dpwa.transport import sockets
 from dpwa.wire import limits
-from dpwa.wire.messages import Chunk, SnapshotHeader, decode, encode
+from dpwa.wire.messages import Chunk, decode, encode
 
 TIMEOUT_MS = 1000
 PIECES = 5
@@ -104,25 +104,15 @@ class Half:
     def answer(self, frames):
         message, _ = decode(frames)
         if message.type == "fetch":
-            yield [encode(self._header(message.request))]
+            header = header_of(
+                request=message.request, nbytes=self._data.nbytes, codec=self._codec.name
+            )
+            yield [encode(header)]
             yield self._chunk(message.request, 0)
             yield self._chunk(message.request, 1)
             self._may_go_on.wait(30)
             yield self._chunk(message.request, 2)
             self.has_sent.set()
-
-    def _header(self, request):
-        return SnapshotHeader(
-            request=request,
-            version=1,
-            clock=1.0,
-            loss=None,
-            is_finite=None,
-            nbytes=self._data.nbytes,
-            codec=self._codec.name,
-            token=0,
-            news=(),
-        )
 
     def _chunk(self, request, index):
         piece = self._pieces[index]
@@ -357,16 +347,8 @@ class Promises:
         self.left -= 1
         if self.left < 0 and not self._later():
             return
-        header = SnapshotHeader(
-            request=message.request,
-            version=1,
-            clock=self._clock,
-            loss=None,
-            is_finite=True,
-            nbytes=self._data.nbytes,
-            codec="none",
-            token=0,
-            news=(),
+        header = header_of(
+            request=message.request, clock=self._clock, is_finite=True, nbytes=self._data.nbytes
         )
         chunk = Chunk(request=message.request, index=0, checksum=checksum(self._data))
         yield [encode(header)]

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from support.members import Member, at_once, gossip, members, settle, vector
-from support.nodes import config_of, eventually, status_of
+from support.members import gossip, members, settle, vector
+from support.nodes import at_once, config_of, eventually, status_of
 from support.partners import partner_of
 from support.times import at_most
 
@@ -62,7 +62,6 @@ def pair(algorithm="symmetric", value=1.0, asks=True, **settings):
     settings = {"transport": "tcp", "timeout_ms": TIMEOUT_MS, **settings}
     config = config_of(2, algorithm=algorithm, **settings)
     with members(config, [value]) as [member], partner_of(member) as partner:
-        eventually(lambda: member.node._threads.tx.reaches("w2"))
         yield member, partner
 
 
@@ -575,19 +574,14 @@ def changing(algorithm, partner_takes_part):
     config = config_of(
         2, algorithm=algorithm, transport="tcp", timeout_ms=TIMEOUT_MS, fetch_probability=0.0
     )
-    member = Member("w1", config, net=two_layers(1.0))
-    try:
-        with partner_of(member) as partner:
-            eventually(lambda: member.node._threads.tx.reaches("w2"))
-            member.round()
-            partner_takes_part(partner)
-            freeze(member.net)
-            member.round()
-            assert partner.decide(SMALLEST, commit=algorithm == "symmetric")
-            member.round()
-            return member.x, units_of(member) if algorithm == "push_sum" else None
-    finally:
-        member.adapter.close()
+    with members(config, [1.0], make=two_layers) as [member], partner_of(member) as partner:
+        member.round()
+        partner_takes_part(partner)
+        freeze(member.net)
+        member.round()
+        assert partner.decide(SMALLEST, commit=algorithm == "symmetric")
+        member.round()
+        return member.x, units_of(member) if algorithm == "push_sum" else None
 
 
 def test_what_was_agreed_on_another_model_is_left():
@@ -606,20 +600,15 @@ def test_what_waits_to_be_merged_when_the_model_changes_is_left():
 
 def test_mass_stays_when_the_model_changes():
     config = config_of(2, algorithm="push_sum", transport="tcp", push_sum={"probability": 1.0})
-    member = Member("w1", config, net=two_layers(1.0))
-    try:
-        with partner_of(member) as partner:
-            eventually(lambda: member.node._threads.tx.reaches("w2"))
-            proposal = asked(member, partner)
-            partner.agree(proposal, units=UNIT)
-            partner.serve(partner.heard(Fetch), 3.0)
-            partner.note(partner.heard(TransactionDecision))
-            freeze(member.net)
-            assert member.adapter.update_wait() is None
-            assert (member.x == 1.0).all()
-            assert transactions_of(member)["units"] == 2 * UNIT
-    finally:
-        member.adapter.close()
+    with members(config, [1.0], make=two_layers) as [member], partner_of(member) as partner:
+        proposal = asked(member, partner)
+        partner.agree(proposal, units=UNIT)
+        partner.serve(partner.heard(Fetch), 3.0)
+        partner.note(partner.heard(TransactionDecision))
+        freeze(member.net)
+        assert member.adapter.update_wait() is None
+        assert (member.x == 1.0).all()
+        assert transactions_of(member)["units"] == 2 * UNIT
 
 
 def test_a_transaction_may_be_under_way_when_a_node_closes():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.imposters import imposter
 from support.keys import key_folders
-from support.nodes import config_of, eventually
+from support.nodes import at_once, config_of, eventually
 from support.ports import free_ports
 from support.processes import ended, start
 from support.times import HANGS_AFTER_S, at_most
@@ -168,11 +168,7 @@ def test_a_run_that_ends_well_has_ended_and_nothing_is_the_matter():
 
     with watching(config, "w1", interval_s=1.0) as watch:
         eventually(lambda: [row.loss for row in rows_of(watch.view())] == [0.5] * 3)
-        threads = [threading.Thread(target=end, args=(each,)) for each in connections]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([lambda each=each: end(each) for each in connections])
         eventually(lambda: watch.view().has_ended)
         rows = rows_of(watch.view())
         assert [(row.state, row.verdicts, row.problem) for row in rows] == [("left", (), "")] * 3

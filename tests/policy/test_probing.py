@@ -90,12 +90,12 @@ def test_members_that_vanish_together_are_suspected_together():
 def test_a_node_whose_questions_stay_unanswered_gives_all_more_time_until_they_are_answered():
     health, probe = LocalHealth(), Probe()
     probe.asked(0.0)
-    assert probe.has_failed(4.0, TIMES, health)
+    assert probe.is_silent(4.0, TIMES.suspect_after_s, health)
     for _ in range(9):
         health.worse()
     assert health.factor == health.most
-    assert not probe.has_failed(7.9, TIMES, health)
-    assert probe.has_failed(8.0, TIMES, health)
+    assert not probe.is_silent(7.9, TIMES.suspect_after_s, health)
+    assert probe.is_silent(8.0, TIMES.suspect_after_s, health)
     for _ in range(9):
         health.better()
     assert health.factor == 1
@@ -112,8 +112,8 @@ def test_a_node_that_hears_it_is_suspected_gives_others_more_time():
 def test_patience_and_health_do_not_multiply():
     health, probe = LocalHealth(factor=4), Probe(patience=8)
     probe.asked(0.0)
-    assert not probe.has_failed(31.9, TIMES, health)
-    assert probe.has_failed(32.0, TIMES, health)
+    assert not probe.is_silent(31.9, TIMES.suspect_after_s, health)
+    assert probe.is_silent(32.0, TIMES.suspect_after_s, health)
 
 
 def test_of_many_those_that_are_connected_are_asked_and_told_before_others():

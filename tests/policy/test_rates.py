@@ -31,14 +31,6 @@ def test_no_window_lets_more_through_than_the_rate_and_one_burst(claims):
             assert total <= RATE * (now - start) + largest + 1e-6
 
 
-@given(st.floats(0.01, 60), st.floats(0.01, 60), st.floats(0, 10))
-def test_after_the_wait_that_it_tells_the_amount_can_be_taken(first, second, now):
-    bucket = TokenBucket(RATE, BURST).taken(first, now)
-    wait_s = bucket.wait_s(second, now)
-    assert (bucket.taken(second, now) is None) == (wait_s > 0)
-    assert bucket.taken(second, now + wait_s) is not None
-
-
 @pytest.mark.parametrize("amount", [1.0, 20.0, 55.0])
 def test_a_long_run_has_the_rate_whatever_the_amounts(amount):
     taken = let_through([(0.001, amount)] * 100_000)

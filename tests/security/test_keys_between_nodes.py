@@ -13,6 +13,7 @@ import zmq
 from support.keys import key_folders
 from support.nodes import config_of, eventually, is_connected, status_of
 from support.shared_memory import own_shm
+from support.times import SetClock
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -366,13 +367,7 @@ def test_a_node_says_that_it_listens_on_loopback_where_others_cannot_connect(cap
 
 
 def test_the_health_of_a_peer_is_logged_with_the_reason(caplog):
-    class Later:
-        time = 0.0
-
-        def now(self):
-            return self.time
-
-    clock = Later()
+    clock = SetClock()
     peer_table = PeerTable("w1", clock, random.Random(1))
     peer_table.add("w2", "tcp://127.0.0.1:1")
     clock.time = STARTUP_GRACE_S + 1

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from support.imposters import imposter
-from support.nodes import config_of, eventually
+from support.nodes import at_once, config_of, eventually
+from support.state_answers import Donor
 from support.state_donors import (
     ALONE,
     Net,
@@ -21,10 +22,9 @@ from support.state_donors import (
 from support.times import at_most
 
 from dpwa import DpwaConnection
-from dpwa.data.checksum import checksum
-from dpwa.wire import limits
+from dpwa.state import service
 from dpwa.wire.messages import decode, encode
-from dpwa.wire.state import AskPiece, AskState, StateOffer, StatePiece, StateStanding
+from dpwa.wire.state import StatePiece, StateStanding
 
 PEERS = {**ALONE, "initial_state": "peers"}
 
@@ -87,11 +87,7 @@ def test_nodes_that_start_together_do_not_wait_for_each_other(initial_state):
         made.append(adapter_of(torch.nn.Linear(3, 3), f"w{index}", config))
         took.append(time.monotonic() - before)
 
-    threads = [threading.Thread(target=start, args=(index,)) for index in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([lambda index=index: start(index) for index in (1, 2, 3)])
     with nodes(*made):
         assert len(made) == 3
         assert [node.clock for node in made] == [0.0, 0.0, 0.0]
@@ -141,29 +137,22 @@ def test_parameters_that_are_not_finite_are_not_taken_over(caplog):
     assert any("parameters that are not finite" in text for text in caplog.messages)
 
 
-def test_a_donor_serves_no_more_joiners_than_it_wants_and_gives_its_copy_back():
+def test_a_donor_serves_no_more_joiners_than_it_wants_and_gives_its_copy_back(monkeypatch):
     config = config_of(3, **PEERS, state_serving=1, state_donors=1, initial_state_timeout_s=20)
     nets = [Net(index) for index in range(3)]
     joined = []
     with nodes(adapter_of(nets[0], "w1", config)) as (first,), training(first):
         eventually(lambda: first.clock >= 1)
-        made = [
-            threading.Thread(
-                target=lambda i=i: joined.append(adapter_of(nets[i], f"w{i + 1}", config))
-            )
-            for i in (1, 2)
-        ]
-        for thread in made:
-            thread.start()
-        for thread in made:
-            thread.join()
+        at_once(
+            [lambda i=i: joined.append(adapter_of(nets[i], f"w{i + 1}", config)) for i in (1, 2)]
+        )
         with nodes(*joined):
             assert len(joined) == 2
             assert all(node.clock > 0 for node in joined)
             assert all(are_equal(state_of(net), state_of(nets[0])) for net in nets)
         report = first.connection.node.report()["state"]
         assert report["copies"] <= 2
-        first.connection.states._donor_snapshots._hold_s = 0.1
+        monkeypatch.setattr(service, "HOLD_S", 0.1)
         eventually(lambda: first.connection.node.report()["state"]["held_bytes"] == 0)
 
 
@@ -178,50 +167,22 @@ def test_a_donor_whose_trainer_does_nothing_is_waited_for_so_long_only(caplog):
     assert any("no peer has handed over its in 0.7 s" in text for text in caplog.messages)
 
 
-class Liar:
+class Liar(Donor):
     """A donor that corrupts every piece, or those of its choice."""
 
-    def __init__(self, image, fingerprint, corrupts):
-        self._image, self._fingerprint, self._corrupts = image, fingerprint, corrupts
+    def __init__(self, part, corrupts):
+        super().__init__(0, clock=90.0)
+        self.image, self.layout, self.numbers = part.image, part.layout, b""
         self.asked = []
+        self._corrupts = corrupts
 
     def __call__(self, frames):
-        message, _ = decode(frames)
-        match message:
-            case AskState(prepares=False):
-                yield [
-                    encode(
-                        StateStanding(
-                            request=message.request, clock=90.0, is_trained=True, is_sound=True
-                        )
-                    )
-                ]
-            case AskState():
-                yield [
-                    encode(
-                        StateOffer(
-                            request=message.request,
-                            token=b"12345678",
-                            nbytes=len(self._image),
-                            fingerprint=self._fingerprint,
-                            clock=90.0,
-                            updates=90,
-                        )
-                    ),
-                    self._numbers,
-                ]
-            case AskPiece():
-                self.asked.append(message.index)
-                start = message.index * limits.CHUNK_BYTES
-                data = self._image[start : start + limits.CHUNK_BYTES]
-                piece = StatePiece(
-                    request=message.request, index=message.index, checksum=checksum(data)
-                )
+        for answer, data in self.answers(decode(frames)[0]):
+            if isinstance(answer, StatePiece):
+                self.asked.append(answer.index)
                 if self._corrupts(self.asked):
                     data = bytes([data[0] ^ 1]) + data[1:]
-                yield [encode(piece), data]
-
-    _numbers = b""
+            yield [encode(answer)] if isinstance(answer, StateStanding) else [encode(answer), data]
 
 
 def joined_from_a_liar(corrupts):
@@ -231,7 +192,7 @@ def joined_from_a_liar(corrupts):
     config = config_of(2, **PEERS, state_donors=1, initial_state_timeout_s=3)
     one, two = torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024)  # 4 MiB
     part = TrainingState(one).capture()["model"]
-    liar = Liar(part.image.tobytes(), part.layout.fingerprint, corrupts)
+    liar = Liar(part, corrupts)
     with imposter(config["nodes"][0]["port"], liar), nodes(adapter_of(two, "w2", config)) as (n,):
         return liar, are_equal(state_of(one), state_of(two)), n.clock
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from dpwa.adapters.optimizer_state import copied, layout_of
 from dpwa.clock import SystemClock
-from dpwa.state.restore import StateRestore, Suspects
+from dpwa.state.restore import StateRestore
 from dpwa.state.target import Target, UnfitStateError
 from dpwa.transport.link import LinkState
 
@@ -36,14 +36,14 @@ def test_a_lie_is_refused_and_the_next_donor_asked(monkeypatch, caplog, lie, is_
             nodes(adapter_of(nets[0], "w2", config, optimizer=adams[0]))
         )
         (joiner,) = stack.enter_context(nodes(adapter_of(nets[1], "w3", config)))
-        blame = Suspects.blame
+        blame = StateRestore._blame
 
-        def blame_and_let_the_honest_one_train(suspects, donors):
-            blame(suspects, donors)
+        def blame_and_let_the_honest_one_train(restore, donors):
+            blame(restore, donors)
             stack.enter_context(training(honest))
             eventually(lambda: honest.clock >= 2)  # it tells its clock after its first update
 
-        monkeypatch.setattr(Suspects, "blame", blame_and_let_the_honest_one_train)
+        monkeypatch.setattr(StateRestore, "_blame", blame_and_let_the_honest_one_train)
         node = joiner.connection.node
         eventually(lambda: [*node.links.values()] == [LinkState.UP] * 2)
         joiner.connection.states.start(joiner._training.model(), "peers")

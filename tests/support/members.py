@@ -1,13 +1,12 @@
 """Nodes that train a small module, several in this process, each on a thread of its own."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import torch
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
-from support.nodes import eventually
+from support.nodes import at_once, eventually
 from support.times import HANGS_AFTER_S
 
 
@@ -52,21 +51,18 @@ def vector(value, size=8):
 
 
 @contextmanager
-def members(config, values, **options):
-    """Nodes w1, w2, ... of a configuration, each with a vector of one of these values."""
+def members(config, values, make=None, **options):
+    """Nodes w1, w2, ... of a configuration, each with a vector of one of these values, or with the
+    module that `make` makes of it.
+    """
     with ExitStack() as stack:
         made = []
         for index, value in enumerate(values, start=1):
-            member = Member(f"w{index}", config, value, **options)
+            net = None if make is None else make(value)
+            member = Member(f"w{index}", config, value, net=net, **options)
             stack.callback(member.adapter.close)
             made.append(member)
         yield made
-
-
-def at_once(tasks):
-    with ThreadPoolExecutor(len(tasks)) as threads:
-        for called in [threads.submit(task) for task in tasks]:
-            called.result()
 
 
 def gossip(nodes, rounds, each=Member.round):

@@ -1,13 +1,23 @@
 """Configurations of nodes on free loopback ports, and patience for what happens soon."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from support.ports import free_ports
 from support.times import HANGS_AFTER_S, Bound
 
-__all__ = ["config_of", "eventually", "has_merged", "is_connected", "merge_of", "status_of"]
+__all__ = [
+    "at_once",
+    "config_of",
+    "eventually",
+    "has_merged",
+    "is_connected",
+    "merge_of",
+    "refuses",
+    "status_of",
+]
 
 
 def config_of(count, **settings):
@@ -32,6 +42,13 @@ def eventually(check, timeout_s=HANGS_AFTER_S, every_s=0.01):
     return value
 
 
+def at_once(tasks):
+    """Run tasks at the same time, each on a thread of its own, until all have ended."""
+    with ThreadPoolExecutor(len(tasks)) as threads:
+        for called in [threads.submit(task) for task in tasks]:
+            called.result()
+
+
 def merge_of(first, second, loss=None, during=lambda: None):
     """Publish on both sides until the first adapter merges the second one's parameters."""
 
@@ -49,6 +66,16 @@ def has_merged(one, two):
     for each in (two, one):
         each.update_send(np.ones(1000), 0.5)
     return one.update_wait(0.5)[0] is not None
+
+
+def refuses(one, two, health):
+    """Publish on both sides, and see that nothing is merged; whether the first adapter says this of
+    the second one's health.
+    """
+    two.update_send()
+    one.update_send()
+    assert one.update_wait() is None
+    return status_of(one.connection, two.name)["health"] == health
 
 
 def status_of(connection, peer):

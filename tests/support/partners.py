@@ -1,5 +1,6 @@
 """A partner in transactions that does what a test wants, step by step, over real sockets."""
 
+import threading
 import time
 from contextlib import contextmanager
 
@@ -15,7 +16,8 @@ from dpwa.wire.transaction_messages import (
     Propose,
     TransactionDecision,
 )
-from support.requests import fetch_of
+from support.nodes import eventually
+from support.requests import fetch_of, header_of
 from support.times import HANGS_AFTER_S
 
 
@@ -71,9 +73,8 @@ class Partner:
 
     def announce(self, fetch, nbytes, version=None, **fields):
         """Begin to serve a snapshot."""
-        said = {"version": version or self.version, "clock": 1.0, "loss": None, "is_finite": None}
-        said.update(nbytes=nbytes, codec="none", token=0, news=(), **fields)
-        self.answer(SnapshotHeader(request=fetch.request, **said))
+        version = version or self.version
+        self.answer(header_of(request=fetch.request, version=version, nbytes=nbytes, **fields))
 
     def announce_only(self):
         """Begin to serve a snapshot that never comes."""
@@ -145,7 +146,7 @@ class Partner:
 
 @contextmanager
 def partner_of(member, name="w2"):
-    """A partner that plays the node `name` of the configuration of a member."""
+    """A partner that plays the node `name` of the configuration of a member, and is connected."""
     config = member.node.config
     port, other = config.node(name).port, config.node(member.name).port
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
@@ -154,4 +155,32 @@ def partner_of(member, name="w2"):
         with context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.connect(f"tcp://127.0.0.1:{other}")
+            eventually(lambda: member.node._threads.tx.reaches(name))
             yield Partner(router, dealer, member, name)
+
+
+@contextmanager
+def serving(*partners, value=0.0, delay_s=0.0):
+    """Let partners answer every fetch with parameters of this value, and this much later.
+
+    Yields the fetches that were answered.
+    """
+    stop, served = threading.Event(), []
+
+    def serve():
+        while not stop.is_set():
+            for partner in partners:
+                fetch = partner.hears(Fetch, 0.005)
+                if fetch is not None:
+                    time.sleep(delay_s)
+                    partner.version += 1
+                    partner.serve(fetch, value)
+                    served.append(fetch)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield served
+    finally:
+        stop.set()
+        thread.join()

@@ -1,7 +1,7 @@
-"""Requests as a peer would send them, whole unless told otherwise."""
+"""Requests and headers as a peer would send them, whole unless told otherwise."""
 
 from dpwa.wire import limits
-from dpwa.wire.messages import Fetch
+from dpwa.wire.messages import Fetch, SnapshotHeader
 
 
 def fetch_of(fingerprint, **fields):
@@ -11,3 +11,10 @@ def fetch_of(fingerprint, **fields):
     newest = {"version": 0, "merged": 0}
     whole = {**greeting, **newest, "chunk_bytes": limits.CHUNK_BYTES, "first": 0, "count": 0}
     return Fetch(**{**asked, **whole, "can_map": False, "codec": "none", "held": 0, **fields})
+
+
+def header_of(**fields):
+    """What begins the answer to request 1: a first version of 100 bytes, not encoded."""
+    progress = {"version": 1, "clock": 1.0, "loss": None, "is_finite": None}
+    stream = {"nbytes": 100, "codec": "none", "token": 0}
+    return SnapshotHeader(**{"request": 1, **progress, **stream, "news": (), **fields})

@@ -24,6 +24,7 @@ class Donor:
 
     def __init__(self, value, clock=50.0, changes=lambda answers: answers):
         self.image = image_of(value)
+        self.layout, self.numbers = LAYOUT, b"numbers"
         self.token = b"12345678"
         self.clock = clock
         self.changes = changes
@@ -35,7 +36,7 @@ class Donor:
             case AskState(prepares=False):
                 return [(StateStanding(**self.far(request)), b"")]
             case AskState():
-                return [(StateOffer(**self.offer(request)), b"numbers")]
+                return [(StateOffer(**self.offer(request)), self.numbers)]
             case AskPiece():
                 data = self.image[message.index * limits.CHUNK_BYTES :][: limits.CHUNK_BYTES]
                 fields = {"request": request, "index": message.index, "checksum": checksum(data)}
@@ -51,8 +52,8 @@ class Donor:
         return {
             "request": request,
             "token": self.token,
-            "nbytes": LAYOUT.nbytes,
-            "fingerprint": LAYOUT.fingerprint,
+            "nbytes": self.layout.nbytes,
+            "fingerprint": self.layout.fingerprint,
             "clock": self.clock,
             "updates": 7,
         }

@@ -3,6 +3,7 @@
 import zmq
 
 from dpwa.transport.link import LinkState, PeerLink
+from dpwa.wire.members import JoinRequest
 from dpwa.wire.messages import decode
 from support.nodes import eventually
 from support.times import HANGS_AFTER_S
@@ -23,3 +24,15 @@ def question_and_payload(endpoint, message, payload, *more, timeout_s=HANGS_AFTE
             return decode(frames)
         finally:
             link.close()
+
+
+def request_of(name, endpoint, incarnation=1):
+    """What asks to let a node in that is called at this endpoint."""
+    return JoinRequest(
+        request=1,
+        name=name,
+        incarnation=incarnation,
+        endpoint=endpoint,
+        algorithm="gossip",
+        expects="",
+    )

@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+from support.table_states import fill
 
 from dpwa.policy.group_views import Member
 from dpwa.tables.directory import Told, new_plan, plans
@@ -72,7 +73,7 @@ class Cluster:
         for shard, source, target in self.plan.copies:
             one, other = self.copy(source, shard), self.copy(target, shard)
             if {source, target} <= self.begun and self.rng.random() < 0.5 and other.incoming:
-                other.state.import_(one.state.export())
+                fill(other.state, one.state.export())
                 other.incoming = None
                 self.stores[target].completed((0, shard))
 

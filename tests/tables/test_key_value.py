@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.table_states import fill, fingerprint
 from support.updaters import OF_ANY_FORM
 
 from dpwa.errors import ProtocolError, UserError
@@ -70,7 +71,7 @@ def test_missing_keys_have_the_default_and_start_from_it(columns, dtype):
     assert values.dtype == dtype
     expected = np.array([3.5, 2.5, 3.5, 3.5])
     np.testing.assert_array_equal(values, np.broadcast_to(expected, (*row, 4)).T)
-    assert state.keys.tolist() == [-3, 8], "reading makes no keys"
+    assert sorted(state._slots) == [-3, 8], "reading makes no keys"
     assert len(state) == 2
     assert store().read(keys()).shape == (0,)
 
@@ -102,7 +103,7 @@ def test_integers_add_up_like_in_a_dictionary_in_any_order(entries, clients, sha
                 assert not stores[part.shard].apply(str(client), *sent)
     held = {}
     for state in stores:
-        held.update(zip(state.keys.tolist(), state.read(state.keys).tolist(), strict=True))
+        held.update(zip(state._slots, state.read(keys(*state._slots)).tolist(), strict=True))
     assert held == expected
 
 
@@ -121,12 +122,12 @@ def test_a_store_that_grows_updates_like_a_shard_and_so_does_its_copy(updater, c
         expected.apply("c", counter, chosen, delta)
         state.apply("c", counter, names[chosen], delta)
         if counter == 10:
-            copy.import_(state.export())
+            fill(copy, state.export())
         elif counter > 10:
             copy.apply("c", counter, names[chosen], delta)
     np.testing.assert_array_equal(state.read(names), expected.values)
     np.testing.assert_array_equal(copy.read(names), expected.values)
-    assert copy.fingerprint() == state.fingerprint()
+    assert fingerprint(copy) == fingerprint(state)
     assert copy.applied == {"c": (20, 20)}
     assert copy.read(keys(1, 2)).any() == np.isin([1, 2], names).any()
 
@@ -158,18 +159,17 @@ def test_an_incomplete_store_is_not_read():
     state = store()
     state.apply("c", 1, keys(5), np.ones(1))
     copy = store()
-    with pytest.raises(ProtocolError, match="ended before all of it came"):
-        copy.import_(list(state.export())[:-1])
+    fill(copy, list(state.export())[:-1])
     with pytest.raises(ProtocolError, match="not complete"):
         copy.read(keys(5))
     with pytest.raises(ProtocolError, match="another table"):
-        store(default=1.0).import_(state.export())
+        fill(store(default=1.0), state.export())
 
 
 def test_a_store_that_has_no_room_to_grow_is_as_it_was():
     state = KeyValueStore(None, "float64", make_updater("adagrad"))
     state.apply("c", 1, np.arange(10), np.ones(10))
-    before, new_state = state.fingerprint(), state.updater.new_state
+    before, new_state = fingerprint(state), state.updater.new_state
 
     def no_memory(*_):
         raise MemoryError
@@ -178,7 +178,7 @@ def test_a_store_that_has_no_room_to_grow_is_as_it_was():
     with pytest.raises(ProtocolError, match="MemoryError"):
         state.apply("c", 2, np.arange(100), np.ones(100))
     state.updater.new_state = new_state
-    assert state.fingerprint() == before
+    assert fingerprint(state) == before
     state.apply("c", 3, np.arange(100), np.ones(100))
     assert state.applied == {"c": (3, 2)}
     assert state.read(np.arange(100)).shape == (100,)

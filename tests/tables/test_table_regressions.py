@@ -6,8 +6,8 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from support.members import at_once
-from support.nodes import eventually
+from support.nodes import at_once, eventually
+from support.table_states import fingerprint
 from support.times import HANGS_AFTER_S
 from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors, workers
 
@@ -122,7 +122,7 @@ def engine_of(worker):
 def copies_of(made, key=(0, 0)):
     """Return a fingerprint of each copy of a shard, by node."""
     stores = {worker.name: engine_of(worker)._store for worker in made}
-    return {n: s.copies[key].state.fingerprint() for n, s in stores.items() if key in s.copies}
+    return {n: fingerprint(s.copies[key].state) for n, s in stores.items() if key in s.copies}
 
 
 def test_an_addition_that_the_primary_cannot_apply_is_refused_and_changes_no_copy(fails_half_way):

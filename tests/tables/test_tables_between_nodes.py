@@ -6,8 +6,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
-from support.members import at_once
-from support.nodes import config_of, eventually
+from support.nodes import at_once, config_of, eventually
 
 from dpwa import DpwaConnection
 from dpwa.collectives.views import ViewDiscovery

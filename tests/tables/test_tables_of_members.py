@@ -1,8 +1,7 @@
 """Tables of nodes that come and go."""
 
-from threading import Thread
-
 import numpy as np
+from support.nodes import at_once
 from support.open_cluster import cluster
 
 from dpwa.tables.tables import Tables
@@ -34,11 +33,7 @@ def test_nothing_is_lost_of_two_who_begin_at_the_same_time():
             for _ in range(20):
                 table.add(ONES)
 
-        threads = [Thread(target=work, args=[node]) for node in started]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once([lambda node=node: work(node) for node in started])
         for table in tables.values():
             table.add(ONES, sync=True)
         assert [table.get().sum() for table in tables.values()] == [42 * ONES.size] * 2

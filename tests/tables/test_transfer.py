@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.table_states import fill, fingerprint
 
 from dpwa.errors import DpwaError, ProtocolError
 from dpwa.tables.state import CHUNK_BYTES
@@ -39,7 +40,7 @@ def test_many_clients_are_split_as_well():
     exported = list(state.export())
     assert max(len(piece) for _, piece in exported) == CHUNK_BYTES
     copy = shard(rows=1)
-    copy.import_(exported)
+    fill(copy, exported)
     assert copy.applied == state.applied
 
 
@@ -51,7 +52,7 @@ def test_a_state_can_be_fed_piece_by_piece_and_is_not_used_before_the_end():
         for use in (
             lambda: state.read(),
             lambda: state.apply("c", 1, None, np.zeros(ROWS, "float32")),
-            lambda: state.fingerprint(),
+            lambda: fingerprint(state),
         ):
             with pytest.raises(ProtocolError, match="not complete"):
                 use()
@@ -63,13 +64,13 @@ def test_a_state_can_be_fed_piece_by_piece_and_is_not_used_before_the_end():
 def check_refused(pieces):
     state = shard()
     with pytest.raises(ProtocolError):
-        state.import_(pieces)
+        fill(state, pieces)
     assert not state.is_whole
-    state.import_(PIECES)
-    assert state.fingerprint() == STATE.fingerprint()
+    fill(state, PIECES)
+    assert fingerprint(state) == fingerprint(STATE)
 
 
-@pytest.mark.parametrize("left_out", range(len(PIECES)))
+@pytest.mark.parametrize("left_out", range(len(PIECES) - 1))  # the last is still to come then
 def test_a_piece_that_is_left_out_is_found(left_out):
     check_refused(PIECES[:left_out] + PIECES[left_out + 1 :])
 
@@ -93,7 +94,7 @@ def test_a_flipped_bit_is_found(place, data):
     changed[bit // 8] ^= 1 << bit % 8
     state = ShardState(ROWS, None, "float32", make_updater("momentum"))
     with pytest.raises(ProtocolError):
-        state.import_([*PIECES[:place], (name, bytes(changed)), *PIECES[place + 1 :]])
+        fill(state, [*PIECES[:place], (name, bytes(changed)), *PIECES[place + 1 :]])
 
 
 def test_pieces_of_two_moments_do_not_fit_together():
@@ -123,10 +124,10 @@ def test_an_addition_during_an_export_is_found():
 )
 def test_the_state_of_another_table_is_refused(other):
     with pytest.raises(ProtocolError, match=r"another table|rows came"):
-        shard().import_(other.export())
+        fill(shard(), other.export())
 
 
 @pytest.mark.parametrize("header", [b"", b"\xff", b"[]", b"{}", b'{"form": 1}'])
 def test_a_header_that_is_none_is_refused(header):
     with pytest.raises(ProtocolError):
-        shard().import_([("header", header)])
+        fill(shard(), [("header", header)])

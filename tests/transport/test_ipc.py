@@ -7,12 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import zmq
-from support.nodes import eventually
+from support.nodes import at_once, eventually
 
 from dpwa.errors import AddressError
 from dpwa.transport.ipc import claimed
@@ -138,11 +137,7 @@ def test_of_many_that_want_a_path_only_one_has_it_at_a_time(endpoint):
             except AddressError:
                 pass
 
-    threads = [threading.Thread(target=compete) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once([compete] * 4)
     assert (owners, most) == (0, 1)
     assert turns > 10
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.requests import header_of
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import codec
@@ -51,28 +52,13 @@ def snapshot_of(nbytes, layout=None):
     )
 
 
-def header(**fields):
-    default = {
-        "request": 1,
-        "version": 1,
-        "clock": 1.0,
-        "loss": None,
-        "is_finite": None,
-        "nbytes": 100,
-        "codec": "none",
-        "token": 0,
-        "news": (),
-    }
-    return SnapshotHeader(**{**default, **fields})
-
-
 def chunk(payload, index=0):
     return Chunk(request=1, index=index, checksum=checksum(payload)), payload
 
 
 def begun(nbytes=100):
     session = session_of(layout_of(nbytes))
-    session.receive(header(nbytes=nbytes), b"")
+    session.receive(header_of(nbytes=nbytes), b"")
     return session
 
 
@@ -244,7 +230,7 @@ def test_another_model_is_refused_naming_the_first_difference():
 )
 def test_a_header_of_what_was_not_asked_for_is_refused(fields, layout):
     with pytest.raises(ProtocolError):
-        session_of(layout).receive(header(**fields), b"")
+        session_of(layout).receive(header_of(**fields), b"")
 
 
 @pytest.mark.parametrize(
@@ -255,7 +241,7 @@ def test_a_header_of_what_was_not_asked_for_is_refused(fields, layout):
         (OtherModel(request=1), b"\xc1"),
         (Status(request=1), b""),
         (Credit(request=1, chunks=1), b""),
-        (header(), b""),
+        (header_of(), b""),
     ],
     ids=lambda value: getattr(value, "type", ""),
 )
