@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from support.collective_nodes import collective_nodes, cut_off, met_nodes, rank_of
+from support.collective_nodes import collective_nodes, met_nodes, rank_of
 from support.collective_processes import collective_processes
 from support.nodes import eventually
 from support.times import HANGS_AFTER_S, at_most
@@ -340,6 +340,25 @@ def test_ctrl_c_after_the_decision_leaves_nobody_out_and_the_value_is_what_the_o
 # Being cut off
 
 
+class Cut:
+    """Drops what nodes of different halves say, until it is healed for all in the same moment."""
+
+    def __init__(self, nodes, halves):
+        self.is_healed = threading.Event()
+        side = {name: index for index, half in enumerate(halves) for name in half}
+        for name in nodes.names:
+            self._wrap(name, nodes[name].collectives.contacts, side)
+
+    def _wrap(self, name, contacts, side):
+        tell = contacts.tell
+
+        def tell_own_side(peer, message):
+            if side[peer] == side[name] or self.is_healed.is_set():
+                tell(peer, message)
+
+        contacts.tell = tell_own_side
+
+
 @pytest.mark.parametrize(
     "halves",
     [
@@ -350,15 +369,14 @@ def test_ctrl_c_after_the_decision_leaves_nobody_out_and_the_value_is_what_the_o
 )
 def test_halves_that_were_cut_off_from_each_other_become_one_again(halves):
     with met_nodes(4, transport="tcp") as nodes:
-        heal = [cut_off(nodes[n].collectives.contacts, n, halves[0]) for n in nodes.names]
+        cut = Cut(nodes, halves)
         outcomes = nodes.each(timed(lambda node: node.all_reduce(1, timeout_s=TIMEOUT_S)))
         for half, other in (halves, halves[::-1]):
             assert_lost([outcomes[name] for name in half], other, TIMEOUT_S + 1.5 * GRACE_S)
             results = nodes.each(lambda node: node.all_reduce(1), half)
             assert results == dict.fromkeys(half, (len(half), len(half)))
             assert {nodes[name].members for name in half} == {tuple(sorted(half))}
-        for mend in heal:
-            mend()
+        cut.is_healed.set()
 
         def until_all_are_there(node):
             end = time.monotonic() + HANGS_AFTER_S

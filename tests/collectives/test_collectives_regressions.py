@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.collective_nodes import collective_nodes, cut_off, met_nodes, rank_of
+from support.collective_nodes import collective_nodes, met_nodes, rank_of
 from support.nodes import eventually
 
 from dpwa import fault_points
@@ -88,6 +88,18 @@ def test_a_node_that_was_let_in_late_has_all_of_its_time_for_its_first_collectiv
         results = nodes.outcomes(lambda node: node.all_reduce(1), others)
         assert results == dict.fromkeys(others, (3, 3))
         assert late.result(60) == (3, 3)
+
+
+def cut_off(contacts, own, far):
+    """Drop what a node says to some others; return what ends that."""
+    tell = contacts.tell
+
+    def tell_the_rest(peer, message):
+        if (peer in far) == (own in far):
+            tell(peer, message)
+
+    contacts.tell = tell_the_rest
+    return lambda: setattr(contacts, "tell", tell)
 
 
 def test_the_smaller_part_of_a_split_is_told_so_once_and_works_with_the_others_at_once(

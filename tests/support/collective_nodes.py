@@ -83,17 +83,5 @@ def met_nodes(count, **settings):
         yield nodes
 
 
-def cut_off(contacts, own, far):
-    """Drop what a node says to some others; return what ends that."""
-    tell = contacts.tell
-
-    def tell_the_rest(peer, message):
-        if (peer in far) == (own in far):
-            tell(peer, message)
-
-    contacts.tell = tell_the_rest
-    return lambda: setattr(contacts, "tell", tell)
-
-
 def rank_of(connection):
     return int(connection.name.removeprefix("w")) - 1
