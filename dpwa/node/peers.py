@@ -211,7 +211,9 @@ class PeerTable:
 
     def told_clock(self, name: str, clock: float) -> None:
         with self._lock:
-            self._of(name).tells(clock, self._clock.now())
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.tells(clock, self._clock.now())
 
     def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
         """Judge a clock that a peer has told, where this node is at `own`; see `policy.beginners`.
@@ -286,7 +288,8 @@ class PeerTable:
     def memory_of(self, name: str) -> PeerMemory | None:
         """Return the shared memory of a peer that is connected and at work, if it has any."""
         with self._lock:
-            memory = self._of(name).memory
+            peer = self._peers.get(name)
+            memory = None if peer is None else peer.memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
     def any_memory(self, rng: random.Random) -> tuple[str, PeerMemory] | None:
@@ -324,12 +327,14 @@ class PeerTable:
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
         with self._lock:
-            return self._of(name).times.deadline_s(ceiling_s)
+            peer = self._peers.get(name)
+            return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
 
     def fetched_in(self, name: str, elapsed_s: float) -> None:
         with self._lock:
-            peer = self._of(name)
-            peer.times = peer.times.succeeded(elapsed_s)
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
         """Learn how long a peer took to answer a request that did not have to wait."""
@@ -352,12 +357,16 @@ class PeerTable:
 
     def received(self, name: str, nbytes: int) -> None:
         with self._lock:
-            self._of(name).bytes_received += nbytes
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.bytes_received += nbytes
 
     def sent(self, name: str, nbytes: int) -> None:
         """Count bytes of snapshots sent to a peer; without keys, by its own word."""
         with self._lock:
-            self._of(name).bytes_sent += nbytes
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.bytes_sent += nbytes
 
     def peer_left(self, name: str) -> None:
         """Note that a peer has ended on purpose; a name that is not in view is ignored."""
