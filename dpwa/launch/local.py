@@ -7,11 +7,13 @@ queue grows.
 from __future__ import annotations
 
 import codecs
+import ctypes
 import io
 import json
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,9 +36,12 @@ from dpwa.launch.engine import (
 )
 from dpwa.launch.stopping import PASSED_ON
 from dpwa.lifecycle import ENDING, Closeable
+from dpwa.types import JsonObject
 
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
 SPARE_SCRIPT = CHILD_SCRIPT.with_name("spare.py")
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+FORKED_S = 0.1  # within which a process is there that was to be forked, when it is to end
 SPARE_AFTER_S = 3.0  # nodes that are started go first
 SPARE_AGAIN_S = 30.0  # one that has ended by itself, or could not be started, may do so again
 CHUNK_BYTES = 64 * 1024
@@ -108,59 +113,68 @@ class _Life(NamedTuple):
     since: str
 
 
-class NodeProcess:
-    """A started command, in a session and process group of its own.
+class Forked:
+    """A child of this process that another one has forked, with what is needed of a `Popen`."""
 
-    The terminal's Ctrl-C does not reach it; `send` does, and everything that it has started. It
-    reads nothing from standard input; a spare one reads the line that `become` writes. On Linux it
-    dies with the thread that made this object; what it has started itself does not.
+    def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdout, self.stderr = stdout, stderr
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    cores: Sequence[int] = (),
+    stdin: int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Start a command, in a session and process group of its own.
+
+    On Linux it dies with the thread that calls this; what it has started itself does not.
+
+    Raises:
+        UserError: the system cannot start another process.
+    """
+    prepare = [sys.executable, "-I", "-S", str(CHILD_SCRIPT)]
+    arguments = [str(os.getpid()), ",".join(str(core) for core in cores), *command]
+    try:
+        return subprocess.Popen(  # noqa: S603  (running the user's command is the task)
+            [*prepare, *arguments],
+            bufsize=0,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"cannot start node {name}: {error.strerror} [DPWA-E059]") from None
+
+
+class NodeProcess:
+    """A process with a session and process group of its own.
+
+    The terminal's Ctrl-C does not reach it; `send` does, and everything that it has started.
 
     Attributes:
         name: the node's name.
         outputs: its standard output and error, by the names `stdout` and `stderr`.
     """
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        cores: Sequence[int] = (),
-        *,
-        is_spare: bool = False,
-    ) -> None:
-        """Raises `UserError` if the system cannot start another process."""
+    def __init__(self, name: str, process: subprocess.Popen[bytes] | Forked) -> None:
         self.name = name
-        prepare = [sys.executable, "-I", "-S", str(CHILD_SCRIPT)]
-        arguments = [str(os.getpid()), ",".join(str(core) for core in cores), *command]
-        try:
-            self._process = subprocess.Popen(  # noqa: S603  (running the user's command is the task)
-                [*prepare, *arguments],
-                bufsize=0,
-                stdin=subprocess.PIPE if is_spare else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(environment),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UserError(f"cannot start node {name}: {error.strerror} [DPWA-E059]") from None
+        self._process = process
         self._strays: dict[int, _Life] = {}
         self.outputs = {
-            "stdout": OutputPipe(cast(IO[bytes], self._process.stdout)),
-            "stderr": OutputPipe(cast(IO[bytes], self._process.stderr)),
+            "stdout": OutputPipe(cast(IO[bytes], process.stdout)),
+            "stderr": OutputPipe(cast(IO[bytes], process.stderr)),
         }
-
-    def become(self, name: str, environment: Mapping[str, str], cores: Sequence[int]) -> bool:
-        """Tell a spare process which node it is; `False` if it has ended.
-
-        What is told must fit into the pipe, whose other end may be importing still.
-        """
-        self.name = name
-        order = json.dumps({"environment": dict(environment), "cores": list(cores)})
-        with suppress(BrokenPipeError), cast(IO[bytes], self._process.stdin) as pipe:
-            pipe.write(f"{order}\n".encode())
-        return not self.has_ended()
 
     def send(self, number: signal.Signals, *, to_all: bool = False) -> None:
         """Send a signal to the process and to all it has started; nothing if none is left.
@@ -207,8 +221,6 @@ class NodeProcess:
     def discard(self) -> None:
         """Kill it, and read nothing of what it has printed."""
         self.send(signal.SIGKILL)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
         for pipe in self.outputs.values():
             pipe.close()
         self.reap()
@@ -233,8 +245,8 @@ class _Watched:
 class _Spare(Closeable):
     """Has a process ready to become the next node.
 
-    It is started SPARE_AFTER_S after the last start of a node, and SPARE_AGAIN_S after it has ended
-    by itself.
+    On Linux, the one that becomes a node forks the next one first. Else that is started
+    SPARE_AFTER_S after the last start of a node, and SPARE_AGAIN_S after it has ended by itself.
     """
 
     def __init__(
@@ -246,35 +258,99 @@ class _Spare(Closeable):
         self._clock = clock
         self._due: Deadline | None = None
         self._process: NodeProcess | None = None
+        self._control: socket.socket | None = None  # tells it, and hears of the one that is forked
+        self._outputs: list[IO[bytes]] = []  # of that, until it is known to be there
 
     def keep_ready(self) -> None:
         if self._process is not None and self._process.has_ended():
             self.close()
             self._due = Deadline(self._clock, SPARE_AGAIN_S)
-        if self._due is None or not self._due.expired():
+        self._take_in()
+        if self._outputs or self._due is None or not self._due.expired():
             return
         self._due = None
+        control, theirs = socket.socketpair()
         try:
-            self._process = NodeProcess("spare", self._command, self._environment, is_spare=True)
+            with theirs:
+                started = start("spare", self._command, self._environment, stdin=theirs.fileno())
         except UserError:  # the system cannot start another process now
+            control.close()
             self._due = Deadline(self._clock, SPARE_AGAIN_S)
+        else:
+            self._process, self._control = NodeProcess("spare", started), control
 
     def take(
         self, node: str, environment: Mapping[str, str], cores: Sequence[int]
     ) -> NodeProcess | None:
         """Return the process, which is this node from now on; `None` if there is none."""
+        self._take_in()
         self._due = Deadline(self._clock, SPARE_AFTER_S)
-        process, self._process = self._process, None
+        process, control = self._process, self._control
+        if process is None or control is None:
+            return None
         own = dict(environment.items() - self._environment.items())
-        if process is None or process.become(node, own, cores):
-            return process
-        process.discard()
-        return None
+        self._process = None
+        with control:
+            self._tell(control, {"environment": own, "cores": list(cores)})
+        process.name = node
+        if process.has_ended():
+            process.discard()
+            return None
+        return process
 
     def close(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.discard()
+        self._take_in(FORKED_S)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._process is not None:
+            self._process.discard()
+        if self._control is not None:
+            self._control.close()
+        for pipe in self._outputs:
+            pipe.close()
+        self._process, self._control, self._outputs = None, None, []
+        _adopt_orphans(is_wanted=False)
+
+    def _tell(self, control: socket.socket, node: JsonObject) -> None:
+        """Tell the process which node it is, and give it what the next one is to have."""
+        self._control, given = None, []
+        if _adopt_orphans(is_wanted=True):
+            self._control, theirs = socket.socketpair()
+            pipes = os.pipe(), os.pipe()
+            self._outputs = [os.fdopen(reading, "rb", buffering=0) for reading, _ in pipes]
+            given = [theirs.detach(), *(writing for _, writing in pipes)]
+        line = f"{json.dumps(node)}\n".encode()
+        with suppress(OSError):  # it has ended
+            control.sendall(line[socket.send_fds(control, [line], given) :])
+        for descriptor in given:
+            os.close(descriptor)
+
+    def _take_in(self, timeout_s: float = 0.0) -> None:
+        """Take in the one that is forked, if it says in time that it is there."""
+        if self._control is None or not self._outputs:
+            return
+        self._control.settimeout(timeout_s)
+        try:
+            pid = self._control.recv(CHUNK_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return
+        except OSError:
+            pid = b""
+        if not pid:  # nor will it be there
+            self._let_go()
+            return
+        self._control.settimeout(None)
+        self._process = NodeProcess("spare", Forked(int(pid), *self._outputs))
+        self._outputs, self._due = [], None
+        _adopt_orphans(is_wanted=False)
+
+
+def _adopt_orphans(*, is_wanted: bool) -> bool:
+    """Have this process adopt orphans of its children, or no more; return whether it can."""
+    if not sys.platform.startswith("linux"):
+        return False
+    return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
 
 
 class LocalEngine:
@@ -308,7 +384,7 @@ class LocalEngine:
         environment = {**self._environments[node], ENDING: str(ending)}
         cores = self._placements[node]
         process = self._spare.take(node, environment, cores) if self._spare else None
-        process = process or NodeProcess(node, self._command, environment, cores)
+        process = process or NodeProcess(node, start(node, self._command, environment, cores))
         self._watched[node] = _Watched(process)
         for stream, pipe in process.outputs.items():
             self._selector.register(pipe, selectors.EVENT_READ, (pipe, node, stream))

@@ -1,17 +1,26 @@
 """A process that waits, with torch imported, until it is needed as a node.
 
-Run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`. A line of JSON
-on standard input says which node it becomes: `environment` (variables to be set) and `cores` (none:
-any). The end of the input, without a line, ends it.
+Run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`, with a socket
+as standard input. A line of JSON there says which node it becomes: `environment` (variables to be
+set) and `cores` (none: any). Three descriptors with it are standard input, output and error of the
+next such process: this one forks it first, so that nothing is imported again. The end of the input,
+without a line, ends it.
 """
 
 import gc
 import json
 import os
 import runpy
+import socket
 import sys
+import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 1024 * 1024  # that are read at once
+ADOPTED_S = 2.0  # by the launcher, or else it does not want the process any more
 
 
 def main() -> None:
@@ -30,10 +39,9 @@ def main() -> None:
         _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # which load what they use
     gc.freeze()  # the node does not look through it either
     gc.enable()
-    line = sys.stdin.readline()
-    if not line:
+    node = told()
+    if node is None:
         return
-    node = json.loads(line)
     os.environ.update(node["environment"])
     if node["cores"]:
         for thread in Path("/proc/self/task").iterdir():  # numpy has started some
@@ -46,6 +54,56 @@ def main() -> None:
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(str(Path(program).absolute()), run_name="__main__")
+
+
+def told() -> Any:
+    """Wait until this process is told which node it is; `None`: it is not needed."""
+    launcher = os.getppid()
+    while True:
+        with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
+            line, descriptors, *_ = socket.recv_fds(control, MOST_BYTES, 3)
+            while line and not line.endswith(b"\n"):
+                line += control.recv(MOST_BYTES) or b"\n"
+        if not line.strip():
+            return None
+        is_next = bool(descriptors) and fork(launcher)
+        for target, descriptor in enumerate(descriptors):
+            if is_next:
+                os.dup2(descriptor, target)
+            os.close(descriptor)
+        if not is_next:
+            return json.loads(line)
+        with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
+            control.sendall(f"{os.getpid()}\n".encode())
+
+
+def fork(launcher: int) -> bool:
+    """Make a process that waits next, as a child of the launcher; return whether this is that one.
+
+    Its parent ends at once, so that it is adopted.
+    """
+    try:
+        from dpwa.launch.child import end_with_launcher
+    except ImportError:
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads can be forked
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return False
+        if os.fork():
+            os._exit(0)
+    end = time.monotonic() + ADOPTED_S
+    while os.getppid() != launcher:
+        if time.monotonic() > end:
+            os._exit(0)
+        time.sleep(0.001)
+    end_with_launcher(launcher)
+    os.setsid()
+    if "numpy" in sys.modules:  # else all would draw the same
+        sys.modules["numpy"].random.seed()
+    return True
 
 
 if __name__ == "__main__":

@@ -251,6 +251,44 @@ def test_a_spare_process_that_has_ended_is_replaced_after_a_while(
     assert len(told.restarts) == 1
 
 
+FAILS_THREE_TIMES = """
+import json, os, signal, sys
+import numpy as np
+from beside_script import spares_of, wait_for
+if os.environ["DPWA_NAME"] == "w2":
+    with open("lives", "a+") as lives:
+        is_spare = "spare.py" in open("/proc/self/cmdline").read()
+        row = is_spare, os.getpgid(0) == os.getpid(), np.random.random()
+        lives.write(json.dumps(row) + "\\n")
+        lives.seek(0)
+        number = len(lives.readlines())
+    if number < 4:
+        wait_for(lambda: set(spares_of(os.getppid())) - {os.getpid()})
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(sys.stdin.read() + "is over")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others do not adopt processes")
+def test_a_spare_process_forks_the_next_one_so_that_all_is_imported_once(
+    spec_of: Maker, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = "open('imports', 'a').write('x')\n"
+    Path("spare.py").write_text(counts + local.SPARE_SCRIPT.read_text())
+    monkeypatch.setattr(local, "SPARE_SCRIPT", Path("spare.py").absolute())
+    monkeypatch.setattr(local, "SPARE_AFTER_S", 2.0)
+    spec = replace(spec_of(FAILS_THREE_TIMES), restarts=3)
+    before = descriptors()
+    assert told.run(spec) == {"w1": 0, "w2": 0}
+    assert descriptors() == before
+    lives = [json.loads(line) for line in Path("lives").read_text().splitlines()]
+    assert [row[:2] for row in lives] == [[False, True], *[[True, True]] * 3]
+    assert len({row[2] for row in lives}) == 4
+    assert told.lines == [("w2", "is over")]
+    assert Path("imports").read_text() == "x"
+    assert spares_of(os.getpid()) == []
+
+
 SEES_A_SPARE = """
 import os, time
 from beside_script import spares_of, wait_for

@@ -21,7 +21,7 @@ from support.times import at_most
 
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import UserError
-from dpwa.launch import LaunchSpec, NodeProcess, local, run_nodes, stopping
+from dpwa.launch import LaunchSpec, local, run_nodes, stopping
 from dpwa.launch.engine import available_cores
 
 Maker = Callable[..., LaunchSpec]
@@ -376,18 +376,19 @@ def test_a_callback_that_hangs_cannot_prevent_a_stop(
 def test_no_node_is_left_when_one_cannot_start(
     nodes_running: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[NodeProcess] = []
+    started: list[subprocess.Popen[bytes]] = []
+    start_really = local.start
 
-    def start(name: str, *details: object) -> NodeProcess:
+    def start(name: str, *details: object) -> subprocess.Popen[bytes]:
         if started:
             raise UserError(f"cannot start node {name}: Too many open files")
-        started.append(NodeProcess(name, *details))
+        started.append(start_really(name, *details))
         return started[0]
 
-    monkeypatch.setattr(local, "NodeProcess", start)
+    monkeypatch.setattr(local, "start", start)
     with pytest.raises(UserError, match="cannot start node w2"):
         run_nodes(nodes_running(IMPORTS + SLEEP), print)
-    assert started[0].reap() != 0  # 1, if Ctrl-C comes before Python can handle it
+    assert started[0].wait() != 0  # 1, if Ctrl-C comes before Python can handle it
 
 
 def test_a_command_that_does_not_exist_starts_nothing(tmp_path: Path) -> None:
