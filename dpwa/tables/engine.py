@@ -12,6 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -59,6 +60,16 @@ DOUBTFUL_FOR_S = 2 * ballots.STALLED_S
 RECONNECTED_S = 2.0  # after it has gone on: all its connections may have broken meanwhile
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What an `Engine` is told."""
+
+    runtime: Runtime
+    startup_s: float  # how long users wait for all nodes at first
+    answer: Callable[[ReadAnswer], None]  # takes the answer to a read, to send it
+    wake: Callable[[], None]  # has the RxThread look after a ballot
+
+
 class Engine:
     """Does what members and users want of tables."""
 
@@ -68,23 +79,19 @@ class Engine:
         group: Group,
         contacts: Contacts,  # who can be reached, and whose memory is shared
         tell: Tell,
-        runtime: Runtime,
-        startup_s: float,  # how long users wait for all nodes at first
-        answer: Callable[[ReadAnswer], None],  # takes the answer to a read, to send it
-        wake: Callable[[], None],  # has the RxThread look after a ballot
+        settings: Settings,
     ) -> None:
-        own = contacts.own
+        own, runtime = contacts.own, settings.runtime
         self._thread = runtime.thread(self._run, f"dpwa-tables-{own.name}")
         self._own = own.name
         self._pending = pending
         self._group = group
-        self._startup_s = startup_s
-        self._wake_rx = wake
+        self._settings = settings
         self._inbox: SimpleQueue[Callable[[], None] | None] = runtime.queue()
         self._most_messages = 2 * WINDOW * (len(group.ranks) or limits.MAX_MEMBERS)
         self._mail = ReliableChannels(group, contacts, tell)
         self._store = ShardStore(contacts)
-        self.requests = Requests(own, pending, self._store, self._say, answer)
+        self.requests = Requests(own, pending, self._store, self._say, settings.answer)
         self._replication = Replication(self._store, self._mail, self._say, group.note_work)
         self.barriers = Barriers(own.name, self._mail.say_to_all)
         self._exits = 0
@@ -189,7 +196,7 @@ class Engine:
             self._doubted_at = now
             log.info("%s: a member does not answer; the others are asked", self._own)
             self._group.doubt()
-            self._wake_rx()
+            self._settings.wake()
         self._is_busy = is_under_way or self.barriers.is_waiting or not self._has_begun
         self._is_busy |= self._group.is_evicted
 
@@ -204,7 +211,7 @@ class Engine:
         waited_s, names = self._mail.now - self._began, set(self._mail.view.names)
         if self._mail.view.since or not self._is_first_view:
             return waited_s > ballots.STALLED_S and not names <= set(self._told)
-        if self._has_waited and waited_s > self._startup_s:
+        if self._has_waited and waited_s > self._settings.startup_s:
             return True
         left = names - self._mail.lost(unreachable_s)  # who was not there yet is waited for
         return left < names and left <= set(self._told) and not self._is_minority(left)
@@ -258,7 +265,7 @@ class Engine:
             self._group.look_out()
         if self._group.is_evicted or self._is_minority(view.names):
             return False
-        meet_s = min(MEET_S, self._startup_s / 2)
+        meet_s = min(MEET_S, self._settings.startup_s / 2)
         return not self._group.may_meet() or self._mail.now - began >= meet_s
 
     def _is_minority(self, names: Collection[str]) -> bool:

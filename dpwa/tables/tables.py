@@ -16,7 +16,7 @@ from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.node.serving.upload import Upload
 from dpwa.policy.group_views import Member
-from dpwa.tables.engine import Engine
+from dpwa.tables.engine import Engine, Settings
 from dpwa.tables.pending import PendingOperations
 from dpwa.tables.requests import Answers
 from dpwa.tables.rows import as_values
@@ -74,9 +74,8 @@ class Tables(Closeable):
         contacts.share()
         pending = PendingOperations(group.view, runtime)
         answers = Answers(node.rx.wake)
-        engine = Engine(
-            pending, group, contacts, node.tx.tell, runtime, patience_s, answers.put, node.rx.wake
-        )
+        settings = Settings(runtime, patience_s, answers.put, node.rx.wake)
+        engine = Engine(pending, group, contacts, node.tx.tell, settings)
         with group.lock:  # no view may come in between
             group.watch(engine.view_changed)
             engine.view_changed(group.view)

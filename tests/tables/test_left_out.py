@@ -10,7 +10,7 @@ from dpwa.policy.group_views import GroupView, Member
 from dpwa.runtime import SystemRuntime
 from dpwa.tables.channels import UNREACHABLE_S
 from dpwa.tables.directory import Told
-from dpwa.tables.engine import DOUBT_EVERY_S, RECONNECTED_S, Engine
+from dpwa.tables.engine import DOUBT_EVERY_S, RECONNECTED_S, Engine, Settings
 from dpwa.tables.pending import PendingOperations
 from dpwa.tables.specs import TableSpec
 from dpwa.transport.link import LinkState
@@ -38,8 +38,8 @@ class Node:
         self.contacts = Contacts(OWN, lambda: RANKS, self._tell, lambda peer: None, may_map=False)
         self.group = Group("", RANKS, self.contacts, self.time)
         self.pending = PendingOperations(self.group.view, self.time)
-        rest = self.time, STARTUP_S, lambda answer: None, lambda: None
-        self.engine = Engine(self.pending, self.group, self.contacts, self._tell, *rest)
+        settings = Settings(self.time, STARTUP_S, lambda answer: None, lambda: None)
+        self.engine = Engine(self.pending, self.group, self.contacts, self._tell, settings)
         self.group.watch(self.engine.view_changed)
         self.engine.view_changed(self.group.view)
         self.step()
