@@ -7,6 +7,7 @@ the same places as on a Git host. Nothing is loaded from elsewhere: formulas bec
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,17 @@ def _write_block(writer: Any, node: Any) -> None:
     raise SkipNode
 
 
+def _copy_pictures(app: Sphinx, _error: Exception | None) -> None:
+    """Copy what pages show by HTML, for light and dark: Sphinx collects the pictures of Markdown."""
+    here = Path(app.outdir, "docs", "images")
+    here.mkdir(parents=True, exist_ok=True)
+    for picture in Path(app.srcdir, "docs", "images").glob("dashboard-*.png"):
+        shutil.copy(picture, here)
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", _copy_pictures)
     app.connect("source-read", _add_contents)
     app.add_transform(_SearchWords)
     app.add_html_math_renderer("mathml", (_write_inline, None), (_write_block, None))
