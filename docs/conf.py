@@ -88,7 +88,7 @@ def _write_block(writer: Any, node: Any) -> None:
 
 
 def _copy_pictures(app: Sphinx, _error: Exception | None) -> None:
-    """Copy what pages show by HTML, for light and dark: Sphinx collects the pictures of Markdown."""
+    """Copy what pages show by HTML, for light and dark: Sphinx collects those of Markdown."""
     here = Path(app.outdir, "docs", "images")
     here.mkdir(parents=True, exist_ok=True)
     for picture in Path(app.srcdir, "docs", "images").glob("dashboard-*.png"):
