@@ -66,6 +66,7 @@ class GradientAveraging(Closeable):
             step=lambda: connection.updates,
             copy=self._captured,
             take_over=self._take_over,
+            parted=lambda peer: self._gossip.merger.note_shared(peer, connection.clock),
         )
         connection.node.describe("pace", self._rounds.report)
         self._is_closed = False
@@ -73,6 +74,7 @@ class GradientAveraging(Closeable):
         self._hooks: list[Any] = []
         self._hooked = -1  # generation of the module's parameters
         self._stepping: list[torch.optim.Optimizer] = []
+        self._taken = 0  # steps of these since the last update
         self._buckets: list[list[torch.nn.Parameter]] = []
         self._places: dict[int, int] = {}  # number of its bucket, by id of a parameter
         # Of this backward pass: buckets whose rounds have begun, and gradients still to be made
@@ -106,7 +108,8 @@ class GradientAveraging(Closeable):
     def stepped(self) -> None:
         """Do what follows a step."""
         self._begin_pass()
-        self._rounds.stepped()
+        taken, self._taken = self._taken, 0
+        self._rounds.stepped(taken)
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -219,6 +222,7 @@ class GradientAveraging(Closeable):
             self._remove_hooks()
 
     def _stepping_soon(self, *_: Any) -> None:
+        self._taken += 1
         try:
             self.average()
         except ClosedError:

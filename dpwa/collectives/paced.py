@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -41,7 +42,7 @@ GONE_S = 0.05  # who is left out for nothing is back a step later
 LEAST_ANSWER_S = 0.05  # an answer may take, however fast the network is
 LEAST_EXCHANGE_S = 0.25
 EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
-MOST_MISMATCHES = 3  # in a row, that a newcomer may be the reason of
+MISMATCHES, WITHIN_STEPS = 3, 10  # a newcomer may be the reason of fewer
 WARNED_EVERY_S = 60.0
 BYTES_PER_S = 2e6  # at which values come at least
 
@@ -93,6 +94,7 @@ class PacedRounds:
         step: returns how many steps this node has taken.
         copy: returns a copy of the state, plain data for others.
         take_over: takes over the name of a peer, and its copy.
+        parted: called with the name of a peer that had the same state until now; on any thread.
     """
 
     def __init__(
@@ -104,13 +106,14 @@ class PacedRounds:
         step: Callable[[], int],
         copy: Callable[[], object],
         take_over: Callable[[str, Any], None],
+        parted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._collectives = collectives
         self._own = collectives.name
         self._tag = tag
         self._timeout_s = timeout_s
         self._runtime = runtime
-        self._step, self._copy, self._take_over = step, copy, take_over
+        self._step, self._copy, self._take_over, self._parted = step, copy, take_over, parted
         self._runner = collectives.runner(tag)
         self._group = self._runner.group
         self._group.watch(weakly(self._view_changed))
@@ -118,9 +121,10 @@ class PacedRounds:
         self._exchanges: dict[int, FetchTimes] = {}  # once all have entered, by size in bytes
         self._has_begun = False
         self._steps = 0  # that it has taken itself
-        self._place = self._passes = 0  # steps since all were made equal, rounds in this one
+        # Since all were made equal: updates, and steps of the optimizers; rounds in this update
+        self._place = self._taken = self._passes = 0
         self._differs = False  # in this step, from others
-        self._mismatches = 0  # such steps, in a row
+        self._differed_at: deque[int] = deque(maxlen=MISMATCHES)  # the last such steps
         self._warned_at: dict[str, float] = {}  # by text
         self._absence = Absence()
         self._equal: frozenset[Member] = frozenset()
@@ -189,7 +193,8 @@ class PacedRounds:
         began = self._runtime.now()
         waits_since = began if waits_since is None else waits_since
         self._passes += 1
-        label = f"of step {self._place} pass {self._passes} {settings}".strip()
+        place = f"of step {self._place} ({self._taken} taken) pass {self._passes}"
+        label = f"{place} {settings}".strip()
         contributors = self._averaged(payload, label, is_last)
         now = self._runtime.now()
         self._seconds += now - began
@@ -209,12 +214,16 @@ class PacedRounds:
         self._forget_all()
         self._differs = True
 
-    def stepped(self) -> None:
-        """Do what follows a step: let newcomers have the state, or come back."""
+    def stepped(self, taken: int = 1) -> None:
+        """Do what follows a step: let newcomers have the state, or come back.
+
+        Whoever has `taken` more or fewer steps of its optimizers than others is not equal to them.
+        """
         if not self._has_begun:
             return
         self._steps += 1
         self._place += 1
+        self._taken += taken
         self._passes, self._differs = 0, False
         if self.is_apart:
             if self._absence.may_enter(self._steps):
@@ -263,7 +272,6 @@ class PacedRounds:
                 self._note_mismatch(differs)
                 return 0
             else:
-                self._mismatches = 0
                 if len(contributors) > 1:  # alone, it would learn that exchanges take no time
                     entered_at = began if limits.entered_at is None else limits.entered_at
                     took_s = self._runtime.now() - entered_at
@@ -276,22 +284,30 @@ class PacedRounds:
         return 0
 
     def _note_mismatch(self, differs: MismatchError) -> None:
-        """Take nobody for equal; warn when that happens in step after step."""
+        """Take nobody for equal; warn when that happens again and again."""
         self._forget_all()
         self._differs = True
-        self._mismatches += 1
         log.info("%s: %s", self._own, differs.text)
-        if self._mismatches >= MOST_MISMATCHES:
+        self._differed_at.append(self._steps)
+        is_often = len(self._differed_at) == MISMATCHES
+        if is_often and self._steps - self._differed_at[0] < WITHIN_STEPS:
             self._warn(
-                "%s: nothing is averaged, as nodes differ in each step: %s; expected the same "
+                "%s: not all is averaged, as nodes differ again and again: %s; expected the same "
                 "model, learning rate, scale of a GradScaler and codec, and equally many backward "
-                "passes on all of them [DPWA-W079]",
+                "passes and steps of the optimizer on all of them [DPWA-W079]",
                 differs.text,
             )
 
     def _forget_all(self) -> None:
         with self._group.lock:
-            self._equal = frozenset()
+            self._keep(())
+
+    def _keep(self, members: Iterable[Member]) -> None:
+        """Take those only for equal of whom that is known who are still members."""
+        kept = self._equal.intersection(members)
+        for each in self._equal - kept:
+            self._parted(each.name)
+        self._equal = kept
 
     def _longest_s(self, nbytes: int) -> float:
         """Return how long so many bytes may take, when nobody knows better."""
@@ -314,7 +330,7 @@ class PacedRounds:
 
     def _view_changed(self, view: GroupView) -> None:
         """Forget who is no member any more: it may come back, and needs the state then."""
-        self._equal = self._equal.intersection(view.members)
+        self._keep(view.members)
 
     def _come_back(self) -> None:
         try:
@@ -337,7 +353,8 @@ class PacedRounds:
         """Return who is known to have the same state: nobody once this node was outside."""
         with self._group.lock:
             if self._exits != self._group.exits:
-                self._exits, self._equal = self._group.exits, frozenset()
+                self._exits = self._group.exits
+                self._keep(())
             return [each.name for each in self._group.view.members if each in self._equal]
 
     def _make_equal(self) -> None:
@@ -382,7 +399,7 @@ class PacedRounds:
             # Whoever has been let in at its end has had no part in it.
             members = (each for each in self._group.view.members if each.name in said)
             self._equal, self._exits = frozenset(members), exits
-        self._place = self._passes = 0
+        self._place = self._taken = self._passes = 0
         self._differs = False
         return not self._newcomers()
 

@@ -161,7 +161,10 @@ def parse_yaml(text: str, source: str) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        reasons = [str(reason) for reason in (error.context, error.problem) if reason]
+        began, context = error.context_mark, error.context
+        if context and began and began is not mark:
+            context += f" that begins at {began.line + 1}:{began.column + 1}"
+        reasons = [str(reason) for reason in (context, error.problem) if reason]
         _fail(source, line, column, f"expected valid YAML ({', '.join(reasons)}) [DPWA-E210]")
     except yaml.reader.ReaderError as error:
         line, column = _line_and_column(text[: error.position])

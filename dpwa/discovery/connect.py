@@ -187,9 +187,9 @@ def load(
     if not discovery.is_complete:
         looked = "\n".join(f"  {line}" for line in discovery.lines())
         raise UserError(
-            "which node this is, and where its peers are, is not known. Pass config= and name=, or "
-            f"start it with `dpwa launch -n 4 -- python SCRIPT` or torchrun. Looked for:\n{looked}"
-            " [DPWA-E036]"
+            "which node this is, and where its peers are, is not known. Pass config= and name=, "
+            "or set DPWA_CONFIG and DPWA_NAME, or start it with `dpwa launch -n 4 -- python "
+            f"SCRIPT` or torchrun. Looked for:\n{looked} [DPWA-E036]"
         )
     source = {} if discovery.source is None else discovery.source
     if discovery.launcher is None:

@@ -310,16 +310,20 @@ class GossipRounds:
     ) -> Arrival | None:
         """Read a peer's newest snapshot and merge it, beside what the algorithm does.
 
-        Waits for it, at most `timeout_ms`. A peer that is far behind is not merged, and one that is
-        far ahead is taken in full. Returns `None` when nothing was merged.
+        Waits for it, at most `timeout_ms`. Of peers that have never trained with this node, one
+        that is far behind is not merged, and one that is far ahead is taken in full. Returns `None`
+        when nothing was merged.
         """
         self._check_open()
         runtime = self._context.runtime
         deadline = Deadline(runtime, self._context.config.timeout_ms / 1000)
         before = runtime.now()
-        arrival = self._read(peer, layout, shard, is_finite, deadline)
+        clock = self.merger.final_clock(peer)
+        arrival = self._read(peer, layout, shard, is_finite, deadline, clock)
         if arrival is not None:
-            self.merger.judge(arrival, factor, runtime.now() - before)
+            is_new = not self.merger.has_shared(peer)
+            waited_s = runtime.now() - before
+            self.merger.judge(arrival, factor, waited_s, may_take_over=is_new)
         if self.shard_group is not None:
             arrival = self.shard_group.same_for_all(arrival, lambda *_: None)
         arrival = self._believed(arrival, factor=factor)
@@ -332,6 +336,7 @@ class GossipRounds:
         shard: Shard,
         is_finite: IsFinite | None,
         deadline: Deadline,
+        clock: float,  # that the peer must not be far behind; 0 for any
     ) -> Arrival | None:
         request = FetchRequest(
             layout,
@@ -340,7 +345,7 @@ class GossipRounds:
             shard=shard,
             is_finite=is_finite,
             only=peer,
-            clock=self.merger.own_clock,
+            clock=clock,
         )
         self._fetches.pull(request)
         return self._fetches.wait(request)
@@ -359,7 +364,8 @@ class GossipRounds:
         deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
         for peer in self.view.rng.sample(names, min(len(names), MOST_READ)):
             with self.figures.doing(Activity.WAIT):
-                arrival = self._read(peer, layout, shard, is_finite, deadline)
+                clock = self.merger.own_clock
+                arrival = self._read(peer, layout, shard, is_finite, deadline, clock)
             if arrival is not None:
                 arrival.factor = factor
                 try:
@@ -494,7 +500,8 @@ class GossipRounds:
         elif doubt is Doubt.IMPOSSIBLE:
             told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
-        elif self.merger.is_beginner(clock):  # there are others ahead
+        elif self.merger.is_beginner(clock) and (factor is None or arrival.takes_over):
+            # there are others ahead
             self._doubted = arrival.peer
         elif terms is Terms.PULL and not is_second:
             arrival.progress = replace(arrival.progress, clock=clock)

@@ -147,6 +147,8 @@ class Merger:
         self._options = config.options_of(config.interpolation)
         self._taken_over_at = 0  # the last version that was published before that
         self._has_warned = False  # that nodes began with unrelated parameters
+        # clocks of peers when they were merged last, or had the same parameters; of any thread
+        self._shared: dict[str, float] = {}
 
     def set_progress(self, **changed: Any) -> None:
         self.progress = replace(self.progress, **changed)
@@ -156,18 +158,34 @@ class Merger:
         """The clock that peers must not be far behind; 0 for any."""
         return self.progress.clock if self.knows_beginners else 0.0
 
+    def note_shared(self, peer: str, clock: float) -> None:
+        """Note that this node's parameters have the training of a peer in them, up to its clock."""
+        self._shared[peer] = clock
+
+    def has_shared(self, peer: str) -> bool:
+        return peer in self._shared
+
+    def final_clock(self, peer: str) -> float:
+        """The clock that a peer must not be far behind when both end; 0 for any.
+
+        Whoever has trained with this node and stopped earlier is no beginner.
+        """
+        return min(self.own_clock, self._shared.get(peer, math.inf))
+
     def factor(self, arrival: Arrival) -> float:
         """Interpolate for what a peer has published; `UserError` if a custom rule misbehaves."""
         threshold = self._config.divergence_threshold
         return merge_factor(self._method, self._options, self.progress, arrival.progress, threshold)
 
-    def judge(self, arrival: Arrival, factor: float, waited_s: float) -> None:
+    def judge(
+        self, arrival: Arrival, factor: float, waited_s: float, *, may_take_over: bool = True
+    ) -> None:
         """Fill in how something is merged; if this node is far behind, it is taken over."""
         arrival.factor, arrival.waited_s = factor, waited_s
         arrival.staleness = self.progress.clock - arrival.progress.clock
         if arrival.is_read_late:
             arrival.ahead = read_ahead(-arrival.staleness, factor)
-        if self.knows_beginners and self._is_to_take_over(arrival):
+        if may_take_over and self.knows_beginners and self._is_to_take_over(arrival):
             arrival.factor, arrival.takes_over = 1.0, True
 
     def doubt(self, arrival: Arrival) -> tuple[Doubt, float]:
@@ -209,6 +227,7 @@ class Merger:
             )
         if arrival.peer != self._name:  # else it is a share that came back
             self._peer_table.record(arrival.peer, Outcome.FETCHED)
+            self.note_shared(arrival.peer, arrival.progress.clock)
             if self._losses.is_used:
                 self._losses.merged(arrival.peer, factor)
         if arrival.takes_over:

@@ -20,7 +20,8 @@ export function showSummary(store) {
   ];
   const states = counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`);
   const parts = [`${count(nodes.length, "node")}: ${states.join(", ") || "none yet"}`];
-  const nobody = store.hasEnded ? "the run has ended" : "nobody answers";
+  const silence = nodes.length ? "nobody answers" : "nobody has answered yet";
+  const nobody = store.hasEnded ? "the run has ended" : silence;
   parts.push(store.through ? `read through ${store.through}` : nobody);
   setText(find("#summary"), parts.join(" · "));
   setText(find("#title"), store.title);
