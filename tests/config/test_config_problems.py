@@ -294,7 +294,7 @@ def test_a_wrong_node_is_explained(node: str, problem: str, tmp_path: Path) -> N
         ("[]", "run.yaml:1:1: nodes: missing, expected a list with at least 1 item"),
         ("nodes: []", "run.yaml:1:8: nodes: expected a list with at least 1 item (got a list)"),
         ("nodes:", "run.yaml:1:7: nodes: expected a list with at least 1 item (got nothing)"),
-        ("nodes: [\n  {a: b", "run.yaml:2:8: expected valid YAML (while parsing a flow mapping that"),
+        ("nodes: [\n  {a: b", "run.yaml:2:8: expected valid YAML (while parsing a flow mapping "),
         ("a: b: c", "run.yaml:1:5: expected valid YAML (mapping values are not allowed here)"),
         ("nodes: *nobody", "run.yaml:1:8: expected valid YAML (found undefined alias 'nobody')"),
         ("a: 1\n---\nb: 1\n", "run.yaml:2:1: expected valid YAML (expected a single document"),
