@@ -66,7 +66,7 @@ class GradientAveraging(Closeable):
             step=lambda: connection.updates,
             copy=self._captured,
             take_over=self._take_over,
-            parted=lambda peer: self._gossip.merger.note_shared(peer, connection.clock),
+            parted=self._gossip.merger.parted,
         )
         connection.node.describe("pace", self._rounds.report)
         self._is_closed = False

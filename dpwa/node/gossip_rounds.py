@@ -501,8 +501,7 @@ class GossipRounds:
             told = f"its clock has come to {arrival.progress.clock:.6g}: no updates are so fast"
             self._context.peer_table.record(arrival.peer, Outcome.MISBEHAVED, told)
         elif self.merger.is_beginner(clock) and (factor is None or arrival.takes_over):
-            # there are others ahead
-            self._doubted = arrival.peer
+            self._doubted = arrival.peer  # there are others ahead
         elif terms is Terms.PULL and not is_second:
             arrival.progress = replace(arrival.progress, clock=clock)
             arrival.takes_over, arrival.staleness = False, own - clock

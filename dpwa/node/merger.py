@@ -158,11 +158,12 @@ class Merger:
         """The clock that peers must not be far behind; 0 for any."""
         return self.progress.clock if self.knows_beginners else 0.0
 
-    def note_shared(self, peer: str, clock: float) -> None:
-        """Note that this node's parameters have the training of a peer in them, up to its clock."""
-        self._shared[peer] = clock
+    def parted(self, peer: str) -> None:
+        """Note that a peer has had the same parameters until now."""
+        self._shared[peer] = self.progress.clock
 
     def has_shared(self, peer: str) -> bool:
+        """Tell whether the training of a peer is in this node's parameters."""
         return peer in self._shared
 
     def final_clock(self, peer: str) -> float:
@@ -227,7 +228,7 @@ class Merger:
             )
         if arrival.peer != self._name:  # else it is a share that came back
             self._peer_table.record(arrival.peer, Outcome.FETCHED)
-            self.note_shared(arrival.peer, arrival.progress.clock)
+            self._shared[arrival.peer] = arrival.progress.clock
             if self._losses.is_used:
                 self._losses.merged(arrival.peer, factor)
         if arrival.takes_over:

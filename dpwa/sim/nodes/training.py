@@ -97,7 +97,7 @@ class ArrayTraining:
             step=lambda: connection.updates,
             copy=lambda: [connection.clock, connection.updates, model.array.copy()],
             take_over=take_over,
-            parted=lambda peer: node.rounds.merger.note_shared(peer, connection.clock),
+            parted=node.rounds.merger.parted,
         )
 
     def _capture(self) -> dict[str, Any]:
