@@ -39,6 +39,9 @@ TITLES = {
     "together": "algorithm: together",
 }
 LAYERS = 10  # of equal size: DDP averages buckets of 25 MB while others are computed
+CALLS = 10  # steps of one sample, for models whose steps are short
+TINY_TENSORS, TINY_VALUES = 8000, 16
+MODELS = ("layers", "gpt", "mlp", "tensors")
 
 
 def main() -> None:
@@ -47,7 +50,16 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--size-mb", type=float, default=100.0, help="of all gradients, in 10^6")
+    parser.add_argument(
+        "--model",
+        choices=MODELS,
+        default="layers",
+        help="10 linear layers, the GPT of benchmarks/language, an MLP of 10,000 parameters, or "
+        "8,000 tensors of 16 values",
+    )
+    parser.add_argument(
+        "--size-mb", type=float, default=100.0, help="of all gradients of `layers`, in 10^6"
+    )
     parser.add_argument("--processes", type=at_least(2), default=2)
     parser.add_argument("--batch", type=at_least(1), default=1, help="samples of a step")
     parser.add_argument(
@@ -66,9 +78,14 @@ def _compare(options: argparse.Namespace) -> None:
     figures = _figures(options)
     medians = {name: figure["median_ms"] for name, figure in figures.items()}
     added = {name: median_ms - medians["alone"] for name, median_ms in medians.items()}
-    rows = [[name, TITLES[name], medians[name], added[name] / added["ddp"]] for name in TITLES]
-    print_table(["step", "", "ms", "added, to DDP's"], rows, texts=2)
-    print(json.dumps({"medians_ms": medians, "ratio": added["together"] / added["ddp"]}))
+    rates = {name: medians["ddp"] / median_ms for name, median_ms in medians.items()}
+    rows = [
+        [name, TITLES[name], medians[name], added[name] / added["ddp"], rates[name]]
+        for name in TITLES
+    ]
+    print_table(["step", "", "ms", "added, to DDP's", "steps/s, to DDP's"], rows, texts=2)
+    ratio = added["together"] / added["ddp"]
+    print(json.dumps({"medians_ms": medians, "ratio": ratio, "rate": rates["together"]}))
 
 
 def _figures(options: argparse.Namespace) -> dict[str, Any]:
@@ -88,7 +105,7 @@ def _train(options: argparse.Namespace) -> None:
 
     def step_of(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad()
-        net(inputs).square().mean().backward()
+        net(*inputs).square().mean().backward()
         optimizer.step()
 
     def averaged() -> None:
@@ -118,17 +135,38 @@ def _train(options: argparse.Namespace) -> None:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return Device.apply(super().forward(inputs))  # type: ignore[no-any-return]
 
-    with Session() as session, ExitStack() as stack:
+    class Tiny(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            tensors = (torch.ones(TINY_VALUES) for _ in range(TINY_TENSORS))
+            self.tensors = nn.ParameterList(map(nn.Parameter, tensors))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return torch.stack(list(self.tensors)).mul(inputs)
+
+    def made() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+        """Return a model, and inputs that differ from process to process."""
+        from language.model import BATCH, CONTEXT, GPT, VOCABULARY
+
+        torch.manual_seed(0)
+        own = torch.Generator().manual_seed(session.index)
+        if options.model == "gpt":
+            tokens = torch.randint(VOCABULARY, (BATCH, CONTEXT + 1), generator=own)
+            return GPT(), (tokens[:, :-1], tokens[:, 1:])
+        if options.model == "mlp":
+            mlp = nn.Sequential(nn.Linear(64, 132), nn.ReLU(), nn.Linear(132, 10))
+            return mlp, (torch.randn(32, 64, generator=own),)
+        if options.model == "tensors":
+            return Tiny(), (torch.randn(TINY_VALUES, generator=own),)
         width = round((session.plan.nbytes / BYTES_PER_VALUE / LAYERS) ** 0.5)
-        inputs = torch.randn(
-            options.batch, width, generator=torch.Generator().manual_seed(session.index)
-        )
+        layers = (Layer(width, width, bias=False) for _ in range(LAYERS))
+        return nn.Sequential(*layers), (torch.randn(options.batch, width, generator=own),)
+
+    with Session() as session, ExitStack() as stack:
         seen: set[str] = set()
         own = {}
         for name in TITLES:
-            torch.manual_seed(0)
-            layers = [Layer(width, width, bias=False) for _ in range(LAYERS)]
-            net: nn.Module = nn.Sequential(*layers)
+            net, inputs = made()
             optimizer = torch.optim.SGD(net.parameters(), 1e-6)
             own[name] = (
                 nn.parallel.DistributedDataParallel(net) if name == "ddp" else net,
@@ -138,10 +176,11 @@ def _train(options: argparse.Namespace) -> None:
         config = session.plan.config("together", **settings)
         gossip = dpwa.connect(*own["together"], config=config, name=session.name)
         stack.enter_context(gossip)
+        calls = 1 if options.model == "layers" else CALLS
         measures: dict[str, Measure] = {
-            "alone": timed("alone", lambda: step_of(*own["alone"])),
-            "ddp": timed("ddp", lambda: step_of(*own["ddp"])),
-            "together": timed("together", averaged, settle=look),
+            "alone": timed("alone", lambda: step_of(*own["alone"]), calls=calls),
+            "ddp": timed("ddp", lambda: step_of(*own["ddp"]), calls=calls),
+            "together": timed("together", averaged, calls=calls, settle=look),
         }
         session.repeat(measures, options.repetitions)
 

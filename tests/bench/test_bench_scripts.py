@@ -81,8 +81,9 @@ def test_one_run_tells_every_figure_and_ratio(name, options, figures, ratios):
 
 
 @pytest.mark.slow
-def test_averaged_gradients_are_compared_with_those_of_ddp():
-    done = run("gradients.py", "--size-mb", "1", "--repetitions", "2")
+@pytest.mark.parametrize("model", ["layers", "gpt", "mlp", "tensors"])
+def test_averaged_gradients_are_compared_with_those_of_ddp(model):
+    done = run("gradients.py", "--model", model, "--size-mb", "1", "--repetitions", "2")
     assert done.returncode == 0, done.stderr
     medians = json.loads(done.stdout)["medians_ms"]
     assert {*medians} == {"alone", "ddp", "together"}
