@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,10 @@ class GradientAveraging(Closeable):
         self._training = training
         self._optimizers = optimizers
         self._narrow = NARROW.get(connection.node.config.codec)
+
+        def leaves_out() -> bool:
+            return not self._is_scaled
+
         self._rounds = PacedRounds(
             connection.collectives,
             TAG,
@@ -67,6 +73,7 @@ class GradientAveraging(Closeable):
             copy=self._captured,
             take_over=self._take_over,
             parted=self._gossip.merger.parted,
+            leaves_out=leaves_out if connection.node.config.guard == "finite" else None,
         )
         connection.node.describe("pace", self._rounds.report)
         self._is_closed = False
@@ -136,6 +143,14 @@ class GradientAveraging(Closeable):
             if self._thread is not None:
                 self._thread.shutdown()
             self._rounds.leave()
+
+    @cached_property
+    def _is_scaled(self) -> bool:
+        """Whether a `GradScaler` sees that gradients are not finite, given to this node or not."""
+        return any(
+            issubclass(type(each), torch.amp.GradScaler) and each.is_enabled()
+            for each in gc.get_objects()
+        )
 
     def _captured(self) -> object:
         parts = self._training.capture()

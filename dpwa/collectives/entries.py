@@ -41,10 +41,12 @@ class Contribution:
     inline: bytes = b""  # the buffer itself, if it is small
     root: str = ""  # whose value is wanted; empty: everybody's
     is_whole: bool = False  # the other one of two can read all of its buffer from shared memory
+    is_sound: bool = True  # unless its value is left out, as it is not finite
 
     def pack(self) -> bytes:
         fields = [self.call, self.contributes, self.fingerprint, self.count]
-        place = [self.nbytes, list(self.buffers), self.inline, self.root, self.is_whole]
+        place = [self.nbytes, list(self.buffers), self.inline, self.root]
+        place += [self.is_whole, self.is_sound]
         return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
 
     @classmethod
@@ -61,6 +63,7 @@ class Contribution:
                 bytes(inline),
                 str(root),
                 bool(is_whole),
+                bool(is_sound),
             ] if all(isinstance(text, str) for text in descriptions) and (
                 len(inline) in (0, nbytes) and 0 <= nbytes <= MAX_VALUE_BYTES
             ):
@@ -68,7 +71,7 @@ class Contribution:
                 kind = printable(call)
                 buffers = brought, reduced
                 form = fingerprint, count, words, nbytes
-                return cls(kind, contributes, *form, buffers, inline, root, is_whole)
+                return cls(kind, contributes, *form, buffers, inline, root, is_whole, is_sound)
         raise ProtocolError("not an entry of a collective")
 
 
@@ -77,6 +80,12 @@ Entries = Mapping[str, Contribution]  # of all members, by name in order of rank
 
 def contributors(entries: Entries) -> tuple[str, ...]:
     return tuple(name for name, entry in entries.items() if entry.contributes)
+
+
+def sound(entries: Entries) -> tuple[str, ...]:
+    """Return whose values count: all of them if none is sound."""
+    names = contributors(entries)
+    return tuple(name for name in names if entries[name].is_sound) or names
 
 
 def described(layout: Layout) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from dpwa.collectives.entries import (
     PackedObject,
     contributors,
     described,
+    sound,
     unpack_object,
 )
 from dpwa.collectives.exchange import Exchange, PairExchange
@@ -61,10 +63,18 @@ class Join(Operation):
 class Reduce(Operation):
     """An all_reduce; or a broadcast, which reduces the value of its `root`.
 
-    All must say the same with it, as `label`.
+    All must say the same with it, as `label`. A value that is not finite is left out if
+    `leaves_out()` says so, unless no value is finite. It is set to what becomes of the others.
     """
 
-    def __init__(self, payload: Payload, op: str, root: str | None = None, label: str = "") -> None:
+    def __init__(
+        self,
+        payload: Payload,
+        op: str,
+        root: str | None = None,
+        label: str = "",
+        leaves_out: Callable[[], bool] | None = None,
+    ) -> None:
         if root is None:
             check_reducible(payload.layout, op)
         self._payload = payload
@@ -72,6 +82,9 @@ class Reduce(Operation):
         self._root = root
         self._name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
         self._name += f" {label}" if label else ""
+        self._leaves_out = leaves_out
+        self._is_finite = True  # as far as that was looked for
+        self.left_out: tuple[str, ...] = ()  # whose values were
         self._exchange: Exchange | PairExchange | None = None
         self._result: ByteArray | None = None
         self._brought = self._reduced_image = np.empty(0, np.uint8)
@@ -81,6 +94,7 @@ class Reduce(Operation):
         """Copy what the others will read of this node's value."""
         payload, layout = self._payload, self._payload.layout
         self._exchange = self._result = None  # of an attempt that was left behind
+        self._is_finite, self.left_out = True, ()
         self._own = space.own
         entry = Contribution(
             call=self._name,
@@ -91,25 +105,28 @@ class Reduce(Operation):
             root=self._root or "",
         )
         if payload.nbytes <= INLINE_BYTES:
-            return replace(entry, inline=self._inline())
+            inline = self._inline()
+            return replace(entry, inline=inline, is_sound=self._is_sound())
         space.settle()
         is_whole = self._root is None and self._is_for_a_pair(space)
         is_read = self._lay_out(space, is_whole=is_whole)
         brought, reduced = (buffer.number if is_read else PRIVATE for buffer in space.buffers)
         buffers = brought, PRIVATE if is_whole else reduced
-        return replace(entry, buffers=buffers, is_whole=is_whole and brought != PRIVATE)
+        is_whole, is_sound = is_whole and brought != PRIVATE, self._is_sound()
+        return replace(entry, buffers=buffers, is_whole=is_whole, is_sound=is_sound)
 
     def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
         present = contributors(entries)
-        sources = present if self._root is None else (self._root,)
+        sources = sound(entries) if self._root is None else (self._root,)
+        if self._root is None:
+            self.left_out = tuple(name for name in present if name not in sources)
         if self._payload.nbytes <= INLINE_BYTES:
             self._result = self._reduced([entries[name].inline for name in sources])
             return
         if sources == (space.own,) == present:
             return
-        if all(entry.is_whole for entry in entries.values()) and len(sources) == 2:
-            self._exchange = self._pair(space, entries)
-            self._exchange.run(wait.look)
+        if all(entry.is_whole for entry in entries.values()) and len(present) == 2:
+            self._exchange_whole(space, entries, wait, sources)
             return
         others = [name for name in present if name != space.own]
         found = {n: space.find(n, entries[n].buffers, entries[n].nbytes) for n in others}
@@ -148,21 +165,40 @@ class Reduce(Operation):
         others = [name for name in space.group.view.names if name != space.own]
         return len(others) == 1 and space.contacts.reads_us(others[0])
 
-    def _pair(self, space: Workspace, entries: Entries) -> PairExchange:
+    def _exchange_whole(
+        self, space: Workspace, entries: Entries, wait: CollectiveWait, sources: tuple[str, ...]
+    ) -> None:
         other = next(name for name in entries if name != space.own)
         nbytes, is_last = self._payload.nbytes, list(entries)[-1] == space.own
         found = space.find(other, entries[other].buffers[:1], nbytes)
         if found is None:
             raise ProtocolError(f"the memory of {other} is not to be had")
         theirs = found[0][:nbytes]
-        return PairExchange(self._payload, self._brought, theirs, self._op, is_last)
+        if len(sources) == 2:
+            pair = PairExchange(self._payload, self._brought, theirs, self._op, is_last)
+            self._exchange = pair
+            pair.run(wait.look)
+        elif sources == (other,):
+            self._result = theirs.copy()  # before the other one is ready, and may change it
 
     def _inline(self) -> bytes:
         if self._root not in (None, self._own):
             return b""
         data = np.empty(self._payload.nbytes, np.uint8)
         self._payload.copy_into(0, data.nbytes, data)
+        for piece in self._payload.layout.pieces(data.nbytes, INLINE_BYTES):
+            self._check(data[piece.start : piece.stop], piece.dtype)
         return data.tobytes()
+
+    def _check(self, data: ByteArray, dtype: str) -> None:
+        """Note if a part of the value is not finite, while it is in the cache."""
+        if self._leaves_out is not None and self._is_finite:
+            from dpwa.data.kernels import are_finite  # imports torch
+
+            self._is_finite = are_finite(data, dtype)
+
+    def _is_sound(self) -> bool:
+        return self._is_finite or self._leaves_out is None or not self._leaves_out()
 
     def _reduced(self, values: list[bytes]) -> ByteArray:
         nbytes = self._payload.nbytes
@@ -191,6 +227,9 @@ class Reduce(Operation):
             piece for shard in shards if is_whole or shard is not own for piece in shard.pieces
         ]
         pieces = pieces if self._root in (None, space.own) else []
+        if self._leaves_out is not None and not is_whole:
+            for piece in own.pieces:
+                self._bytes_of(piece, is_read=False)
         is_read = space.is_read()
         # Two who add in place need no room for a shard, unless one of them cannot: this takes no
         # memory until it is written to.
@@ -209,11 +248,13 @@ class Reduce(Operation):
     def _bytes_of(self, piece: Piece, *, is_read: bool) -> ByteArray:
         view = None if is_read else self._payload.view(piece.start, piece.stop)
         if view is not None:
+            self._check(view, piece.dtype)
             return view
         place = (
             self._brought[piece.start : piece.stop] if is_read else np.empty(piece.nbytes, np.uint8)
         )
         self._payload.copy_into(piece.start, piece.stop, place)
+        self._check(place, piece.dtype)
         return place
 
 

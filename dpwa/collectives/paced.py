@@ -95,6 +95,7 @@ class PacedRounds:
         copy: returns a copy of the state, plain data for others.
         take_over: takes over the name of a peer, and its copy.
         parted: called with the name of a peer that had the same state until now; on any thread.
+        leaves_out: called if a value is not finite; whether it is left out of the mean then.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class PacedRounds:
         copy: Callable[[], object],
         take_over: Callable[[str, Any], None],
         parted: Callable[[str], None] = lambda _: None,
+        leaves_out: Callable[[], bool] | None = None,
     ) -> None:
         self._collectives = collectives
         self._own = collectives.name
@@ -114,6 +116,7 @@ class PacedRounds:
         self._timeout_s = timeout_s
         self._runtime = runtime
         self._step, self._copy, self._take_over, self._parted = step, copy, take_over, parted
+        self._leaves_out = leaves_out
         self._runner = collectives.runner(tag)
         self._group = self._runner.group
         self._group.watch(weakly(self._view_changed))
@@ -125,7 +128,7 @@ class PacedRounds:
         self._place = self._taken = self._passes = 0
         self._differs = False  # in this step, from others
         self._differed_at: deque[int] = deque(maxlen=MISMATCHES)  # the last such steps
-        self._warned_at: dict[str, float] = {}  # by text
+        self._warned_at: dict[tuple[str, str], float] = {}  # by text, and of which node
         self._absence = Absence()
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
@@ -246,7 +249,7 @@ class PacedRounds:
     def _averaged(self, payload: Payload, label: str, is_last: bool) -> int:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round
             self._fall_out("it has left")
-        reduce = Reduce(payload, "mean", label=label)
+        reduce = Reduce(payload, "mean", label=label, leaves_out=self._leaves_out)
         longest_s = self._longest_s(payload.nbytes)
         missed_s: dict[str, float] = {}  # in this round
         while not self.is_apart:
@@ -276,6 +279,14 @@ class PacedRounds:
                     entered_at = began if limits.entered_at is None else limits.entered_at
                     took_s = self._runtime.now() - entered_at
                     self._exchanges[payload.nbytes] = exchange.succeeded(took_s)
+                for name in reduce.left_out:
+                    self._warn(
+                        "%s: the gradients of %s are not finite: the average is that of the others;"
+                        " look at what %s trains with [DPWA-W084]",
+                        name,
+                        name,
+                        of=name,
+                    )
                 return len(contributors)
             finally:
                 if not hasty:
@@ -441,8 +452,8 @@ class PacedRounds:
             )
         self._said_alone = is_alone
 
-    def _warn(self, text: str, *more: str) -> None:
+    def _warn(self, text: str, *more: str, of: str = "") -> None:
         """Warn, but not of the same again and again."""
-        if self._runtime.now() - self._warned_at.get(text, -math.inf) >= WARNED_EVERY_S:
-            self._warned_at[text] = self._runtime.now()
+        if self._runtime.now() - self._warned_at.get((text, of), -math.inf) >= WARNED_EVERY_S:
+            self._warned_at[text, of] = self._runtime.now()
             log.warning(text, self._own, *more)

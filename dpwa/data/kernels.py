@@ -231,6 +231,7 @@ def are_finite(
     data: ByteArray, dtype: str, start: int = 0, spared: Sequence[tuple[int, int]] = ()
 ) -> bool:
     """Tell whether all values of a snapshot's bytes are finite, but for the ranges `spared`."""
+    data = data if data.flags.writeable else data.copy()  # or torch warns
     values = torch.from_numpy(data).view(getattr(torch, dtype))
     if is_finite(values):
         return True
