@@ -52,9 +52,16 @@ class Collectives(Closeable, Service):
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
         self._called: set[str] = set()  # tags, by this node
-        self.contacts = Contacts(own, names, node.tx.tell, self._contact_changed, may_map=may_map)
+        self.contacts = Contacts(
+            own,
+            names,
+            node.tx.tell,
+            self._contact_changed,
+            may_map=may_map,
+            count=node.traffic.exchanged,
+        )
         self._listener = PullListener(self.contacts)
-        self._pull_source = PullSource(node.rx.wake)
+        self._pull_source = PullSource(node.rx.wake, node.traffic.sent)
         self._unthrottled = node.rx.unthrottled
         self._connect = node.tx.connect
         self._upload = node.upload

@@ -61,12 +61,15 @@ class Contacts(Closeable):
         changed: Callable[[str], None],
         *,
         may_map: bool,
+        # called with a peer, and bytes that were exchanged with it; see `PeerTable.exchanged`
+        count: Callable[..., None] = lambda _peer, **_: None,
     ) -> None:
         self.own = own
         self._names = names
         self._may_map = may_map
         self.tell = tell
         self._changed = changed
+        self.count = count
         self._lock = threading.RLock()
         self._contacts: dict[str, _Contact] = {}
         # Lives of who has left the cluster: a view may have them for members still.

@@ -145,6 +145,11 @@ class Exchange:
             if len(pending) == len(far_sources):
                 self._reduce(*at[request.start], self._pending.pop(request.start))
 
+    def read_from(self, near: str) -> int:
+        """Return how many bytes this node reads from the memory of a member."""
+        own = (self.own, "") if near in self.sources else ()
+        return sum(shard.nbytes for shard in self.shards if shard.owner in (near, *own))
+
     def undo(self) -> None:
         """Nothing has been changed."""
 

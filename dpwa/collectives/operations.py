@@ -146,6 +146,8 @@ class Reduce(Operation):
                 on_reduced=partial(space.pull_source.reduced, space.group.tag),
             )
             self._exchange.run(wait.look)
+        for name in near:
+            space.mapped(name, self._exchange.read_from(name))
 
     def complete(self) -> None:
         if self._root == self._own:
@@ -180,6 +182,7 @@ class Reduce(Operation):
             pair.run(wait.look)
         elif sources == (other,):
             self._result = theirs.copy()  # before the other one is ready, and may change it
+        space.mapped(other, nbytes * (other in sources))
 
     def _inline(self) -> bytes:
         if self._root not in (None, self._own):
@@ -308,6 +311,7 @@ class Gather(Operation):
                     far.append(name)
                 else:
                     place[:] = found[0][: entry.nbytes]
+                    space.mapped(name, entry.nbytes)
         if far:
             with space.puller(wait, far) as puller:
                 for name in far:

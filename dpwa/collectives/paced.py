@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -137,7 +137,8 @@ class PacedRounds:
         self._worked_s = 0.0  # between the last two steps' rounds
         self._missed_s: dict[str, float] = {}  # of this step: for how long others were missing
         self._seconds = 0.0  # in rounds
-        self._rounds = 0
+        self._rounds_with = Counter[str]()  # by member, its own name among them
+        self._out_of_sync_at: float | None = None  # since when
 
     @property
     def is_apart(self) -> bool:
@@ -157,7 +158,7 @@ class PacedRounds:
     def begin(self) -> None:
         """Begin with what the others have, or all with what the first of them has; once."""
         if not self._has_begun:
-            self._has_begun, self._absence = True, Absence()
+            self._has_begun, self._absence, self._out_of_sync_at = True, Absence(), None
             self._make_equal()
 
     def update(self, algorithm: Algorithm) -> None:
@@ -201,7 +202,6 @@ class PacedRounds:
         contributors = self._averaged(payload, label, is_last)
         now = self._runtime.now()
         self._seconds += now - began
-        self._rounds += 1
         if is_last:
             if self._ended_at != -math.inf:
                 self._worked_s = waits_since - self._ended_at
@@ -238,13 +238,17 @@ class PacedRounds:
         """Let nobody wait for this node any more, until it begins anew."""
         if self._has_begun:
             self._has_begun, self._absence = False, self._absence.left(self._steps)
+            self._out_of_sync_at = None
             self._forget_all()
             self._group.leave()
 
     def report(self) -> PaceReport:
         names = () if self.is_apart else self._group.view.names
         patience_s = self._patience.allowances(self.others)
-        return PaceReport(names, self._rounds, self._seconds, patience_s)
+        rounds_with = dict(self._rounds_with)
+        rounds, since = rounds_with.pop(self._own, 0), self._out_of_sync_at
+        out_of_sync_s = None if since is None else self._runtime.now() - since
+        return PaceReport(names, rounds, self._seconds, patience_s, out_of_sync_s, rounds_with)
 
     def _averaged(self, payload: Payload, label: str, is_last: bool) -> int:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round
@@ -276,6 +280,7 @@ class PacedRounds:
                 return 0
             else:
                 if len(contributors) > 1:  # alone, it would learn that exchanges take no time
+                    self._rounds_with.update(contributors)
                     entered_at = began if limits.entered_at is None else limits.entered_at
                     took_s = self._runtime.now() - entered_at
                     self._exchanges[payload.nbytes] = exchange.succeeded(took_s)
@@ -336,6 +341,7 @@ class PacedRounds:
 
     def _fall_out(self, why: str) -> None:
         self._forget_all()
+        self._out_of_sync_at = self._out_of_sync_at or self._runtime.now()
         self._absence = self._absence.left(self._steps)
         log.info("%s: out of pace: %s", self._own, why)
 
@@ -351,7 +357,7 @@ class PacedRounds:
         except LeftBehindError as behind:
             self._fall_out(behind.text)
             return
-        self._absence = self._absence.returned(self._steps)
+        self._absence, self._out_of_sync_at = self._absence.returned(self._steps), None
         if self._newcomers():
             self._make_equal()
         self._say_if_alone()

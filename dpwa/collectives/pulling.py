@@ -75,6 +75,7 @@ class PullListener(Listener):
         expected = request.peer, request.start, request.stop - request.start
         if (peer, message.start, data.nbytes) == expected:
             self.received_bytes += data.nbytes
+            self._contacts.count(peer, taken=data.nbytes)
             arrivals.put((request, data))
 
     def ask(self, request: PullRequest, arrivals: Arrivals) -> int:
@@ -181,8 +182,9 @@ class _Shown:
 class PullSource:
     """The buffers of this node that members without shared memory pull from, one for each group."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], sent: Callable[[str, int], None]) -> None:
         self._wake = wake
+        self._sent = sent  # called with who has pulled, and how many bytes
         self._lock = threading.RLock()
         self._shown: dict[str, _Shown] = {}
         self._waiting: list[tuple[Pull, Reply]] = []  # of the RxThread
@@ -225,7 +227,9 @@ class PullSource:
         if data is not None:
             piece = PulledPiece.model_construct(request=pull.request, start=pull.start)
             is_sent = reply(piece, data.data, is_lent=True) is not None
-            self.served_bytes += data.nbytes * is_sent
+            if is_sent:
+                self.served_bytes += data.nbytes
+                self._sent(pull.name, data.nbytes)
         if not is_sent and len(self._waiting) < limits.MAX_WAITING_PULLS:
             self._waiting.append((pull, reply))
 

@@ -173,6 +173,7 @@ class Runner:
             entries = {name: Contribution.unpack(record) for name, record in records.items()}
             self._entries = entries
             self.space.keep(entries)
+            self.space.came_along(entries)
             self._mismatch = mismatch(entries)
             if self._mismatch is None:
                 operation.exchange(self.space, entries, wait)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpwa.clock import Clock, Deadline
 from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.entries import Entries
 from dpwa.collectives.exchange import ReducedShard, cut
 from dpwa.collectives.group import Group
 from dpwa.collectives.pulling import LOOK_EVERY_S, Puller, PullListener, PullSource
@@ -253,6 +254,26 @@ class Workspace(Closeable):
         return cut(payload.layout, payload.nbytes, owners, self._runtime.bytes_scale)
 
     # Memory of others
+
+    def mapped(self, peer: str, nbytes: int) -> None:
+        """Count what was read from the memory of a peer."""
+        self.contacts.count(peer, mapped=nbytes, taken=nbytes)
+
+    def came_along(self, entries: Entries) -> None:
+        """Count the values in the entries of all members, on boards or in messages."""
+        own = len(entries[self.own].inline) if self.own in entries else 0
+        for name, entry in entries.items():
+            nbytes = len(entry.inline)
+            if name == self.own or not own + nbytes:
+                continue
+            is_mapped = self.contacts.is_near(name)
+            self.contacts.count(
+                name,
+                sent=0 if self.contacts.reads_us(name) else own,
+                received=0 if is_mapped else nbytes,
+                mapped=nbytes if is_mapped else 0,
+                taken=nbytes,
+            )
 
     def find(
         self, peer: str, numbers: tuple[int, ...], nbytes: int

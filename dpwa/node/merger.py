@@ -248,6 +248,8 @@ class Merger:
                 arrival.progress,
                 arrival.version,
             )
+            if arrival.is_read_late:  # it was mapped
+                self._peer_table.exchanged(arrival.peer, mapped=arrival.data.nbytes)
         log.debug(
             "%s: merged %s: factor=%.4g clock=%.6g peer_clock=%.6g loss=%s peer_loss=%s "
             "new_clock=%.6g",

@@ -32,6 +32,7 @@ from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
+from dpwa.node.peers import PeerTable
 from dpwa.node.report import GossipReport, NodeReport
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Listener, Service
@@ -244,6 +245,11 @@ class Node(Closeable):
         """Answers peers; does not keep the node alive."""
         return self._threads.rx
 
+    @property
+    def traffic(self) -> PeerTable:
+        """Counts the bytes that are exchanged with each peer; does not keep the node alive."""
+        return self._context.peer_table
+
     # Life
 
     def described(self) -> str:
@@ -267,6 +273,7 @@ class Node(Closeable):
         progress, context, threads = self.rounds.progress, self._context, self._threads
         figures, config = self.rounds.figures, self.config
         diverged = progress.loss == math.inf or context.pool.is_finite is False
+        exchanged = context.peer_table.exchanged_bytes
         return NodeReport(
             name=self.name,
             endpoint=self.endpoint,
@@ -289,8 +296,8 @@ class Node(Closeable):
                 "served_held_bytes": self._snapshots.held_bytes,
             },
             snapshots_served=self._snapshots.served,
-            bytes_sent=threads.rx.bytes_sent,
-            bytes_received=threads.tx.bytes_received,
+            bytes_sent=threads.rx.bytes_sent + exchanged["sent"],
+            bytes_received=threads.tx.bytes_received + exchanged["received"],
             bad_messages=threads.rx.bad_messages,
             refused={"malformed": threads.rx.bad_messages, **threads.rx.admission.report()},
             late_answers=threads.tx.late_answers,
@@ -303,7 +310,12 @@ class Node(Closeable):
             ending=self.finish.report(),
             news=context.leader_table.report(),
             transactions=context.transactions.report(),
-            gossip=GossipReport(**figures.report(), **context.peer_table.fetch_report()),
+            gossip=GossipReport(
+                **figures.report(),
+                **context.peer_table.fetch_report(),
+                mapped_bytes=exchanged["mapped"],
+                taken_bytes=exchanged["taken"],
+            ),
             peers=context.peer_table.report(figures.report_of),
             membership=self._part("membership"),
             state=self._part("state"),

@@ -8,7 +8,7 @@ import random
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from dpwa.clock import Clock
@@ -56,8 +56,9 @@ class PeerRecord:
     link: LinkEstimate = field(default_factory=LinkEstimate)
     problem: str = ""  # why it is not connected
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    bytes_received: int = 0  # of payloads; what is mapped is not received
-    bytes_sent: int = 0  # of snapshots
+    bytes_received: int = 0  # of payloads and of values in collectives; what is mapped is not
+    bytes_sent: int = 0  # of snapshots, and of values in collectives
+    bytes_mapped: int = 0  # of snapshots and of values in collectives, read from its memory
     silent_told: float = -math.inf  # when it was last said to be slow
     is_warned_of: bool = False  # until it is well again
     is_absent: bool = False  # as far as was seen when it was looked for
@@ -125,6 +126,7 @@ class PeerTable:
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
+        self._exchanged = Counter[str](sent=0, received=0, mapped=0, taken=0)
         self._timed = {"fetches": 0, "answer_s": 0.0, "streams": 0, "stream_s": 0.0}
         self.merged = MergedVersions()  # which snapshots of peers were merged
 
@@ -368,6 +370,31 @@ class PeerTable:
             if peer is not None:
                 peer.bytes_sent += nbytes
 
+    def exchanged(
+        self, name: str, *, sent: int = 0, received: int = 0, mapped: int = 0, taken: int = 0
+    ) -> None:
+        """Count bytes that no payload of a message to or from a peer has.
+
+        Args:
+            name: of the peer.
+            sent, received: in the headers of messages.
+            mapped: read from the memory of the peer.
+            taken: all that came as values of collectives, also as payloads.
+        """
+        with self._lock:
+            self._exchanged.update(sent=sent, received=received, mapped=mapped, taken=taken)
+            peer = self._peers.get(name)
+            if peer is not None:
+                peer.bytes_sent += sent
+                peer.bytes_received += received
+                peer.bytes_mapped += mapped
+
+    @property
+    def exchanged_bytes(self) -> Mapping[str, int]:
+        """What `exchanged` has counted, of all peers."""
+        with self._lock:
+            return dict(self._exchanged)
+
     def peer_left(self, name: str) -> None:
         """Note that a peer has ended on purpose; a name that is not in view is ignored."""
         with self._lock:
@@ -479,6 +506,7 @@ class PeerTable:
                     bandwidth_mbps=_times(peer.link.bytes_per_s, MBIT_PER_BYTE),
                     bytes_received=peer.bytes_received,
                     bytes_sent=peer.bytes_sent,
+                    bytes_mapped=peer.bytes_mapped,
                     outcomes={o.value: n for o, n in peer.outcomes.items()},
                     score=self._flow.scores[name],
                     quarantined=name in self._quarantined,

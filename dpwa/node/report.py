@@ -33,8 +33,9 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
         fetch_s: what a fetch from it takes.
         latency_ms: until it answers.
         bandwidth_mbps: of its stream, in megabits per second.
-        bytes_received: payload from it; what is mapped is not received.
-        bytes_sent: snapshots to it.
+        bytes_received: payload and values of collectives from it; what is mapped is not received.
+        bytes_sent: snapshots and values of collectives to it.
+        bytes_mapped: snapshots and values of collectives that were read from its memory.
         outcomes: how many fetches ended how.
         score: of flow control, up to 1000.
         quarantined: whether it is left alone for now.
@@ -55,6 +56,7 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
     bandwidth_mbps: Finite | None = None
     bytes_received: Count = 0
     bytes_sent: Count = 0
+    bytes_mapped: Count = 0
     outcomes: Counts = _NONE
     score: Count = 0
     quarantined: bool = False
@@ -96,6 +98,8 @@ class GossipReport:
         train_s, publish_s, wait_s, merge_s: seconds, by what the training thread did.
         step_changes_s2: squares of the seconds by which steps differ from those before.
         merged_bytes: of snapshots, mapped or received.
+        taken_bytes: of peers' values in collectives, such as gradients, mapped or received.
+        mapped_bytes: of both, read from the memory of peers.
         consensus_distance: from the peer that was merged last; `None`: not measured.
         waits: seconds that updates waited for a snapshot.
         staleness: updates that merged snapshots were behind.
@@ -110,6 +114,8 @@ class GossipReport:
     merge_s: float = 0.0
     step_changes_s2: float = 0.0
     merged_bytes: int = 0
+    taken_bytes: int = 0
+    mapped_bytes: int = 0
     consensus_distance: float | None = None
     waits: HistogramReport = HistogramReport()
     staleness: HistogramReport = HistogramReport()
@@ -170,15 +176,26 @@ class PaceReport:
     """How a node averages gradients with others.
 
     Attributes:
-        in_pace: names of those who take part, its own among them; empty: it is out of pace.
-        rounds, seconds: so far.
+        in_pace: names of the members that are in sync, its own among them; empty: it is not.
+        rounds: that it has averaged with others so far.
+        seconds: in rounds so far.
         patience_s: for how long it waits for each other.
+        out_of_sync_s: since when it is out of sync; `None`: it is in sync, or has no part in rounds
+            (not yet, or no more).
+        rounds_with: rounds so far with each of the others.
     """
 
     in_pace: tuple[str, ...] = ()
     rounds: int = 0
     seconds: float = 0.0
     patience_s: Mapping[str, float] = field(default_factory=dict)
+    out_of_sync_s: Finite | None = None
+    rounds_with: Counts = field(default_factory=dict)
+
+    @property
+    def in_sync(self) -> tuple[str, ...]:
+        """The members that average together, this node among them; empty before the first round."""
+        return self.in_pace if self.rounds else ()
 
 
 @dataclass(frozen=True)
@@ -251,6 +268,13 @@ class NodeReport:
     def members(self) -> tuple[MemberReport, ...]:
         """The members that it knows, itself among them."""
         return () if self.membership is None else self.membership.members
+
+    @property
+    def consensus_distance(self) -> float | None:
+        """How far its parameters are from those of others: not at all while it is in sync."""
+        if self.pace is not None and len(self.pace.in_sync) > 1:
+            return 0.0
+        return self.gossip.consensus_distance
 
     @property
     def checkpoints(self) -> Details:

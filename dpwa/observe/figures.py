@@ -28,6 +28,7 @@ class FigureSpec:
 FIGURES = (
     FigureSpec("steps", "counter", "training steps (updates) since the process began"),
     FigureSpec("merges", "counter", "merges that changed something"),
+    FigureSpec("rounds", "counter", "rounds of `together`: gradients averaged with other nodes"),
     FigureSpec("train_s", "counter", "seconds spent on whatever is no gossip"),
     FigureSpec("publish_s", "counter", "seconds spent on publishing snapshots"),
     FigureSpec(
@@ -55,11 +56,21 @@ FIGURES = (
     FigureSpec(
         "sent_bytes",
         "counter",
-        "bytes of payload sent to peers; what they map is not sent, what onlookers are told is "
-        "left out",
+        "bytes of snapshots, of values in collectives and of other payload sent to peers; what they "
+        "map is not sent, what onlookers are told is left out",
     ),
-    FigureSpec("received_bytes", "counter", "bytes of payload received; what is mapped is not"),
-    FigureSpec("merged_bytes", "counter", "bytes of snapshots merged, mapped or received"),
+    FigureSpec("received_bytes", "counter", "bytes of the same received; what is mapped is not"),
+    FigureSpec(
+        "merged_bytes",
+        "counter",
+        "bytes of peers' snapshots that were merged, and of their values in collectives, the "
+        "gradients of `together` among them; mapped or received",
+    ),
+    FigureSpec(
+        "mapped_bytes",
+        "counter",
+        "bytes of these that were read from the memory of peers on the same host",
+    ),
     FigureSpec(
         "staleness_sum",
         "counter",
@@ -75,7 +86,12 @@ FIGURES = (
     FigureSpec(
         "consensus_distance",
         "gauge",
-        "distance from the parameters of the peer that was merged last",
+        "distance from the parameters of the peer that was merged last; 0 in sync (`together`)",
+    ),
+    FigureSpec(
+        "in_sync",
+        "gauge",
+        "nodes that average gradients together, this one among them (`together`); 0: out of sync",
     ),
     FigureSpec("live_peers", "gauge", "peers in view that are taken to be alive"),
     FigureSpec("memory_bytes", "gauge", "memory that snapshots and codecs take"),
@@ -95,10 +111,11 @@ MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "serv
 
 def figures_of(report: NodeReport) -> tuple[float, ...]:
     """Return the figures of a node, in the order of `FIGURES`; NaN if unknown."""
-    gossip = report.gossip
+    gossip, pace = report.gossip, report.pace
     values: dict[str, float | None] = {
         "steps": gossip.steps,
         "merges": report.merges,
+        "rounds": None if pace is None else pace.rounds,
         "train_s": gossip.train_s,
         "publish_s": gossip.publish_s,
         "wait_s": gossip.wait_s,
@@ -110,14 +127,16 @@ def figures_of(report: NodeReport) -> tuple[float, ...]:
         "stream_s": gossip.stream_s,
         "sent_bytes": report.bytes_sent,
         "received_bytes": report.bytes_received,
-        "merged_bytes": gossip.merged_bytes,
+        "merged_bytes": gossip.merged_bytes + gossip.taken_bytes,
+        "mapped_bytes": gossip.mapped_bytes,
         "staleness_sum": gossip.staleness.sum,
         "skipped": report.rounds_skipped,
         "refused": sum(report.refusals.values()),
         "clock": report.clock,
         "version": report.version,
         "loss": math.inf if report.diverged else report.loss,
-        "consensus_distance": gossip.consensus_distance,
+        "consensus_distance": report.consensus_distance,
+        "in_sync": None if pace is None else len(pace.in_sync),
         "live_peers": sum(peer.is_alive for peer in report.peers),
         "memory_bytes": sum(report.memory[part] for part in MEMORY_PARTS),
     }
