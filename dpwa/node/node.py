@@ -273,7 +273,8 @@ class Node(Closeable):
         progress, context, threads = self.rounds.progress, self._context, self._threads
         figures, config = self.rounds.figures, self.config
         diverged = progress.loss == math.inf or context.pool.is_finite is False
-        exchanged = context.peer_table.exchanged_bytes
+        exchanged, pace = context.peer_table.exchanged_bytes, self._part("pace")
+        rounds = {} if pace is None else pace.rounds_with
         return NodeReport(
             name=self.name,
             endpoint=self.endpoint,
@@ -316,12 +317,14 @@ class Node(Closeable):
                 mapped_bytes=exchanged["mapped"],
                 taken_bytes=exchanged["taken"],
             ),
-            peers=context.peer_table.report(figures.report_of),
+            peers=context.peer_table.report(
+                lambda peer: {**figures.report_of(peer), "rounds": rounds.get(peer, 0)}
+            ),
             membership=self._part("membership"),
             state=self._part("state"),
             training=self._part("training"),
             metrics=self._part("metrics"),
-            pace=self._part("pace"),
+            pace=pace,
         )
 
     def _model(self) -> JsonObject | None:

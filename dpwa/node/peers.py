@@ -377,7 +377,8 @@ class PeerTable:
 
         Args:
             name: of the peer.
-            sent, received: in the headers of messages.
+            sent: in the headers of messages.
+            received: likewise.
             mapped: read from the memory of the peer.
             taken: all that came as values of collectives, also as payloads.
         """

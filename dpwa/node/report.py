@@ -36,6 +36,7 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
         bytes_received: payload and values of collectives from it; what is mapped is not received.
         bytes_sent: snapshots and values of collectives to it.
         bytes_mapped: snapshots and values of collectives that were read from its memory.
+        rounds: of gradients that this node has averaged with it.
         outcomes: how many fetches ended how.
         score: of flow control, up to 1000.
         quarantined: whether it is left alone for now.
@@ -57,6 +58,7 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
     bytes_received: Count = 0
     bytes_sent: Count = 0
     bytes_mapped: Count = 0
+    rounds: Count = 0
     outcomes: Counts = _NONE
     score: Count = 0
     quarantined: bool = False
@@ -196,6 +198,11 @@ class PaceReport:
     def in_sync(self) -> tuple[str, ...]:
         """The members that average together, this node among them; empty before the first round."""
         return self.in_pace if self.rounds else ()
+
+    @property
+    def size(self) -> int | None:
+        """How many they are; 0: it is out of sync; `None`: it has no part in rounds."""
+        return len(self.in_sync) or (None if self.out_of_sync_s is None else 0)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from dpwa.node.report import NodeReport
+from dpwa.node.report import NodeReport, PaceReport
 
 MOST_EVENTS = 500
 
@@ -22,6 +22,8 @@ KINDS = {
     "quarantined": "the loss has jumped after merging it several times; it is left alone for now",
     "released": "it is in quarantine no more",
     "diverged": "its loss or its parameters are no finite numbers",
+    "in_sync": "it averages gradients with the nodes in the text (`together`)",
+    "out_of_sync": "it takes its steps with its own gradients, and merges snapshots (`together`)",
     "skipped": "a snapshot was not published, as slow readers held every slot",
     "checkpoint": "its state was written to disk",
     "log_failed": "its run log could not be written",
@@ -127,6 +129,9 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
 
     if after.diverged and not before.diverged:
         yield event("diverged", text="its loss or parameters are not finite")
+    if (kind := _sync(after.pace)) and kind != _sync(before.pace):
+        others = () if after.pace is None else after.pace.in_sync
+        yield event(kind, text=" ".join(["with", *others]) if others else "")
     skipped = after.rounds_skipped - before.rounds_skipped
     if skipped > 0:
         yield event("skipped", text=f"{skipped} snapshot{'s' * (skipped > 1)} not published")
@@ -139,6 +144,13 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
     members = _statuses(after)
     yield from _members(_statuses(before), members, event)
     yield from _peers(before, after, members, event)
+
+
+def _sync(pace: PaceReport | None) -> str:
+    """Return the kind of event that tells how a node averages gradients; empty: it does not."""
+    if pace is None or pace.size == 1:
+        return ""
+    return "out_of_sync" if pace.size == 0 else "in_sync" if pace.size else ""
 
 
 def _statuses(report: NodeReport) -> dict[str, str]:

@@ -56,8 +56,8 @@ FIGURES = (
     FigureSpec(
         "sent_bytes",
         "counter",
-        "bytes of snapshots, of values in collectives and of other payload sent to peers; what they "
-        "map is not sent, what onlookers are told is left out",
+        "bytes of snapshots, of values in collectives and of other payload sent to peers; what "
+        "they map is not sent, what onlookers are told is left out",
     ),
     FigureSpec("received_bytes", "counter", "bytes of the same received; what is mapped is not"),
     FigureSpec(
@@ -136,7 +136,7 @@ def figures_of(report: NodeReport) -> tuple[float, ...]:
         "version": report.version,
         "loss": math.inf if report.diverged else report.loss,
         "consensus_distance": report.consensus_distance,
-        "in_sync": None if pace is None else len(pace.in_sync),
+        "in_sync": None if pace is None else pace.size,
         "live_peers": sum(peer.is_alive for peer in report.peers),
         "memory_bytes": sum(report.memory[part] for part in MEMORY_PARTS),
     }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpwa.errors import UserError
 from dpwa.observe.figures import NAMES
 from dpwa.observe.run_data import Run
-from dpwa.observe.run_reading import MOST_SAMPLES, read_run
+from dpwa.observe.run_reading import MOST_SAMPLES, OF_PEERS, read_run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,8 +25,8 @@ class RunFrames:
         samples: a row for each sample: `node`, `time`, `process` (0, or more after restarts), and
             all figures of docs/watch.md. Counters go on after a restart.
         events: a row for each event: `node` (who noticed it), `time`, `kind`, `about`, `text`.
-        peers: a row for each node and other node: `node`, `peer`, `merges`, `merged_bytes`,
-            `received_bytes`, `sent_bytes`, `health` (at the end).
+        peers: a row for each node and other node: `node`, `peer`, `merges`, `rounds`,
+            `merged_bytes`, `received_bytes`, `sent_bytes`, `mapped_bytes`, `health` (at the end).
         remarks: what was passed over while reading, in words.
     """
 
@@ -116,7 +116,7 @@ def _peers(run: Run) -> dict[str, list[Any]]:
         for node, log in run.nodes.items()
         for peer, exchanged in log.exchanged.items()
     ]
-    counts = ("merges", "merged_bytes", "received_bytes", "sent_bytes", "health")
+    counts = [*OF_PEERS.values(), "health"]
     return {
         "node": [node for node, _, _ in pairs],
         "peer": [peer for _, peer, _ in pairs],

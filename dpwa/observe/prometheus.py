@@ -203,6 +203,8 @@ def _build_info(reading: Reading) -> Iterator[tuple[Labels, float]]:
 METRICS = (
     _figure("steps"),
     _figure("merges"),
+    _figure("rounds"),
+    _figure("in_sync"),
     Metric(
         "activity",
         "counter",
@@ -219,7 +221,8 @@ METRICS = (
         "received",
         "counter",
         "bytes",
-        "bytes of payload received of each peer; what is mapped is not",
+        "bytes of snapshots, of values in collectives and of other payload received of each peer; "
+        "what is mapped is not",
         _of_peers("bytes_received"),
         ("peer",),
     ),
@@ -227,11 +230,12 @@ METRICS = (
         "sent",
         "counter",
         "bytes",
-        "bytes of snapshots sent to each peer; what peers map is not sent",
+        "bytes of snapshots and of values in collectives sent to each peer; what peers map is not",
         _of_peers("bytes_sent"),
         ("peer",),
     ),
     _figure("merged_bytes", "bytes", "merged"),
+    _figure("mapped_bytes", "bytes", "mapped"),
     Metric(
         "peer_merges",
         "counter",

@@ -26,9 +26,11 @@ class Rates:
         steps_per_s: training steps.
         step_train_s: seconds of training in a step, without what is gossip.
         merges_per_s: merges.
+        rounds_per_s: rounds of `together`.
         shares: of the time, by activity (`ACTIVITIES`), from 0 to 1.
         received_per_s: bytes of payload.
         sent_per_s: bytes of payload.
+        mapped_per_s: bytes read from the memory of peers.
         staleness: mean updates that merged snapshots were behind.
         idle_s: from the last step that was seen, or the first sample, to the last sample.
     """
@@ -37,9 +39,11 @@ class Rates:
     steps_per_s: float | None = None
     step_train_s: float | None = None
     merges_per_s: float | None = None
+    rounds_per_s: float | None = None
     shares: dict[str, float] | None = None
     received_per_s: float | None = None
     sent_per_s: float | None = None
+    mapped_per_s: float | None = None
     staleness: float | None = None
     idle_s: float = 0.0
 
@@ -68,9 +72,11 @@ def rates_of(rows: Floats) -> Rates:
         steps_per_s=_ratio(steps, seconds),
         step_train_s=_ratio(spent["train"], steps),
         merges_per_s=_ratio(merges, seconds),
+        rounds_per_s=_ratio(grown["rounds"], seconds),
         shares={a: s / total for a, s in spent.items()} if is_spent else None,
         received_per_s=_ratio(grown["received_bytes"], seconds),
         sent_per_s=_ratio(grown["sent_bytes"], seconds),
+        mapped_per_s=_ratio(grown["mapped_bytes"], seconds),
         staleness=_ratio(grown["staleness_sum"], merges),
         idle_s=_idle_s(rows),
     )

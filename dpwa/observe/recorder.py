@@ -15,7 +15,7 @@ from dpwa.config.model import Config
 from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
-from dpwa.node.report import EndingReport, NodeReport, PeerReport
+from dpwa.node.report import EndingReport, NodeReport, PaceReport, PeerReport
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.observe.events import EventLog, RunEvent, before_all_came, changes
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, figures_of, figures_of_peer
@@ -158,6 +158,7 @@ class NodeRecord(Service):
             "peers": [] if message.of else _entries(report.peers, PEER_ENTRY),
             "members": [] if message.of else _entries(report.members, MEMBER_ENTRY),
             "ending": None if message.of else _ending(report.ending),
+            "sync": None if message.of else _sync(report.pace),
             "ended": None if message.of or self._ended is None else self._ended[:MOST_TEXT],
         }
         reply(HistoryMessage(request=message.request), pack(answer))
@@ -289,3 +290,8 @@ def _entries(told: Sequence[object], keys: Sequence[str]) -> list[list[Any]]:
 def _ending(ending: EndingReport | None) -> list[Any] | None:
     """Return whether a node has finished, and whom it waits for; `None`: it trains."""
     return None if ending is None else [ending.is_over, ending.waits_for[:MOST_AWAITED]]
+
+
+def _sync(pace: PaceReport | None) -> list[Any] | None:
+    """Return the entry of `SyncEntry`; `None`: it averages no gradients."""
+    return None if pace is None else [pace.in_sync[:MOST_PEERS], pace.out_of_sync_s]

@@ -26,13 +26,18 @@ class NodeRow:
         through: the node that tells of it, as it has never answered itself; else empty.
         loss: its newest; infinite once it has diverged, `None` if not known.
         clock: training clock.
-        consensus_distance: to whom it merged last.
+        consensus_distance: to whom it merged last; 0 while it is in sync.
         score: mean of what its peers' flow control gives it, up to 1000; `None` if it is not there.
         rates: over the last seconds; unknown while it does not answer.
         verdicts: what is the matter with it; empty: nothing.
         losses: the newest, oldest first, at most one a second; NaN where there is none.
         problem: why it does not answer, in words; empty while it does, or nothing is known.
         waits_for: names of those that it waits for while it is finishing.
+        averages: whether it averages gradients with others, as `together` does.
+        in_sync: names of those that do so together, its own among them; empty: it has no part.
+        out_of_sync_s: since when it has none, while it trains; `None`: it is in sync, or averages
+            no gradients.
+        merges: so far, in this process; `None` if not known.
     """
 
     name: str
@@ -47,6 +52,10 @@ class NodeRow:
     losses: tuple[float, ...]
     problem: str = ""
     waits_for: tuple[str, ...] = ()
+    averages: bool = False
+    in_sync: tuple[str, ...] = ()
+    out_of_sync_s: float | None = None
+    merges: float | None = None
 
 
 def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list[NodeRow]:
@@ -73,6 +82,8 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             said=said[node.name].health,
             quarantined_by=said[node.name].quarantined_by,
             trains=node.ending is None,
+            out_of_sync_s=None if node.sync is None else node.sync.out_of_sync_s,
+            is_alone=node.averages_alone and sum(_averages(other) for other in view.nodes) > 1,
         )
         for node in view.nodes
     }
@@ -85,7 +96,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
     for node in view.nodes:
         condition, sample = conditions[node.name], newest[node.name]
         verdicts_of = tuple(found.get(node.name, ()))
-        is_there = not node.silent_s or any(v.kind == "unasked" for v in verdicts_of)
+        is_there = not node.silent_s or any(v.kind == "no answer" for v in verdicts_of)
         scores = said[node.name].scores if is_there else []
         row = NodeRow(
             name=node.name,
@@ -100,9 +111,18 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             losses=tuple(node.history.newest(losses)[-losses:, 1 + INDEX["loss"]].tolist()),
             problem=condition.problem,
             waits_for=node.ending.waits_for if node.ending else (),
+            averages=node.answer is not None and node.answer.sync is not None,
+            in_sync=() if node.sync is None else node.sync.in_sync,
+            out_of_sync_s=condition.out_of_sync_s,
+            merges=latest(sample, "merges"),
         )
         rows.append(_told(row, node, view.through) if node.answer is None else row)
     return rows
+
+
+def _averages(node: Followed) -> bool:
+    """Whether a node trains, and averages gradients or would."""
+    return node.sync is not None and node.ending is None
 
 
 @dataclass

@@ -44,6 +44,8 @@ class Exchanged:
         merged_bytes: of snapshots, mapped or received.
         received_bytes: of payload from it.
         sent_bytes: of payload to it.
+        mapped_bytes: that were read from its memory.
+        rounds: of gradients that were averaged with it (`together`).
         health: of the other at the end, in this node's opinion; empty: not known.
     """
 
@@ -51,6 +53,8 @@ class Exchanged:
     merged_bytes: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
+    mapped_bytes: int = 0
+    rounds: int = 0
     health: str = ""
 
 

@@ -35,6 +35,8 @@ _PEER_FIGURES = (
     "merged_bytes",
     "bytes_received",
     "bytes_sent",
+    "bytes_mapped",
+    "rounds",
     "staleness",
     "score",
     "health",

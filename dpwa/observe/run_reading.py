@@ -331,11 +331,13 @@ COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
 Progress = Callable[[int, int], None]
 
 _PEERS = b'{"type":"peers"'
-_OF_PEERS = {
+OF_PEERS = {
     "merges": "merges",
     "merged_bytes": "merged_bytes",
     "bytes_received": "received_bytes",
     "bytes_sent": "sent_bytes",
+    "bytes_mapped": "mapped_bytes",
+    "rounds": "rounds",
 }
 
 
@@ -530,7 +532,7 @@ class _Gathering:
         for name, told in peers.items():
             if isinstance(told, dict):
                 exchanged = self._exchanged.setdefault(shown_name(name), Exchanged())
-                for key, attribute in _OF_PEERS.items():
+                for key, attribute in OF_PEERS.items():
                     known = getattr(exchanged, attribute) + int(_known(told.get(key)))
                     setattr(exchanged, attribute, known)
                 exchanged.health = str(told.get("health") or "")[:40]

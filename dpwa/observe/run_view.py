@@ -47,6 +47,8 @@ PEER_ENTRY = (
     "latency_ms",
     "bandwidth_mbps",
     "heard_s",
+    "bytes_mapped",
+    "rounds",
 )
 MEMBER_ENTRY = ("name", "endpoint", "status")
 
@@ -68,6 +70,13 @@ def _read_ending(entry: object) -> JsonObject | None:
         case [bool(is_over), [*names]]:
             return {"is_over": is_over, "waits_for": [_check_label(name) for name in names]}
     raise ValueError("no ending")
+
+
+class SyncEntry(NamedTuple):
+    """Who averages gradients with whom; see `PaceReport`."""
+
+    in_sync: tuple[_Label, ...]
+    out_of_sync_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
 
 
 _Ending = Annotated[EndingReport | None, BeforeValidator(_read_ending)]
@@ -106,6 +115,7 @@ class HistoryAnswer(BaseModel):
     peers: tuple[_Peer, ...]
     members: tuple[_Member, ...]
     ending: _Ending = None
+    sync: SyncEntry | None = None  # `None`: it averages no gradients
     ended: Text | None = None  # what was wrong with its end; `None`: it has not ended
 
     @property
@@ -180,6 +190,16 @@ class Followed:
     def peers(self) -> tuple[PeerReport, ...]:
         """What it has told last of its peers."""
         return () if self.answer is None else self.answer.peers
+
+    @property
+    def sync(self) -> SyncEntry | None:
+        """How it averages gradients with others; `None`: it does not, or is silent."""
+        return None if self.answer is None or self.silent_s else self.answer.sync
+
+    @property
+    def averages_alone(self) -> bool:
+        """Whether it would average gradients, but with nobody."""
+        return self.sync is not None and self.sync.in_sync == (self.name,)
 
     @property
     def ending(self) -> EndingReport | None:

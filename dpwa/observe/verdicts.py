@@ -25,8 +25,9 @@ class NodeVerdict:
     """What is the matter with a node.
 
     Attributes:
-        kind: `gone`, `unasked` (it does not answer here, but others hear of it), `left` (and that
-            was no good end), `diverged`, `stalled`, `slow`, `waiting`, `quarantined` or `refused`.
+        kind: `gone`, `no answer` (it does not answer here, but others hear of it), `left` (and
+            that was no good end), `diverged`, `stalled`, `slow`, `waiting`, `out of sync`, `alone`,
+            `quarantined` or `refused`.
         text: the reason, in words that begin after the name of the node.
         severity: `bad`: it takes no part any more, or harms others; `odd`: it is there.
     """
@@ -52,6 +53,9 @@ class Condition:
         said: what others say of it: name of the other, and health or status.
         quarantined_by: names of those that leave it alone for now.
         trains: whether it has not taken its last step, as far as is known.
+        out_of_sync_s: since when it has no part in rounds of `together`; `None`: it is in sync, or
+            averages no gradients.
+        is_alone: whether it averages gradients with nobody, while others do so.
     """
 
     rates: Rates
@@ -64,6 +68,8 @@ class Condition:
     said: Mapping[str, str] | None = None
     quarantined_by: Sequence[str] = ()
     trains: bool = True
+    out_of_sync_s: float | None = None
+    is_alone: bool = False
 
 
 def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]]:
@@ -112,6 +118,7 @@ def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
             NodeVerdict("diverged", "has diverged: its loss or parameters are not finite", "bad")
         )
     found += _pace(condition.rates, usual) if condition.trains else []
+    found += _sync(condition) if condition.trains else []
     if condition.quarantined_by:
         by = listed(condition.quarantined_by)
         text = f"is in quarantine at {by}: their losses jumped after merging it"
@@ -145,7 +152,7 @@ def _silence(condition: Condition) -> NodeVerdict:
     heard_s, why = condition.heard_s, f": {condition.problem}" if condition.problem else ""
     if not condition.has_answered and heard_s is not None and heard_s <= HEARD_S:
         text = f"does not answer here{why}; others heard of it {heard_s:.0f} s ago"
-        return NodeVerdict("unasked", text, "odd")
+        return NodeVerdict("no answer", text, "odd")
     if condition.has_answered:
         text = f"has not answered for {condition.silent_s:.0f} s"
     elif heard_s is not None:
@@ -170,6 +177,17 @@ def _pace(rates: Rates, usual: _Usual) -> list[NodeVerdict]:
         share = f"{100 * rates.shares['wait']:.0f} %"
         found.append(NodeVerdict("waiting", f"spends {share} of its time waiting for peers", "odd"))
     return found
+
+
+def _sync(condition: Condition) -> list[NodeVerdict]:
+    if condition.out_of_sync_s is not None:
+        text = (
+            f"has been out of sync for {condition.out_of_sync_s:.0f} s: it takes its steps with "
+            "its own gradients, and merges snapshots of the others"
+        )
+        return [NodeVerdict("out of sync", text, "odd")]
+    text = "averages gradients with no other node, while others train: it trains alone"
+    return [NodeVerdict("alone", text, "odd")] if condition.is_alone else []
 
 
 def _slow(rates: Rates, usual: _Usual) -> str:

@@ -494,9 +494,7 @@ def _alt_of_bytes(facts: Facts) -> str:
 
 
 def traffic_of(node: NodeLog) -> dict[str, float]:
-    merged, received = node.total("merged_bytes"), node.total("received_bytes")
-    mapped = max(0.0, merged - received)
-    return {"sent": node.total("sent_bytes"), "received": received, "mapped": mapped}
+    return {kind: node.total(f"{kind}_bytes") for kind, _ in _TRAFFIC}
 
 
 @dataclass(frozen=True)

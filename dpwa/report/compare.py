@@ -171,6 +171,7 @@ def figures_of_run(run: ComparedRun, loss: float | None) -> JsonObject:
         "seconds_to_loss": seconds,
         "steps_to_loss": steps,
         "merges": sum(log.total("merges") for log in logs),
+        "rounds": sum(log.total("rounds") for log in logs),
         **{f"{k}_bytes": sum(t[k] for t in traffic) for k in ("sent", "received", "mapped")},
         "wait_share": fmean(waits) if waits else None,
     }
@@ -203,7 +204,7 @@ def table_of(runs: Sequence[ComparedRun], loss: float | None) -> tuple[list[str]
     to_loss = f"to loss {number(target, 3)}"
     names = [
         *("nodes", "lost", "duration", "steps", "steps/s", "best loss", "last loss"),
-        *(to_loss, "steps to it", "sent", "received", "mapped", "waiting"),
+        *(to_loss, "steps to it", "merges", "rounds", "sent", "received", "mapped", "waiting"),
     ]
     columns = [_column(figures_of_run(run, target)) for run in runs]
     rows = [list(row) for row in zip(names, *columns, strict=True)]
@@ -222,6 +223,7 @@ def _column(found: JsonObject) -> list[str]:
         number(found["last_loss"]),
         "never" if seconds is None else duration(seconds),
         UNKNOWN if steps is None else f"{steps:,.0f}",
+        *(f"{found[kind]:,.0f}" for kind in ("merges", "rounds")),
         *(size(found[f"{kind}_bytes"]) for kind in ("sent", "received", "mapped")),
         share(found["wait_share"]),
     ]
@@ -297,9 +299,10 @@ def comparison_charts(runs: Sequence[ComparedRun], looks: Looks) -> list[Chart]:
         ),
         Chart(
             "compare-bytes",
-            "Bytes merged by all nodes",
-            "Snapshots that were received or mapped, added up.",
-            _alt(runs, "bytes merged", lambda run: size(float(run.moved[1][-1]))),
+            "Bytes that all nodes have taken in",
+            "Snapshots that were merged, and values in collectives, such as the gradients of "
+            "together: received or mapped, added up.",
+            _alt(runs, "bytes taken in", lambda run: size(float(run.moved[1][-1]))),
             lambda figure: _draw_moved(figure, runs, looks, length, unit),
         ),
     ]

@@ -9,7 +9,7 @@ from dpwa.errors import ProtocolError
 from dpwa.observe.run_view import END_OF_TIME, MOST_FIGURES, read_answer
 from dpwa.wire.messages import pack
 
-PEER = ["w2", "tcp://127.0.0.1:2", "alive", False, 900, 3, 0.5, 2.0, 10, 20, 1.5, None, 0.1]
+PEER = ["w2", "tcp://127.0.0.1:2", "alive", False, 900, 3, 0.5, 2.0, 10, 20, 1.5, None, 0.1, 30, 4]
 
 
 def samples(*rows):

@@ -41,7 +41,7 @@ class Reporter:
 
     def answer(self, _):
         """The frames of an answer."""
-        rest = (False, 900, 0, None, None, 0, 0, None, None, 0.0)
+        rest = (False, 900, 0, None, None, 0, 0, None, None, 0.0, 0, 0)
         told = {
             "schema": 1, "name": self.name, "endpoint": "", "host": "h", "pid": 1, "group": "",
             "algorithm": "", "topology": "", "started": 1.0, "now": time.time(), "last": -math.inf,

@@ -104,6 +104,8 @@ def test_only_known_figures_are_told_and_all_of_them_are_of_the_list():
             "dpwa_loss",
             "dpwa_consensus_distance",
             "dpwa_members",
+            "dpwa_rounds",  # it does not average gradients
+            "dpwa_in_sync",
             "dpwa_received_bytes",  # there is no peer
             "dpwa_sent_bytes",
             "dpwa_peer_merges",

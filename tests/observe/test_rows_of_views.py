@@ -15,22 +15,23 @@ from dpwa.wire.messages import pack
 
 def peer(name, health="alive", *, quarantined=False, score=1000, heard_s=0.1):
     return [name, f"tcp://{name}:1", health, quarantined, score, 1, 0.5, 0.0, 0, 0, 1.0, 1.0,
-            heard_s]  # fmt: skip
+            heard_s, 0, 0]  # fmt: skip
 
 
-def answer(name, peers=(), members=(), ending=None, ended=None):
+def answer(name, peers=(), members=(), ending=None, ended=None, sync=None):
     told = {
         "schema": 1, "name": name, "endpoint": f"tcp://{name}:1", "host": "h", "pid": 7,
         "algorithm": "gossip", "topology": "random", "group": "", "started": 1e9, "now": 1e9,
         "last": -math.inf, "figures": NAMES, "samples": b"", "events": [], "peers": list(peers),
         "members": list(members), "ending": ending, "ended": ended,
+        "sync": sync,
     }  # fmt: skip
     return read_answer(pack(told))
 
 
 def node(
     name, speed=5.0, *, peers=(), members=(), silent_s=0.0, problem="", told=None, losses=None,
-    ending=None, ended=None,
+    ending=None, ended=None, sync=None,
 ):  # fmt: skip
     """A node that has answered, for ten seconds; with `told`: one that only others tell of."""
     history, heard = SampleHistory(len(NAMES)), SampleHistory(len(OTHER_NAMES), OTHER_NODE)
@@ -43,7 +44,7 @@ def node(
             "clock": speed * second, "loss": loss, "consensus_distance": math.nan,
         }  # fmt: skip
         history.add(1e9 + second, [figures[each] for each in NAMES])
-    said = answer(name, peers, members, ending, ended)
+    said = answer(name, peers, members, ending, ended, sync)
     return Followed(name, f"tcp://{name}:1", said, silent_s, problem, history, heard)
 
 
@@ -120,7 +121,7 @@ def test_a_node_that_is_not_there_or_never_was_has_no_score(heard_s, silent_s):
         rows(node("w1", peers=[peer("w2", "unknown", heard_s=heard_s)]), never)["w2"].score is None
     )
     assert rows(node("w1", peers=[peer("w2")]), node("w2", silent_s=6.0))["w2"].score is None
-    assert rows(node("w1", peers=[peer("w2", heard_s=1.0)]), never)["w2"].score == 1000.0  # unasked
+    assert rows(node("w1", peers=[peer("w2", heard_s=1.0)]), never)["w2"].score == 1000.0
 
 
 def test_the_first_line_tells_a_run_that_has_ended_from_one_that_is_lost():
@@ -181,3 +182,28 @@ def test_who_finishes_is_told_as_such_with_whom_it_waits_for_and_slows_nobody():
     assert [found[name].state for name in found] == ["finishing", "finished", "live", "left"]
     assert found["w1"].waits_for == ("w3",)
     assert kinds(found["w1"]) == kinds(found["w2"]) == kinds(found["w3"]) == []
+
+
+def test_nodes_that_average_together_are_in_sync_and_one_that_does_not_is_named():
+    together = (["w1", "w3"], None)
+    found = rows(node("w1", sync=together), node("w2", sync=([], 12.3)), node("w3", sync=together))
+    assert found["w1"].in_sync == found["w3"].in_sync == ("w1", "w3")
+    assert kinds(found["w1"]) == kinds(found["w3"]) == []
+    assert (found["w2"].in_sync, found["w2"].out_of_sync_s) == ((), 12.3)
+    (verdict,) = found["w2"].verdicts
+    assert (verdict.kind, verdict.severity) == ("out of sync", "odd")
+    assert verdict.text.startswith("has been out of sync for 12 s: it takes its steps with its own")
+
+
+def test_one_that_averages_alone_is_named_only_if_others_train():
+    alone = node("w1", sync=(["w1"], None))
+    assert kinds(rows(alone, node("w2", sync=(["w2"], None)))["w1"]) == ["alone"]
+    gone = node("w2", sync=(["w1", "w2"], None), silent_s=9.0)
+    for other in (gone, node("w2", ending=[True, []])):
+        assert kinds(rows(alone, other)["w1"]) == []
+
+
+def test_a_node_that_ends_is_in_no_rounds_and_that_is_no_matter():
+    row = rows(node("w1", sync=([], None), ending=[False, ["w2"]]))["w1"]
+    assert (row.state, row.averages, row.in_sync) == ("finishing", True, ())
+    assert (row.out_of_sync_s, row.verdicts) == (None, ())

@@ -110,7 +110,7 @@ def test_who_never_answered_is_gone_with_the_reason():
     assert only(silent).text == "cannot be reached: connection refused"
 
 
-@pytest.mark.parametrize(("heard_s", "kind"), [(5.0, "unasked"), (5.1, "gone")])
+@pytest.mark.parametrize(("heard_s", "kind"), [(5.0, "no answer"), (5.1, "gone")])
 def test_who_does_not_answer_here_but_is_heard_of_is_not_gone(heard_s, kind):
     silent = Condition(Rates(), silent_s=4.0, has_answered=False, problem="no", heard_s=heard_s)
     verdict = only(silent)

@@ -112,7 +112,7 @@ def test_of_a_node_that_cannot_be_reached_another_one_tells():
             assert rows["w3"].through == view.through == "w1"
             assert rows["w3"].clock is not None
             (verdict,) = rows["w3"].verdicts
-            assert verdict.kind in ("gone", "unasked")  # it was heard of a moment ago
+            assert verdict.kind in ("gone", "no answer")  # it was heard of a moment ago
             assert verdict.text.count(f"nothing answers at {seen(watch)['w3'].endpoint}") == 1
             assert seen(watch)["w3"].answer is None
 

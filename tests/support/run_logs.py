@@ -74,7 +74,9 @@ def _sample(second, speed):
         "sent_bytes": 1000 * steps,
         "received_bytes": 900 * steps,
         "merged_bytes": 1500 * steps,
+        "mapped_bytes": 600 * steps,
         "staleness_sum": 1.0 * steps,
     }
     gauges = {"loss": 2 * math.exp(-steps / 60) + 0.1, "consensus_distance": 1 / (1 + second)}
+    gauges |= {"rounds": None, "in_sync": None}  # of `together`
     return {**dict.fromkeys(NAMES, 0), "clock": steps, "version": steps, **counters, **gauges}
