@@ -137,10 +137,11 @@ class DpwaConnection(CollectiveCalls, Closeable):
             return FinishedCopy(None if check is None else check(slot, layout.tensors[0].dtype, 0))
 
         rounds = self.node.rounds
+        rounds.check_open()
+        self._states.copy_if_due(partial(values_part, layout, source))
         view = rounds.begin(None if loss is None else loss_value(loss))
         rounds.publish(layout, source.nbytes, write)
         rounds.ask(rounds.algorithm.asks(view), layout, self._terms)
-        self._states.copy_if_due(partial(values_part, layout, source))
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
         """Wait for the fetch that `update_send` started, at most until its timeout.
@@ -212,6 +213,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             return False
 
         averaged = Averaged(trainer.publish, trainer.read, go_on, model.norm)
+        self._states.copy_if_due(partial(values_part, layout, parameters))
         report = self.node.finish.run(averaged, seconds, timeout_s, loss_value(loss))
         return model.image(), report
 

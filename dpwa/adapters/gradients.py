@@ -155,7 +155,8 @@ class GradientAveraging(Closeable):
     def _captured(self) -> object:
         parts = self._training.capture()
         images = {name: [part.image, part.numbers] for name, part in parts.items()}
-        return [self._connection.clock, self._connection.updates, images]
+        ahead = self._gossip.is_ahead  # then the next update counts a step that was taken
+        return [self._connection.clock + ahead, self._connection.updates + ahead, images]
 
     def _take_over(self, peer: str, given: Any) -> None:
         match given:
@@ -169,7 +170,8 @@ class GradientAveraging(Closeable):
                     target.load(np.array(image, np.uint8), numbers)
                 case _:
                     raise ProtocolError(f"{peer} cannot hand over the state of its {target.part}")
-        self._gossip.resume(clock, updates)
+        ahead = self._gossip.is_ahead
+        self._gossip.resume(clock - ahead, updates - ahead)
         self._optimizers.require_schedulers(self._connection.name, updates)
 
     def hook(self) -> None:

@@ -89,6 +89,7 @@ class Optimizers:
         self._has_warned_of_schedulers = False
         self.is_beginning = False  # still to be seen: which optimizers train the module
         self._is_replaced = False  # parameters were replaced by those of others far ahead
+        self._before_step: Callable[[], None] | None = None
 
     def begin(self, state: ModuleState) -> None:
         self._state = state
@@ -152,8 +153,28 @@ class Optimizers:
                     for each in training:
                         each.train()
 
+    @property
+    def tell_steps(self) -> bool:
+        """Whether it is seen when those given step, and their state does not depend on a mode."""
+        seen = [*self._seen]
+        return bool(self.given) and all(
+            any(_share(each, other) for other in seen) and not _has_modes(each)
+            for each in self.given
+        )
+
+    def before_next_step(self, call: Callable[[], None]) -> None:
+        """Call this once, before one of those given takes its next step on this thread."""
+        self._before_step, self._thread = call, threading.get_ident()
+        _watch(self)
+
     def saw(self, optimizer: torch.optim.Optimizer) -> None:
-        if optimizer in self._seen or threading.get_ident() != self._thread:
+        if threading.get_ident() != self._thread:
+            return
+        call = self._before_step
+        if call is not None and any(_share(each, optimizer) for each in self.given):
+            self._before_step = None
+            call()
+        if optimizer in self._seen:
             return
         self._seen.add(optimizer)
         if not self._memory().isdisjoint(_memory_of(_tensors_of(optimizer))):
@@ -168,6 +189,7 @@ class Optimizers:
     def updated(self, node: str) -> None:
         """Note an update; warn, once, if what trains is not what is gossiped."""
         self._updates += 1
+        self._thread = threading.get_ident()
         is_known = bool(self._seen) or bool(self.given)
         if self._updates >= (_WATCHED_UPDATES if is_known else _MOST_UPDATES):
             self.is_beginning = False
@@ -194,7 +216,7 @@ class Optimizers:
 
     @property
     def is_watching(self) -> bool:
-        return self.is_beginning or bool(self.to_prepare)
+        return self.is_beginning or bool(self.to_prepare) or self._before_step is not None
 
     def _require_parameters(self, node: str) -> None:
         optimizers = {*self.given, *self._seen}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
@@ -177,7 +178,6 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     """
 
     _attachment: Attachment | None = None
-    _goes_on = False  # with the next update, in the same call
     _gradients: GradientAveraging | None = None  # of algorithms that do so
 
     def __init__(
@@ -283,6 +283,9 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()
+        if self._rounds.is_under_way:  # whoever never waits has taken its step by now
+            self._copy_state()
+        self._states.complete()
         if self._leader_loss is not None:
             self._rounds.choose_leaders_by(loss_value(self._leader_loss()))
         if self._optimizers.is_beginning:
@@ -290,7 +293,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._gradients is not None:
             self._gradients.update()
         self._trainer.send(loss_value(loss))
-        self._states.copy_if_due(self._training.capture)
+        if self._rounds.is_ahead:
+            self._copy_state()
 
     def _begin(self) -> None:
         if self.updates == 0:
@@ -322,11 +326,12 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()  # a tensor that was replaced meanwhile must not be merged into
+        self._rounds.is_ahead |= self._rounds.began_at is None
         arrival = self._trainer.wait(loss_value(loss))
         if self._gradients is not None:
             self._gradients.stepped()
-        if not self._goes_on:  # else it is one training step ahead of its number of updates
-            self._states.copy_if_due(self._training.capture, saves=False)
+        if not self._rounds.is_ahead:  # else `update_send` has still to count the step
+            self._copy_state()
         return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)
 
     def step(self, loss: Loss = None) -> Merge | None:
@@ -340,13 +345,18 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._optimizers.to_prepare:  # once for both calls
             with self._optimizers.prepared():
                 return self.step(loss)
-        self._goes_on = True
-        try:
-            merge = self.update_wait(loss)
-        finally:
-            self._goes_on = False
+        self._rounds.is_ahead = True
+        merge = self.update_wait(loss)
         self.update_send(loss)
         return merge
+
+    def _copy_state(self) -> None:
+        """Copy the state if that is due: as many steps were taken as there were updates."""
+        training, states = self._training, self._states
+        if not self._optimizers.tell_steps:
+            states.copy_if_due(training.capture)
+        elif states.copy_if_due(training.capture_model, training.capture_optimizers):
+            self._optimizers.before_next_step(states.complete)
 
     @by_all_ranks
     def finish(self, *, seconds: float = SECONDS, timeout_s: float | None = None) -> FinishReport:
@@ -370,6 +380,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             ClosedError: the adapter was closed.
         """
         self._refresh()
+        self._states.complete()
         if self._gradients is not None:
             self._gradients.leave()
         read, length = self._trainer.read, self._state.norm
@@ -468,6 +479,9 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """Stop serving and fetching; idempotent and bounded in time."""
         if self._attachment is not None:
             self._attachment.close()
+        is_whole = sys.exc_info()[1] is None  # else the loop was interrupted within a step
+        if is_whole and self._ranks.has_node and self._node.is_own:
+            self._states.complete()
         if self._gradients is not None:
             self._gradients.close()
         self.connection.close()

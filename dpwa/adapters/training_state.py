@@ -70,14 +70,16 @@ class TrainingState:
         )
 
     def capture(self) -> dict[str, StatePart]:
+        return {**self.capture_model(), **self.capture_optimizers()}
+
+    def capture_model(self) -> dict[str, StatePart]:
         named = self._named()
         layout = layout_of(named)
-        parts = {"model": StatePart(self._kind(layout, named), layout, copied(layout, named))}
-        if self.optimizers.given:
-            part = optimizer_part(self.optimizers)
-            if part is not None:
-                parts["optimizer"] = part
-        return parts
+        return {"model": StatePart(self._kind(layout, named), layout, copied(layout, named))}
+
+    def capture_optimizers(self) -> dict[str, StatePart]:
+        part = optimizer_part(self.optimizers) if self.optimizers.given else None
+        return {} if part is None else {"optimizer": part}
 
     def model(self) -> Target:
         named = self._named()

@@ -93,13 +93,16 @@ class GossipRounds:
         self.algorithm = algorithm_of(context.config)
         self.view = NodeView(context)
         self.began_at: float | None = None  # when the first update began; `None` before
+        # The loop takes a step before the update that counts it. Between `wait` and `begin`, it has
+        # then taken one step more than `view.updates`.
+        self.is_ahead = False
         # the other ranks of a member whose model is sharded; `None`: it is not
         self.shard_group: ShardGroup | None = None
         self._context = context
         has_transactions = self.algorithm.terms is not Terms.PULL
         self._transactions = context.transactions if has_transactions else None
         self._tx = tx
-        self._check_open = check_open
+        self.check_open = check_open
         self._fetches = TrainerFetches(context, type(self.algorithm), tx.fetch)
         self._losses = LossWatch(context, tx.pass_on_news)
         # where the training stands, and what was merged
@@ -126,6 +129,11 @@ class GossipRounds:
     @property
     def merges(self) -> int:
         return self.merger.merges
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an update has begun, and not been waited for."""
+        return self._begins > 0
 
     def choose_leaders_by(self, loss: float | None) -> None:
         """Choose leaders by this loss from now on, in place of the training loss."""
@@ -155,7 +163,7 @@ class GossipRounds:
 
         `loss` is `None` when it was not measured.
         """
-        self._check_open()
+        self.check_open()
         self._end_round()
         self._waits = 0
         self._begins += 1
@@ -246,7 +254,7 @@ class GossipRounds:
         Returns the last that was merged, `None` when nothing was. Raises `UserError` if a custom
         rule returned an impossible factor.
         """
-        self._check_open()
+        self.check_open()
         if loss is not None:
             self._measured(loss)
         diverged = self._context.pool.is_finite is False or self.merger.progress.loss == math.inf
@@ -275,7 +283,7 @@ class GossipRounds:
 
     def skip(self) -> None:
         """Drop what the last `ask` started, and what was agreed on."""
-        self._check_open()
+        self.check_open()
         self._end_round()
         self._begins = 0
         while self._transactions and (transaction := self._transactions.take()) is not None:
@@ -287,7 +295,7 @@ class GossipRounds:
 
         `loss` is that of the end; `None` stands for the last one.
         """
-        self._check_open()
+        self.check_open()
         self._end_round()
         if loss is not None:
             self._measured(loss)
@@ -314,7 +322,7 @@ class GossipRounds:
         that is far behind is not merged, and one that is far ahead is taken in full. Returns `None`
         when nothing was merged.
         """
-        self._check_open()
+        self.check_open()
         runtime = self._context.runtime
         deadline = Deadline(runtime, self._context.config.timeout_ms / 1000)
         before = runtime.now()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dpwa import fault_points
@@ -65,9 +65,14 @@ class DonorSnapshot:
 class DonorSnapshots:
     """At most one copy of the state of this node; made only when it is wanted."""
 
-    def __init__(self, runtime: Runtime, piece_bytes: int = limits.CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        progress: Callable[[], TrainingProgress],  # returns how far this node is
+        piece_bytes: int = limits.CHUNK_BYTES,
+    ) -> None:
         self.is_wanted = False  # the training thread is to make a copy at its next update
-        self.progress = TrainingProgress(clock=0.0)  # how far this node is
+        self.progress = progress
         self.kinds: Mapping[str, Layout] = {}  # of each part of its state
         self.copies = 0  # how many were made
         self._clock = self._runtime = runtime
@@ -98,7 +103,7 @@ class DonorSnapshots:
 
     def is_stale(self, copy: DonorSnapshot) -> bool:
         age_s = self._clock.now() - copy.taken
-        is_behind = copy.state.clock < FRESH * self.progress.clock
+        is_behind = copy.state.clock < FRESH * self.progress().clock
         return age_s > FRESH_S or (is_behind and age_s > NEW_S)
 
     def expire(self) -> None:
@@ -165,7 +170,7 @@ class StateService(Service):
             self._upload.forget(sender.hex())
 
     def _consider(self, sender: bytes, ask: AskState, reply: Reply) -> None:
-        progress = self._donor_snapshots.progress
+        progress = self._donor_snapshots.progress()
         is_trained = progress.clock > 0.0
         kinds = self._donor_snapshots.kinds
         kind = kinds.get(ask.part, _NO_KIND)
@@ -211,7 +216,7 @@ class StateService(Service):
         fault_points.reached("state.offered")
 
     def _progress(self, ask: AskState) -> StateStanding:
-        progress = self._donor_snapshots.progress
+        progress = self._donor_snapshots.progress()
         return StateStanding(
             request=ask.request,
             clock=progress.clock,

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dpwa import fault_points
@@ -26,6 +27,16 @@ log = logging.getLogger("dpwa.state")
 Capture = Callable[[], Mapping[str, StatePart]]
 
 
+@dataclass(frozen=True)
+class _Unfinished:
+    """A copy of the state, before the loop begins the next step."""
+
+    state: State
+    rest: Capture | None  # copies its other parts; `None`: it has all
+    is_wanted: bool  # by nodes that come late
+    is_due: bool  # as a checkpoint
+
+
 class States(Closeable):
     """The state of the training of one node."""
 
@@ -39,7 +50,7 @@ class States(Closeable):
         self._node = node
         self._config = config
         piece_bytes = math.ceil(limits.CHUNK_BYTES / runtime.bytes_scale)
-        self._donor_snapshots = DonorSnapshots(runtime, piece_bytes=piece_bytes)
+        self._donor_snapshots = DonorSnapshots(runtime, lambda: node.rounds.progress, piece_bytes)
         self._service = StateService(
             self._donor_snapshots, runtime, config.state_serving, node.upload
         )
@@ -68,6 +79,7 @@ class States(Closeable):
             config.initial_state_timeout_s,
         )
         self._has_begun = False
+        self._unfinished: _Unfinished | None = None  # a copy that lacks some parts
         self.origin: Origin | None = None  # where the state came from; `None`: it is the node's own
         node.attach(self._service, inbox)
         node.describe("state", self.report)
@@ -102,7 +114,6 @@ class States(Closeable):
         self.origin = origin
         if origin is not None:
             self._node.rounds.resume(origin.clock, origin.updates)
-            self._donor_snapshots.progress = self._node.rounds.progress
             self._saved_at = origin.updates
             log.warning(  # nothing is wrong, but the losses cannot be read without it
                 "%s: starts from %s (%.1f MB in %.1f s, clock %.0f) [DPWA-W072]",
@@ -122,29 +133,50 @@ class States(Closeable):
         if self.origin is not None and not self._has_begun:
             self._restore.add(target)
 
-    def copy_if_due(self, capture: Capture, *, saves: bool = True) -> None:
-        """Do what has become due, on the training thread: copy the state if somebody wants it.
+    def copy_if_due(
+        self, capture: Capture, rest: Capture | None = None, *, saves: bool = True
+    ) -> bool:
+        """Copy the state if somebody wants it, or a checkpoint is due; on the training thread.
 
-        `capture` copies all parts. `saves`: the update is complete, so that it may be kept on disk.
+        To be called when as many steps have been taken as there were updates. `capture` copies what
+        no longer changes in this update. `rest` copies the parts that the loop may still change,
+        such as learning rates: at the next call of `complete`. `saves`: it may be kept on disk.
+        Returns whether the rest is to be copied.
         """
-        if not self._has_begun:
-            self._restore.end()
-            self._has_begun = True
-        self._donor_snapshots.progress = self._node.rounds.merger.progress
+        self._end_start()
+        self._unfinished = None  # nobody has said that it was whole before the next step
         is_due = saves and self._writer is not None and self._is_checkpoint_due(self._writer)
         is_wanted = self.is_wanted
         if self._shard_group is not None:
             is_wanted = saves and self._shard_group.wants_state
         if not is_wanted and not is_due:
+            return False
+        rounds = self._node.rounds
+        parts = self._captured(capture)
+        if parts is not None:
+            state = State(rounds.progress.clock, rounds.view.updates, parts)
+            self._unfinished = _Unfinished(state, rest, is_wanted=is_wanted, is_due=is_due)
+        if rest is None:
+            self.complete()
+        return self._unfinished is not None
+
+    def complete(self) -> None:
+        """Copy the rest of a state, before the loop begins the next step."""
+        self._end_start()
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is None:
             return
-        state = self._captured(capture)
-        if state is None:
-            return
+        state, rest = unfinished.state, unfinished.rest
+        if rest is not None:
+            more = self._captured(rest)
+            if more is None:
+                return
+            state = replace(state, parts={**state.parts, **more})
         self._donor_snapshots.kinds = {name: part.kind for name, part in state.parts.items()}
-        if is_wanted:
+        if unfinished.is_wanted:
             self._donor_snapshots.put(state)
             fault_points.reached("state.captured")
-        if is_due and self._writer is not None:
+        if unfinished.is_due and self._writer is not None:
             self._writer.write(state)
 
     def report(self) -> JsonObject:
@@ -165,6 +197,11 @@ class States(Closeable):
 
     # In training
 
+    def _end_start(self) -> None:
+        if not self._has_begun:
+            self._restore.end()
+            self._has_begun = True
+
     def _is_checkpoint_due(self, writer: CheckpointWriter) -> bool:
         updates = self._node.rounds.view.updates
         if updates == self._saved_at:
@@ -177,9 +214,9 @@ class States(Closeable):
             return False
         return writer.is_free() if self._shard_group is None else self._shard_group.may_save
 
-    def _captured(self, capture: Capture) -> State | None:
+    def _captured(self, capture: Capture) -> Mapping[str, StatePart] | None:
         try:
-            parts = capture()
+            return capture()
         except Exception as error:  # noqa: BLE001 - of whatever optimizer: the training goes on
             self._donor_snapshots.clear()
             problem = f"{type(error).__name__}: {error}"
@@ -189,8 +226,6 @@ class States(Closeable):
                     "%s: no copy of its state can be made: %s [DPWA-W033]", self._node.name, problem
                 )
             return None
-        rounds = self._node.rounds
-        return State(rounds.progress.clock, rounds.view.updates, parts)
 
 
 def initial_state_of(config: Config) -> str:

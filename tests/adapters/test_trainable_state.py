@@ -161,6 +161,7 @@ def test_a_checkpoint_has_what_trains_and_goes_with_its_base_only(tmp_path, capl
     net = model(1)
     with nodes(adapter_of(net, "w1", config)) as (node,):
         node.update_send()
+        node.update_wait()
     (file,) = tmp_path.glob("*.safetensors")
     loaded = safetensors.torch.load_file(file)
     assert are_equal(dict(sorted(loaded.items())), dict(sorted(split(net)[0].items())))

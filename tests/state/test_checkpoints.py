@@ -60,6 +60,11 @@ def found(folder, node="w1"):
     return updates
 
 
+def update(node, loss=None):
+    node.update_send(loss)
+    node.update_wait(loss)
+
+
 def test_the_newest_ones_are_kept_even_if_they_have_fewer_updates(tmp_path):
     folder = CheckpointFolder(tmp_path / "new" / "folder", "w1", keep=2)
     for updates in (900, 1000, 10, 20):
@@ -128,8 +133,8 @@ def test_a_kill_at_any_moment_leaves_the_last_good_one(tmp_path, point):
         parameters, clock = node.fetch_state()
         assert clock == whole[0]
         assert np.unique(parameters).tolist() == [whole[0]]
-        for _ in range(5):
-            node.update_send(np.full(1000, node.clock + 1))
+        for _ in range(6):  # the sixth knows what the fifth has come to
+            node.update_send(np.full(1000, node.clock))
     assert found(folder)[0] > whole[0]
     assert not list(folder.glob(".*")), "something is left of the one that was interrupted"
     assert len(found(folder)) == 2
@@ -155,7 +160,7 @@ def test_a_restarted_node_has_its_module_its_optimizer_and_its_clock(tmp_path):
             step(one, adam)
             node.update_send(0.5)
             node.update_wait(0.5)
-        node.connection.states._writer.close()
+        node.close()
         report = node.connection.node.report()["state"]["checkpoints"]
         assert report == {"written": 1, "skipped": 0, "failed": 0, "newest": "w1-000001-10"}
     saved = state_of(one)
@@ -179,7 +184,7 @@ def test_the_newest_of_both_is_taken(tmp_path, peers_clock, expected):
     nets = {"peers": Net(1), "own": Net(2), "fresh": Net(3)}
     with nodes(adapter_of(nets["own"], "w2", config)) as (node,):
         for _ in range(100):
-            node.update_send()
+            update(node)
     with nodes(adapter_of(nets["peers"], "w1", config)) as (peer,):
         peer.connection.node.rounds.resume(peers_clock, peers_clock)
         with training(peer) if expected == "peers" else nodes():
@@ -193,7 +198,7 @@ def test_the_newest_of_both_is_taken(tmp_path, peers_clock, expected):
 def test_a_checkpoint_of_another_model_is_left_alone(tmp_path, caplog):
     config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1})
     with nodes(adapter_of(torch.nn.Linear(2, 2), "w1", config)) as (node,):
-        node.update_send()
+        update(node)
     other = torch.nn.Linear(2, 3)
     own = state_of(other)
     with nodes(adapter_of(other, "w1", config)) as (node,):
@@ -225,7 +230,7 @@ def test_the_optimizer_in_a_checkpoint_is_not_that_of_this_node(
     one, two = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     adam = torch.optim.Adam(one.parameters())
     with nodes(adapter_of(one, "w1", config, optimizer=adam)) as (node,):
-        node.update_send()
+        update(node)
     optimizer = other(two)
     with nodes(adapter_of(two, "w1", config, optimizer=optimizer)) as (node,):
         assert node.clock == 1.0
@@ -244,7 +249,7 @@ def test_training_goes_on_when_nothing_can_be_written(tmp_path, caplog):
     with nodes(adapter_of(Net(1), "w1", config)) as (node,):
         checkpoints = lambda: node.connection.node.report()["state"]["checkpoints"]  # noqa: E731
         for number in range(1, 4):  # one that is due while another is being written is left out
-            eventually(lambda n=number: node.update_send() or checkpoints()["failed"] >= n)
+            eventually(lambda n=number: update(node) or checkpoints()["failed"] >= n)
     assert len([text for text in caplog.messages if "no checkpoint can be written" in text]) == 1
 
 
@@ -255,8 +260,8 @@ from dpwa import DpwaConnection
 config = {"nodes": [{"name": "w1", "port": int(sys.argv[2])}], "transport": "tcp",
           "checkpoint": {"dir": sys.argv[1], "every_steps": 1}}
 with DpwaConnection("w1", config) as node:
-    for elements in (1000, 1_000_000, 1000):
-        node.update_send(np.full(elements, node.clock + 1))
+    for elements in (1000, 1000, 1_000_000, 1000):
+        node.update_send(np.full(elements, node.clock))
         node.states.close()
     print(node.node.report()["state"]["checkpoints"])
 """
@@ -285,7 +290,7 @@ def test_a_checkpoint_is_skipped_while_the_one_before_is_written(tmp_path, monke
     monkeypatch.setattr(CheckpointFolder, "write", lambda *a: (may_go_on.wait(60), write(*a))[1])
     with nodes(adapter_of(Net(1), "w1", config)) as (node,):
         for _ in range(5):
-            node.update_send()
+            update(node)
         report = node.connection.node.report()["state"]
         assert report["checkpoints"]["skipped"] == 4
         assert report["copies"] == 0
@@ -298,10 +303,12 @@ def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_pa
     net = torch.nn.Linear(2, 2)
     good = state_of(net)
     with nodes(adapter_of(net, "w1", config)) as (node,):
-        for loss in (0.5, 0.5, float("nan"), float("inf")):
+        for number, loss in enumerate((0.5, 0.5, float("nan"), float("inf"))):
             node.update_send(loss)
+            if number > 0:
+                torch.nn.init.constant_(net.weight, float("nan"))
+            node.update_wait(loss)
             node.connection.states.close()
-            torch.nn.init.constant_(net.weight, float("nan"))
     assert found_names(tmp_path) == ["w1-000001-1", "w1-000002-2"]
     again = torch.nn.Linear(2, 2)
     with nodes(adapter_of(again, "w1", config)) as (node,):
@@ -341,11 +348,11 @@ def fails_with(number):
 def test_the_only_checkpoint_of_another_model_is_not_replaced(tmp_path):
     config = config_of(1, **ALONE, checkpoint={"dir": str(tmp_path), "every_steps": 1, "keep": 1})
     with nodes(adapter_of(torch.nn.Linear(2, 2), "w1", config)) as (node,):
-        node.update_send()
+        update(node)
     (before,) = found_names(tmp_path)
     with nodes(adapter_of(torch.nn.Linear(2, 3), "w1", config)) as (node,):
         for _ in range(3):
-            node.update_send()
+            update(node)
     assert before in found_names(tmp_path)
 
 
@@ -366,6 +373,6 @@ def test_a_copy_that_fails_does_not_end_the_training(tmp_path, caplog):
     with nodes(adapter_of(net, "w1", config, optimizer=optimizer)) as (node,):
         optimizer.state_dict = fails_with(errno.EIO)  # as a sharded one, before it is gathered
         for _ in range(3):
-            node.update_send()
+            update(node)
     told = [r for r in caplog.records if "no copy of its state can be made" in r.getMessage()]
     assert len(told) == 1

@@ -63,14 +63,13 @@ class ArrayTraining:
         if self._paced is not None:
             self._paced.update(self.rounds.algorithm)
         self._trainer.send(loss)
-        self._states.copy_if_due(self._capture)
 
     def wait(self, loss: float | None) -> None:
         """Wait for the fetch, and merge; as `DpwaPyTorchAdapter.update_wait`."""
         self._trainer.wait(loss)
         if self._paced is not None:
             self._paced.stepped()
-        self._states.copy_if_due(self._capture, saves=False)
+        self._states.copy_if_due(self._capture)
 
     def average(self, before: Floats) -> None:
         """Average the step from `before` with the others, if the algorithm averages gradients."""

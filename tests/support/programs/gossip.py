@@ -16,7 +16,7 @@ from dpwa.testing import install_from_environment
 parser = argparse.ArgumentParser()
 parser.add_argument("name")
 parser.add_argument("config", help="JSON, or a file")
-parser.add_argument("--value", default="1", help="`clock`: that of training, which it takes over")
+parser.add_argument("--value", default="1", help="`clock`: that of training so far, which it takes over")
 parser.add_argument("--elements", type=int, default=4)
 parser.add_argument("--child", action="store_true", help="have one, which holds the sockets longer")
 options = parser.parse_args()
@@ -32,7 +32,7 @@ with DpwaConnection(options.name, config) as connection:
             os._exit(0)
     clock, is_ready = connection.clock, False
     while True:
-        value = connection.clock + 1 if options.value == "clock" else float(options.value)
+        value = connection.clock if options.value == "clock" else float(options.value)
         connection.update_send(np.full(options.elements, value), 0.5)
         if not is_ready:
             print(connection.node.endpoint, clock, flush=True)
