@@ -16,7 +16,7 @@ from dpwa.testing import install_from_environment
 parser = argparse.ArgumentParser()
 parser.add_argument("name")
 parser.add_argument("config", help="JSON, or a file")
-parser.add_argument("--value", default="1", help="`clock`: that of training so far, which it takes over")
+parser.add_argument("--value", default="1", help="`clock`: that of the training so far")
 parser.add_argument("--elements", type=int, default=4)
 parser.add_argument("--child", action="store_true", help="have one, which holds the sockets longer")
 options = parser.parse_args()

@@ -1,0 +1,68 @@
+"""Who is killed, and resumed from its checkpoint, ends bit by bit as who was not."""
+
+import itertools
+import json
+import random
+
+import pytest
+from support.nodes import config_of
+from support.processes import ended, start
+from support.times import PROCESS_HANGS_AFTER_S
+
+STEPS, EVERY = 60, 7
+LOOPS = (
+    "two_calls",
+    "two_calls_and_then_the_schedule",
+    "step_first",
+    "wait_first",
+    "one_call",
+    "one_call_and_then_the_schedule",
+    "attached",
+    "wrapped",  # in a GossipOptimizer
+    "numbers",
+)
+ALGORITHMS = ("together", "local", "push_sum", "lsgd", "symmetric", "noloco")
+
+
+def run(folder, loop, *options, **settings):
+    """The code that a run ends with, and what it tells."""
+    checkpoint = {"dir": str(folder), "every_steps": EVERY, "keep": 1}
+    config = config_of(1, transport="tcp", checkpoint=checkpoint, **settings)
+    process = start("resumed.py", json.dumps(config), loop, *options, "--steps", STEPS)
+    with ended(process):
+        out, errors = process.communicate(timeout=PROCESS_HANGS_AFTER_S)
+    return process.returncode, json.loads(out) if out else errors
+
+
+def assert_resumed_exactly(folder, loop, kills, options=(), **settings):
+    """Let a run be killed at each of these moments, one after the other."""
+    code, whole = run(folder / "whole", loop, *options, **settings)
+    assert code == 0, whole
+    assert whole[:2] == [0, [STEPS, STEPS, 0 if loop == "numbers" else STEPS]]
+    for kill in kills:
+        assert run(folder / "cut", loop, *options, "--kill", kill, **settings)[0] == -9
+    code, rest = run(folder / "cut", loop, *options, **settings)
+    assert code == 0, rest
+    assert rest[0] > 0
+    assert rest[0] % EVERY == 0
+    assert rest[1:] == whole[1:]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(tmp_path, loop):
+    rng = random.Random(loop)
+    kills = rng.randrange(120, 180), rng.randrange(60, 90)
+    assert_resumed_exactly(tmp_path, loop, kills, ["--schedule", "cycle"])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS[:3])
+def test_so_it_is_with_other_algorithms(tmp_path, algorithm):
+    assert_resumed_exactly(tmp_path, "two_calls", [201], algorithm=algorithm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loop", "algorithm"), [*itertools.product(LOOPS[:-1], ALGORITHMS)])
+def test_so_it_is_with_every_loop_and_algorithm_at_each_moment(tmp_path, loop, algorithm):
+    rng = random.Random(loop + algorithm)
+    kills = [rng.randrange(120, 180), *(rng.randrange(30, 60) for _ in range(3))]
+    assert_resumed_exactly(tmp_path, loop, kills, algorithm=algorithm)
