@@ -50,7 +50,8 @@ class States(Closeable):
         self._node = node
         self._config = config
         piece_bytes = math.ceil(limits.CHUNK_BYTES / runtime.bytes_scale)
-        self._donor_snapshots = DonorSnapshots(runtime, lambda: node.rounds.progress, piece_bytes)
+        merger = node.rounds.merger  # not the node: that would be a circle
+        self._donor_snapshots = DonorSnapshots(runtime, lambda: merger.progress, piece_bytes)
         self._service = StateService(
             self._donor_snapshots, runtime, config.state_serving, node.upload
         )
