@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from dpwa.adapters.module_state import ModuleState
-from dpwa.adapters.optimizer import Optimizers
+from dpwa.adapters.optimizer import Optimizers, followed
 from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
@@ -202,7 +202,7 @@ class GradientAveraging(Closeable):
             hook = parameter.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
             self._hooks.append(hook)
         for optimizer in self._stepping:
-            self._hooks.append(optimizer.register_step_pre_hook(steps))
+            self._hooks.append(followed(optimizer).register_step_pre_hook(steps))
 
     def _remove_hooks(self) -> None:
         for hook in self._hooks:

@@ -74,7 +74,7 @@ class Optimizers:
 
     def __init__(self) -> None:
         # optimizers whose state goes with the module's, each with parameters of its own
-        self.given: list[torch.optim.Optimizer] = []
+        self.given: list[Any] = []
         # of `given`; `None`: unknown
         self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
         self.scalers: list[torch.amp.GradScaler] = []
@@ -90,6 +90,7 @@ class Optimizers:
         self.is_beginning = False  # still to be seen: which optimizers train the module
         self._is_replaced = False  # parameters were replaced by those of others far ahead
         self._before_step: Callable[[], None] | None = None
+        self._are_prepared = False  # those that gossip has to prepare for, now
 
     def begin(self, state: ModuleState) -> None:
         self._state = state
@@ -99,19 +100,20 @@ class Optimizers:
     def include(self, optimizer: Given, scheduler: Schedulers = None) -> bool:
         """Add optimizers and schedulers; return whether one is new.
 
-        An optimizer takes the place of those that have one of its parameters. Raises `UserError` if
-        one is no optimizer, or no scheduler.
+        An optimizer takes the place of those that have one of its parameters, unless one of these
+        wraps it. Raises `UserError` if one is no optimizer, or no scheduler.
         """
-        found = _each(scheduler, "scheduler", "load_state_dict")
+        found = [_scheduler_in(each) for each in _each(scheduler, "scheduler", "load_state_dict")]
+        optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
         scalers = [each for each in found if isinstance(each, torch.amp.GradScaler)]
         schedulers = [each for each in found if each not in scalers]
         _each(schedulers, "scheduler", "optimizer")
-        optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
+        scalers = scalers or [scaler for each in optimizers if (scaler := _scaler_of(each))]
         optimizers += [each.optimizer for each in schedulers]
         known = {*(self.schedulers or ()), *self.scalers}
-        is_new = not known.issuperset(found)
-        for each in map(_unwrapped, optimizers):
-            if each not in self.given:
+        is_new = not known.issuperset([*schedulers, *scalers])
+        for each in map(unwrapped, optimizers):
+            if not any(each is one for outer in self.given for one in _chain(outer)):
                 self.given = [one for one in self.given if not _share(one, each)] + [each]
                 self._trains(each)
                 is_new = True
@@ -132,6 +134,8 @@ class Optimizers:
     def prepared(self, *, for_good: bool = False) -> Iterator[None]:
         """Have the module hold what its optimizers evaluate, for the block or from now on."""
         prepared, self.to_prepare, self._is_replaced = self.to_prepare, [], False
+        were_prepared = self._are_prepared
+        self._are_prepared = were_prepared or bool(prepared)
         training, is_done = [each for each in prepared if is_training(each)], False
         curved = [(o, _versions_of(o)) for o in prepared if isinstance(o, torch.optim.LBFGS)]
         try:
@@ -141,7 +145,7 @@ class Optimizers:
             yield
             is_done = True
         finally:
-            self.to_prepare = prepared
+            self.to_prepare, self._are_prepared = prepared, were_prepared
             if self._is_replaced:  # what they have had before is as far behind
                 for each in training:
                     each.state.clear()
@@ -216,7 +220,9 @@ class Optimizers:
 
     @property
     def is_watching(self) -> bool:
-        return self.is_beginning or bool(self.to_prepare) or self._before_step is not None
+        if self.is_beginning or self._before_step is not None:
+            return True
+        return bool(self.to_prepare) or self._are_prepared
 
     def _require_parameters(self, node: str) -> None:
         optimizers = {*self.given, *self._seen}
@@ -246,8 +252,8 @@ class Optimizers:
 
     def _trains(self, optimizer: Any) -> None:
         """Note who trains the module, in place of others with the same parameters."""
-        if any(value is optimizer for one in self.to_prepare for value in vars(one).values()):
-            return  # one of these wraps it
+        if any(one is optimizer for outer in self.to_prepare for one in [*_chain(outer)][1:]):
+            return
         self.to_prepare = [one for one in self.to_prepare if not _share(one, optimizer)]
         if _has_modes(optimizer) or isinstance(optimizer, torch.optim.LBFGS):
             self.to_prepare.append(optimizer)
@@ -293,8 +299,66 @@ def _each(given: Any, what: str, *needed: str) -> list[Any]:
     return found
 
 
-def _unwrapped(optimizer: Any) -> Any:
-    return optimizer.optimizer if isinstance(optimizer, GossipOptimizer) else optimizer
+# Wrappers, such as those of Accelerate, Opacus and SAM
+
+_WRAPPED = ("optimizer", "original_optimizer", "base_optimizer")  # where they keep what they wrap
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """Return an optimizer without the wrappers that only pass on what it has."""
+    for name in _WRAPPED:
+        inner = getattr(optimizer, name, None)
+        if _wraps(optimizer, inner) and optimizer.state is inner.state:
+            return unwrapped(inner)
+    return optimizer
+
+
+def followed(optimizer: Any) -> torch.optim.Optimizer:
+    """Return the first of an optimizer, and those in it, that calls the hooks of a step."""
+    for each in _chain(optimizer):
+        try:
+            each.register_step_pre_hook(_ignore).remove()
+        except AttributeError:  # its constructor has not called that of torch
+            continue
+        found: torch.optim.Optimizer = each
+        return found
+    raise UserError(
+        f"{type(optimizer).__name__} does not tell of its steps, nor does an optimizer in it: "
+        "expected a subclass of torch.optim.Optimizer, whose __init__ is called [DPWA-E311]"
+    )
+
+
+def _ignore(*_: Any) -> None:
+    """Take no notice of a step."""
+
+
+def _chain(optimizer: Any) -> Iterator[Any]:
+    """Yield an optimizer, and those of the same parameters that it wraps, from outside in."""
+    yield optimizer
+    kept = [getattr(optimizer, name, None) for name in _WRAPPED]
+    for inner in (*kept, *getattr(optimizer, "__dict__", {}).values()):
+        if _wraps(optimizer, inner):
+            yield from _chain(inner)
+            return
+
+
+def _wraps(outer: Any, inner: Any) -> bool:
+    """Tell whether one wraps another: an attribute may also be of other parameters."""
+    if inner is outer or not all(hasattr(inner, name) for name in ("state", "param_groups")):
+        return False
+    return [*map(id, _tensors_of(outer))] == [*map(id, _tensors_of(inner))]
+
+
+def _scheduler_in(scheduler: Any) -> Any:
+    """Return a scheduler without the wrapper of Accelerate."""
+    inner = getattr(scheduler, "scheduler", None)
+    return inner if hasattr(inner, "load_state_dict") else scheduler
+
+
+def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:
+    """Return the gradient scaler that a wrapper steps with, as that of Accelerate does."""
+    scaler = getattr(optimizer, "scaler", None)
+    return scaler if isinstance(scaler, torch.amp.GradScaler) else None
 
 
 def _tensors_of(optimizer: Any) -> Iterator[torch.Tensor]:
@@ -444,12 +508,18 @@ def require_one(optimizer: object) -> None:
 
 
 def was_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether a fused optimizer has left its step out, within the step of a `GradScaler`.
+    """Tell whether an optimizer has left its step out.
 
-    That one calls it all the same, and lets it know that gradients are not finite.
+    A `GradScaler` calls a fused one all the same, and lets it know that gradients are not finite.
+    That of Accelerate says so itself, and takes no step while gradients are only accumulated.
     """
     found = getattr(optimizer, "found_inf", None)
-    return found is not None and float(found) > 0.0
+    accumulation = getattr(optimizer, "gradient_state", None)
+    return (
+        (found is not None and float(found) > 0.0)
+        or bool(getattr(optimizer, "step_was_skipped", False))
+        or not getattr(accumulation, "sync_gradients", True)
+    )
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:
@@ -519,7 +589,7 @@ class Attachment(GossipSteps, Closeable):
         require_one(optimizer)
         conn.include_optimizer(optimizer)
         self.loss: Loss = None
-        self._hook = optimizer.register_step_post_hook(self._stepped)
+        self._hook = followed(unwrapped(optimizer)).register_step_post_hook(self._stepped)
 
     def close(self) -> None:
         """Follow the optimizer no more."""

@@ -83,8 +83,7 @@ class DpwaGossip(TrainingGossip):
         self._optimizer, self._scheduler = optimizer, scheduler
 
     def __enter__(self) -> DpwaGossip:
-        optimizer = _prepared(self._optimizer, "optimizer")
-        self._begin(self._model, optimizer, _prepared(self._scheduler, "scheduler"))
+        self._begin(self._model, self._optimizer, self._scheduler)
         return self
 
     def __exit__(
@@ -121,9 +120,3 @@ class DpwaGossip(TrainingGossip):
         if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:
             return None
         return self._steps.step(loss)
-
-
-def _prepared(given: Any, what: str) -> Any:
-    if isinstance(given, (list, tuple)):
-        return [_prepared(each, what) for each in given]
-    return getattr(given, what, given)

@@ -46,10 +46,8 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         require_own_model(
             "the Trainer has started torch.distributed, as RANK, LOCAL_RANK and WORLD_SIZE are set"
         )
-        optimizer = kwargs["optimizer"]  # accelerate wraps it
-        own = getattr(optimizer, "optimizer", optimizer)
-        scheduler = kwargs["lr_scheduler"]
-        self._begin(kwargs["model"], own, scheduler, state.global_step, attaches=True)
+        optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
+        self._begin(kwargs["model"], optimizer, scheduler, state.global_step, attaches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Stop at the end of a training that was taken over: a Trainer counts from 0."""

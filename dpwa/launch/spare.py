@@ -9,6 +9,7 @@ without a line, ends it.
 
 import gc
 import json
+import multiprocessing
 import os
 import runpy
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 1024 * 1024  # that are read at once
+KEY_BYTES = 32  # of multiprocessing, which has as many
 ADOPTED_S = 2.0  # by the launcher, or else it does not want the process any more
 
 
@@ -101,9 +103,21 @@ def fork(launcher: int) -> bool:
         time.sleep(0.001)
     end_with_launcher(launcher)
     os.setsid()
-    if "numpy" in sys.modules:  # else all would draw the same
-        sys.modules["numpy"].random.seed()
+    renew()
     return True
+
+
+def renew() -> None:
+    """Draw again what a process draws when it starts, or all that are forked would have the same.
+
+    `random` and `tempfile` see to that by themselves, and no device of torch but the CPU has a
+    generator yet. The seed of `hash` stays, because Python sets that only when it starts.
+    """
+    multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 if __name__ == "__main__":

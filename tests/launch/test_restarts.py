@@ -289,6 +289,49 @@ def test_a_spare_process_forks_the_next_one_so_that_all_is_imported_once(
     assert spares_of(os.getpid()) == []
 
 
+DRAWS = """
+import json, multiprocessing, os, random, signal, tempfile, uuid
+import numpy as np
+import torch
+from beside_script import spares_of, wait_for
+generator = torch.utils.data.DataLoader(range(1000), shuffle=True)
+drawn = {
+    "torch's seed": torch.initial_seed(),
+    "torch": torch.rand(1).item(),
+    "another generator": torch.Generator().seed(),
+    "shuffled": int(next(iter(generator))),
+    "numpy": np.random.random(),
+    "numpy's newer": np.random.default_rng().random(),
+    "random": random.random(),
+    "key": multiprocessing.current_process().authkey.hex(),
+    "name of a file": next(tempfile._get_candidate_names()),
+    "name": str(uuid.uuid1()),
+}
+torch.manual_seed(7), np.random.seed(7), random.seed(7)
+seeded = torch.rand(1).item(), np.random.random(), random.random()
+with open("lives-" + os.environ["DPWA_NAME"], "a+") as lives:
+    lives.write(json.dumps([drawn, seeded]) + "\\n")
+    lives.seek(0)
+    number = len(lives.readlines())
+if number < 3:
+    wait_for(lambda: set(spares_of(os.getppid())) - {os.getpid()})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others are not forked")
+def test_forked_processes_draw_as_if_each_had_been_started(spec_of: Maker, told: Told) -> None:
+    assert told.run(spec_of(DRAWS)) == {"w1": 0, "w2": 0}
+    texts = [Path(f"lives-{node}").read_text().splitlines() for node in ("w1", "w2")]
+    lives = [json.loads(line) for lines in texts for line in lines]
+    assert len(lives) == 6
+    for kind in lives[0][0]:
+        if kind != "shuffled":  # one of 1,000
+            assert len({drawn[kind] for drawn, _ in lives}) == 6, kind
+    assert len({drawn["shuffled"] for drawn, _ in lives}) > 2
+    assert len({tuple(seeded) for _, seeded in lives}) == 1
+
+
 SEES_A_SPARE = """
 import os, time
 from beside_script import spares_of, wait_for
