@@ -307,7 +307,7 @@ _WRAPPED = ("optimizer", "original_optimizer", "base_optimizer")  # where they k
 def unwrapped(optimizer: Any) -> Any:
     """Return an optimizer without the wrappers that only pass on what it has."""
     for name in _WRAPPED:
-        inner = getattr(optimizer, name, None)
+        inner: Any = getattr(optimizer, name, None)
         if _wraps(optimizer, inner) and optimizer.state is inner.state:
             return unwrapped(inner)
     return optimizer
