@@ -322,10 +322,7 @@ def followed(optimizer: Any) -> torch.optim.Optimizer:
             continue
         found: torch.optim.Optimizer = each
         return found
-    raise UserError(
-        f"{type(optimizer).__name__} does not tell of its steps, nor does an optimizer in it: "
-        "expected a subclass of torch.optim.Optimizer, whose __init__ is called [DPWA-E311]"
-    )
+    raise _not_followed(optimizer)
 
 
 def _ignore(*_: Any) -> None:
@@ -500,11 +497,15 @@ class GossipOptimizer(torch.optim.Optimizer):
 def require_one(optimizer: object) -> None:
     """Refuse what takes no steps that gossip could follow, such as a list of optimizers."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UserError(
-            f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}: take the "
-            "one that steps last, and give all of a list to dpwa.connect; or call gossip.step(loss)"
-            " [DPWA-E302]"
-        )
+        raise _not_followed(optimizer)
+
+
+def _not_followed(optimizer: object) -> UserError:
+    return UserError(
+        f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}: take the one "
+        "that steps last, and give all of a list to dpwa.connect; or call gossip.step(loss) "
+        "[DPWA-E302]"
+    )
 
 
 def was_skipped(optimizer: torch.optim.Optimizer) -> bool:

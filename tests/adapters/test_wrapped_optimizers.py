@@ -141,7 +141,7 @@ def test_gradients_are_averaged_before_the_steps_of_a_wrapped_optimizer(net, ada
 
 def test_an_optimizer_that_does_not_tell_of_its_steps_is_refused_where_they_must_be_known(net):
     config = config_of(2, algorithm="together", log_level="error")
-    with pytest.raises(UserError, match=r"Mute does not tell of its steps.*DPWA-E311"):
+    with pytest.raises(UserError, match=r"not Mute.*DPWA-E302"):
         dpwa.connect(net, Mute(net), config=config, name="w1")
     gossip = dpwa.connect(net, Mute(net), config={**config, "algorithm": "gossip"}, name="w1")
     with closing(gossip):
