@@ -435,8 +435,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     @property
     def lr_scale(self) -> float:
         """What to multiply this node's learning rate with, as `lr_spread` has it."""
-        names = [node.name for node in self._node.config.nodes]
-        return lr_scale(self._node.config.lr_spread, names.index(self.name), len(names))
+        spread, nodes = self._node.config.lr_spread, self._node.config.nodes
+        if spread == "none":  # with `join`, this node may not be listed
+            return 1.0
+        return lr_scale(spread, [node.name for node in nodes].index(self.name), len(nodes))
 
     @property
     def leader(self) -> str | None:
