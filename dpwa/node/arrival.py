@@ -155,6 +155,7 @@ class FetchRequest:
     collects: bytes | None = None
     first: str | None = None  # the peer to ask first
     may_map: bool = True  # its shared memory will do
+    is_exact: bool = False  # all values as they are, whatever the codec
     peer: str = ""  # of which something was found
     # what it has sent, or where its snapshot lies
     found: Arrival | PeerMemory | None = None

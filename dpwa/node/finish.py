@@ -80,10 +80,13 @@ class Endings:
             return
         said = message.model_dump(exclude={"type", "request", "name", "version"})
         with self._changed:
-            heard = Heard.after(self._heard.get(peer), Ending(**said), self._clock.now())
+            before = self._heard.get(peer)
+            heard = Heard.after(before, Ending(**said), self._clock.now())
             self._heard[peer] = heard
             if heard.ending.is_finishing:
                 self._peer_table.merged.ends(peer, message.version)
+                if before is None or not before.ending.is_finishing:
+                    self._peer_table.reconsider(peer)  # its model may be another since it was asked
             else:
                 self._peer_table.merged.trains(peer)
             self._changed.notify_all()
@@ -175,7 +178,7 @@ SAID_EVERY_S = 60.0
 class Averaged:
     """The parameters that are averaged, in the hands of who owns them."""
 
-    publish: Callable[[], bool]  # returns whether that was possible
+    publish: Callable[[], bytes | None]  # returns a digest of the values; `None`: not possible now
     # merges a peer's with a weight; returns their distance before, `None`: nothing came
     read: Callable[[str, float], float | None]
     # other work of the training thread, told whether others still train; returns whether it has
@@ -212,7 +215,7 @@ class FinishRun:
         self._failures: Counter[str] = Counter()
         self._distances: list[float] = []
         self._rounds = 0
-        self._is_published = False
+        self._published: bytes | None = None  # digest of the parameters, unless they changed since
         self._is_apart = False  # whether the last round was given up, as others were in another
         self._apart_since: float | None = None  # since when that is so
 
@@ -220,6 +223,7 @@ class FinishRun:
         """Go on until all agree, or the time is over."""
         met_at, waits_until = None, self._began + timeout_s
         self._tx.connect(needs_all=True)
+        self._peer_table.reconsider(*self._peer_table.names)
         own = self._endings.own
         self._endings.own = replace(own, among=0, has_read=0, agrees=False, is_over=False)
         while True:
@@ -318,9 +322,9 @@ class FinishRun:
 
     def _average(self, present: Sequence[str]) -> None:
         """Publish, and read what those who are there have published, all of the same round."""
-        if not self._is_published:
-            self._is_published = self._averaged.publish()
-        if not self._is_published:
+        if self._published is None:
+            self._published = self._averaged.publish()
+        if self._published is None:
             return  # all slots are being read
         own = self._endings.own
         if self._all_agree(present):
@@ -374,7 +378,9 @@ class FinishRun:
         return max(own.round_number + 1, *begun)
 
     def _announce(self, number: int, among: int) -> None:
-        self._endings.own = replace(self._endings.own, round_number=number, among=among)
+        values = self._published or b""
+        own = replace(self._endings.own, round_number=number, among=among, values=values)
+        self._endings.own = own
         self.tell()
 
     def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
@@ -412,14 +418,19 @@ class FinishRun:
 
     def _read_all(self, peers: Sequence[str]) -> list[float]:
         distances: list[float] = []
+        are_equal = all(self._ending_of(peer).values == self._published for peer in peers)
         for peer in peers:
             if self._clock.now() >= self._end or not self._lives(peer):
                 continue
-            distance = self._averaged.read(peer, 1.0 / (len(distances) + 2))
+            if are_equal:
+                distance: float | None = 0.0
+            else:
+                distance = self._averaged.read(peer, 1.0 / (len(distances) + 2))
+                self._published = None
             if distance is None:
                 self._failures[peer] += 1
                 continue
-            self._failures[peer], self._is_published = 0, False
+            self._failures[peer] = 0
             if peer not in self._took_part and self._compares:
                 self._endings.rests.pop(peer, None)
                 self._tx.tell(peer, AskStatus(request=0), connects=False)
@@ -429,7 +440,7 @@ class FinishRun:
         return distances
 
     def _changed(self) -> None:
-        self._is_published = False
+        self._published = None
         self._agreement = Agreement()
         self._endings.own = replace(self._endings.own, agrees=False)
 
@@ -439,7 +450,7 @@ class FinishRun:
         if distances:
             self._rounds += 1
             self._distances.append(math.sqrt(sum(d * d for d in distances) / len(distances)))
-            self._agreement = self._agreement.measured(max(distances), self._averaged.length())
+            self._agreement = self._agreement.measured(distances, self._averaged.length())
 
     # Waiting
 
@@ -511,6 +522,7 @@ class FinishRun:
             waited_s=met - self._began,
             averaged_s=now - met,
             differing=differing,
+            is_apart=self._agreement.is_apart,
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator
@@ -27,6 +28,7 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation
 from dpwa.transport.link import LinkState
 from dpwa.types import TrainingProgress
+from dpwa.wire import limits
 from dpwa.wire.shards import Shard
 
 log = logging.getLogger("dpwa.node")
@@ -79,6 +81,8 @@ class NodeView:
 
 SAID_EVERY_S = 60.0  # from one error that this node has diverged to the next
 MOST_UNPAIRED = 20  # calls of one kind in a row, of which each step needs both
+# whole values next to what a codec sends of them, for which `timeout_ms` is set
+MAX_TIMES_LONGER = 4
 MOST_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 
 
@@ -302,10 +306,20 @@ class GossipRounds:
         self._has_warned = True  # those who go on to serve only wait
         self.figures.turn_to(Activity.IDLE)
 
-    def settle(self, is_published: bool) -> bool:
-        """Wait until what was published is complete; return whether it is on all ranks."""
-        self._context.pool.settle()
-        return self._all(is_published)
+    def settle(self, is_published: bool) -> bytes | None:
+        """Wait until what was published is complete; return a digest of it.
+
+        `None`: some rank has published nothing.
+        """
+        pool = self._context.pool
+        pool.settle()
+        newest = pool.newest() if self._all(is_published) else None
+        if newest is None:
+            return None
+        with newest as snapshot:
+            digest = hashlib.blake2b(snapshot.data, digest_size=limits.MAX_DIGEST_BYTES)
+            digest.update(snapshot.layout.fingerprint)
+            return digest.digest()
 
     def read(
         self,
@@ -318,16 +332,26 @@ class GossipRounds:
     ) -> Arrival | None:
         """Read a peer's newest snapshot and merge it, beside what the algorithm does.
 
-        Waits for it, at most `timeout_ms`. Of peers that have never trained with this node, one
+        All values come as they are, whatever the codec. Of peers that have never trained with this node, one
         that is far behind is not merged, and one that is far ahead is taken in full. Returns `None`
         when nothing was merged.
         """
         self.check_open()
         runtime = self._context.runtime
-        deadline = Deadline(runtime, self._context.config.timeout_ms / 1000)
+        timeout_s = MAX_TIMES_LONGER * self._context.config.timeout_ms / 1000
         before = runtime.now()
-        clock = self.merger.final_clock(peer)
-        arrival = self._read(peer, layout, shard, is_finite, deadline, clock)
+        arrival = self._read(
+            FetchRequest(
+                layout,
+                Deadline(runtime, timeout_s),
+                runtime,
+                shard=shard,
+                is_finite=is_finite,
+                only=peer,
+                clock=self.merger.final_clock(peer),
+                is_exact=True,
+            )
+        )
         if arrival is not None:
             is_new = not self.merger.has_shared(peer)
             waited_s = runtime.now() - before
@@ -337,24 +361,7 @@ class GossipRounds:
         arrival = self._believed(arrival, factor=factor)
         return None if arrival is None else self.merger.merge(arrival, merge)
 
-    def _read(
-        self,
-        peer: str,
-        layout: Layout,
-        shard: Shard,
-        is_finite: IsFinite | None,
-        deadline: Deadline,
-        clock: float,  # that the peer must not be far behind; 0 for any
-    ) -> Arrival | None:
-        request = FetchRequest(
-            layout,
-            deadline,
-            self._context.runtime,
-            shard=shard,
-            is_finite=is_finite,
-            only=peer,
-            clock=clock,
-        )
+    def _read(self, request: FetchRequest) -> Arrival | None:
         self._fetches.pull(request)
         return self._fetches.wait(request)
 
@@ -369,11 +376,21 @@ class GossipRounds:
         context, factor = self._context, 0.5
         able = sorted(context.peer_table.mergeable)
         names = [name for name in able if self._tx.state_of(name) is LinkState.UP]
-        deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
+        runtime = context.runtime
+        deadline = Deadline(runtime, context.config.timeout_ms / 1000)
         for peer in self.view.rng.sample(names, min(len(names), MOST_READ)):
             with self.figures.doing(Activity.WAIT):
-                clock = self.merger.own_clock
-                arrival = self._read(peer, layout, shard, is_finite, deadline, clock)
+                arrival = self._read(
+                    FetchRequest(
+                        layout,
+                        deadline,
+                        runtime,
+                        shard=shard,
+                        is_finite=is_finite,
+                        only=peer,
+                        clock=self.merger.own_clock,
+                    )
+                )
             if arrival is not None:
                 arrival.factor = factor
                 try:

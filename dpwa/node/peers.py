@@ -322,6 +322,12 @@ class PeerTable:
                 if name not in self._quarantined and may_be_fit(peer.health, now - peer.judged)
             )
 
+    def reconsider(self, *names: str) -> None:
+        """Count on peers again that had another model or algorithm: asking shows whether it is so."""
+        with self._lock:
+            for name in names:
+                self._of(name).judged = -math.inf
+
     def is_quarantined(self, name: str) -> bool:
         with self._lock:
             return name in self._quarantined

@@ -226,8 +226,8 @@ class Trainer:
         self.consensus_distance = self.rounds.figures.consensus_distance = received.distance
         return factor
 
-    def publish(self) -> bool:
-        """Publish the model, to be averaged with others; return whether that was possible."""
+    def publish(self) -> bytes | None:
+        """Publish the model, to be averaged with others; return a digest, `None` if that failed."""
         self._sent, self._has_sent = self.model.layout, False
         self.model.begin_mean()
         return self.rounds.settle(self._publish(self.model.values()))

@@ -13,10 +13,12 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 SILENT_AFTER_S = 10.0  # a peer that answers nothing for so long is not waited for
 IDLE_AFTER_S = 60.0  # nor is one that lives, but trains no more
 AGREEMENT = 1e-5  # distance between two nodes, relative to the length of the parameters
+MAX_APART = 1e-2  # the same, of nodes that have reached their mean in the coarsest dtype, bfloat16
 STILL_FALLS = (
     0.9  # a distance that is a greater part of what it was when it fell last does not fall
 )
@@ -34,6 +36,7 @@ class Ending:
     among: int = 0  # the nodes of that round, as a number; 0 if it is no matter who they are
     has_read: int = 0  # the last round in which it has read the snapshots of all others
     agrees: bool = False  # or is as near to the others as it gets
+    values: bytes = b""  # digest of what it has published for that round
     is_over: bool = False  # it averages no more, and only serves what it has
 
     @property
@@ -57,6 +60,7 @@ class FinishReport:
         differing: names of the tensors of the state that are not averaged, such as frozen
             parameters, and differ from those of a peer that took part; by its name.
         diverged: what of this node is not finite at the end, in words; empty: nothing.
+        is_apart: whether most peers still had other parameters after rounds of averaging.
     """
 
     took_part: tuple[str, ...]
@@ -68,12 +72,16 @@ class FinishReport:
     averaged_s: float
     differing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     diverged: str = ""
+    is_apart: bool = False
 
     @property
     def problem(self) -> str:
         """Why the training has not ended well, in words; empty if it has."""
         if self.diverged:
             return self.diverged
+        if self.is_apart:
+            rounds, after = self.rounds, self.distance_after
+            return f"the nodes are still apart after {rounds} rounds: consensus distance {after:.3g}"
         is_alone = self.missed and not self.took_part
         return f"finished together with nobody{self._missed_in_words}" if is_alone else ""
 
@@ -133,28 +141,34 @@ class Agreement:
 
     >>> agreement = Agreement()
     >>> for distance in (1.0, 0.3, 0.1, 0.1, 0.1):
-    ...     agreement = agreement.measured(distance, length=10.0)
+    ...     agreement = agreement.measured([distance], length=10.0)
     >>> agreement.is_reached
     False
-    >>> agreement.measured(0.1, length=10.0).is_reached
+    >>> agreement.measured([0.1], length=10.0).is_reached
     True
     """
 
     reference: float = math.inf  # the distance when it fell last
     flat_rounds: int = 0
     is_equal: bool = False
+    is_apart: bool = False  # after a first round, which should have made all equal
 
     @property
     def is_reached(self) -> bool:
         return self.is_equal or self.flat_rounds >= FLAT_ROUNDS
 
-    def measured(self, distance: float, length: float) -> Agreement:
-        """Take the largest distance of a round, and the length of the parameters."""
+    def measured(self, distances: Sequence[float], length: float) -> Agreement:
+        """Take the distances of a round, and the length of the parameters.
+
+        A minority may stay apart: `robust: clip` holds such peers back.
+        """
+        distance, is_first = max(distances), math.isinf(self.reference)
         falls = distance < STILL_FALLS * self.reference
         return Agreement(
             reference=distance if falls else self.reference,
             flat_rounds=0 if falls else self.flat_rounds + 1,
             is_equal=distance <= AGREEMENT * length,
+            is_apart=not is_first and median_low(distances) > MAX_APART * length,
         )
 
 

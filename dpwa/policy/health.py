@@ -82,7 +82,7 @@ IN_WORDS = {
 # After these nobody has heard anything of the peer.
 UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
 ABSENT = (Health.UNREACHABLE, Health.GONE)  # as long as there is no connection
-RECONSIDERED_AFTER_S = 2.0  # two nodes that change their model do not do so at the same moment
+RECONSIDERED_AFTER_S = 0.25  # two nodes that change their model do not do so at the same moment
 _UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 _MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 

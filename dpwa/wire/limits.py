@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
@@ -26,6 +26,7 @@ MAX_CREDIT_CHUNKS = 16
 MAX_SESSIONS = 64  # snapshots being served at once
 MAX_HELD = 8  # snapshots of readers that a node remembers, for codecs that send differences
 MAX_CODEC_CHARACTERS = 32
+MAX_DIGEST_BYTES = 16  # of the values that a node ends with
 MAX_UNSTRUCTURED_BYTES = 64 * 1024**3  # a bytes-like payload, whose length the peer decides
 
 MAX_NAME_CHARACTERS = 64  # of a node, a group, an algorithm

@@ -111,6 +111,7 @@ class Finishing(BaseMessage):
     among: Count
     has_read: Count
     agrees: bool
+    values: Annotated[bytes, Field(max_length=limits.MAX_DIGEST_BYTES)]
     is_over: bool
 
 

@@ -316,6 +316,77 @@ def test_it_ends_at_the_mean_of_all_whatever_the_configuration(monkeypatch, sett
     assert values == pytest.approx([1.0] * 3, abs=off_by)
 
 
+def fill_with_thirds(net, index):
+    """Give a module values that no narrow dtype has."""
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_((torch.arange(parameter.numel()) + index + 1).view_as(parameter) / 3.0)
+
+
+LOSSY_CODECS = [
+    {"codec": "bf16"},
+    {"codec": "int8", "fraction": 0.3},
+    {"links": [{"between": ["w1", "w3"], "codec": "fp16"}]},
+]
+
+
+@pytest.mark.parametrize("settings", LOSSY_CODECS, ids=str)
+def test_finish_sends_whole_values_whatever_the_codec(settings):
+    with Nodes(3, transport="tcp", **settings) as nodes:
+        for index, net in enumerate(nodes.nets):
+            fill_with_thirds(net, index)
+            nodes.begin_to_finish(index, None)
+        reports = [nodes.report(index) for index in range(3)]
+    mean = (torch.arange(6.0) + 2.0).view(2, 3) / 3.0
+    for net in nodes.nets:
+        torch.testing.assert_close(net.weight.detach(), mean, rtol=1e-6, atol=0.0)
+    assert [report.problem for report in reports] == [""] * 3
+
+
+@pytest.mark.parametrize("settings", [*LOSSY_CODECS, {"transport": "shm"}], ids=str)
+def test_nodes_that_are_equal_compare_digests_and_fetch_nothing(settings):
+    def received(node):
+        return [peer["outcomes"] for peer in node.connection.node.report()["peers"]]
+
+    with Nodes(3, **{"transport": "tcp", **settings}) as nodes:
+        for net in nodes.nets:
+            fill_with_thirds(net, 0)
+        before = [net.weight.detach().clone() for net in nodes.nets]
+        outcomes = [received(node) for node in nodes.nodes]
+        for index in range(3):
+            nodes.begin_to_finish(index, None)
+        reports = [nodes.report(index) for index in range(3)]
+        assert [received(node) for node in nodes.nodes] == outcomes
+    assert all(len(report.took_part) == 2 and report.distance_after == 0.0 for report in reports)
+    for net, weight in zip(nodes.nets, before, strict=True):
+        assert torch.equal(net.weight, weight)
+
+
+def test_a_peer_that_had_another_model_a_moment_ago_is_asked_again():
+    nets = [nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)) for _ in range(2)]
+    with Nodes(2, nets) as nodes:
+        nets[1][0].requires_grad_(False)
+        nodes.train(1)
+        nodes.train(0, steps=2)
+        peer_table = nodes.nodes[0].connection.node._context.peer_table
+        eventually(lambda: nodes.train(0) or peer_table.in_words("w2") == "has another model")
+        nets[1][0].requires_grad_(True)
+        reports = nodes.finish_all()
+    assert reports[0].took_part == ("w2",)
+    torch.testing.assert_close(nets[0][0].weight, nets[1][0].weight)
+
+
+def test_a_peer_that_lives_but_takes_no_step_is_not_waited_for_any_longer(monkeypatch):
+    monkeypatch.setattr("dpwa.policy.finishing.IDLE_AFTER_S", 1.5)
+    with Nodes(3) as nodes:
+        nodes.begin_to_finish(0)
+        nodes.begin_to_finish(1)
+        reports = [nodes.report(index) for index in range(2)]  # w3 never takes a step
+    assert reports[0].took_part == ("w2",)
+    assert reports[0].missed["w3"].startswith("has not trained for")
+    assert reports[0].waited_s >= 1.0
+
+
 def test_buffers_are_averaged_too():
     nets = [nn.BatchNorm1d(2), nn.BatchNorm1d(2)]
     nets[1].running_mean.fill_(4.0)

@@ -41,6 +41,7 @@ from dpwa.node.assembly import neighbours_in
 from dpwa.node.finish import Averaged
 from dpwa.policy.finishing import FinishReport
 from dpwa.transport.link import LinkState
+from dpwa.wire import limits
 
 
 def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
@@ -255,7 +256,7 @@ class Shards(RankGroup):
     def end(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
         """Run the end on rank 0, whose steps all ranks take; all return or raise what it does."""
         take: dict[int, Callable[..., Any]] = {
-            Step.PUBLISH: averaged.publish,
+            Step.PUBLISH: lambda: self._digest(averaged.publish()),
             Step.READ: averaged.read,
             Step.GO_ON: averaged.go_on,
             Step.LENGTH: averaged.length,
@@ -285,6 +286,13 @@ class Shards(RankGroup):
             raise
         self.say((Step.RESULT, report))
         return report
+
+    def _digest(self, own: bytes | None) -> bytes | None:
+        """Return a digest of the shards of all ranks; `None` on all if one is missing."""
+        digests = self.each(own)
+        if None in digests:
+            return None
+        return hashlib.blake2b(b"".join(digests), digest_size=limits.MAX_DIGEST_BYTES).digest()
 
     # What the nodes agree on
 

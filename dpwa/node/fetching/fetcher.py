@@ -377,7 +377,8 @@ class Fetcher:
             attempt.asked_at = self._clock.now()
             # An agreed transaction waits for the other side, and a round for those who are behind.
             is_transaction = attempt.version > 0 and attempt.is_of_transaction
-            waits = is_transaction or request.version > 0
+            # Whole values take longer than what was fetched before.
+            waits = is_transaction or request.version > 0 or request.is_exact
             another = attempt.asked_at + (budget_s if waits else patience_s)
             self.due = min(request.deadline.end, another)
         else:

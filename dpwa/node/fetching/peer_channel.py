@@ -92,7 +92,7 @@ class PeerChannel:
         self, number: int, request: FetchRequest, greeting: Greeting, version: int
     ) -> FetchSession:
         """Return a fetch of this version of the peer's snapshot, 0 for the newest."""
-        codec = self._settings.codec
+        codec = self._settings.plain if request.is_exact else self._settings.codec
         return FetchSession(
             number,
             layout=request.layout,
@@ -126,10 +126,10 @@ class PeerChannel:
         buffer: ByteArray,
         is_finite: IsFinite | None,
     ) -> IncomingSnapshot:
-        codec, held = self._settings.codec, None
-        if codec.is_delta:
+        codec, plain, held = self._settings.codec, self._settings.plain, None
+        if header.token:
             held = self._held_of(header.nbytes)
-            codec = codec if header.codec == codec.name else self._settings.plain
+        codec = codec if header.codec == codec.name else plain
         return IncomingSnapshot(header, pieces, codec, buffer, held, is_finite)
 
     def follow(self) -> list[LinkState]:
