@@ -282,7 +282,7 @@ def launch(
     script runs.
 
     A node whose process succeeds has failed all the same if its model is not finite at the end, or
-    if it has finished together with nobody; it is not started again.
+    if it has finished together with nobody, or if the nodes are still apart; it is not started again.
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.

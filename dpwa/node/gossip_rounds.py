@@ -332,9 +332,9 @@ class GossipRounds:
     ) -> Arrival | None:
         """Read a peer's newest snapshot and merge it, beside what the algorithm does.
 
-        All values come as they are, whatever the codec. Of peers that have never trained with this node, one
-        that is far behind is not merged, and one that is far ahead is taken in full. Returns `None`
-        when nothing was merged.
+        All values come as they are, whatever the codec. Of peers that have never trained with this
+        node, one that is far behind is not merged, and one that is far ahead is taken in full.
+        Returns `None` when nothing was merged.
         """
         self.check_open()
         runtime = self._context.runtime

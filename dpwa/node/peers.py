@@ -323,7 +323,7 @@ class PeerTable:
             )
 
     def reconsider(self, *names: str) -> None:
-        """Count on peers again that had another model or algorithm: asking shows whether it is so."""
+        """Count again on peers that had another model or algorithm, until they are asked."""
         with self._lock:
             for name in names:
                 self._of(name).judged = -math.inf

@@ -80,8 +80,8 @@ class FinishReport:
         if self.diverged:
             return self.diverged
         if self.is_apart:
-            rounds, after = self.rounds, self.distance_after
-            return f"the nodes are still apart after {rounds} rounds: consensus distance {after:.3g}"
+            distance = f"consensus distance {self.distance_after:.3g}"
+            return f"the nodes are still apart after {self.rounds} rounds: {distance}"
         is_alone = self.missed and not self.took_part
         return f"finished together with nobody{self._missed_in_words}" if is_alone else ""
 
@@ -99,6 +99,7 @@ class FinishReport:
             distances = f"{self.distance_before:.3g} to {self.distance_after:.3g}"
             rounds = f"{self.rounds} round{'s' * (self.rounds != 1)}"
             text += f": consensus distance {distances} in {rounds}"
+            text += ", but the nodes are still apart" * self.is_apart
         for names, peers in self._differing_in_words().items():
             text += f"; not averaged, and not the same as of {', '.join(peers)}: {names}"
         text += self._missed_in_words
