@@ -281,8 +281,8 @@ def launch(
     (SIGKILL), COMMAND is too, but not what COMMAND has started, such as the programs that a shell
     script runs.
 
-    A node whose process succeeds has failed all the same if its model is not finite at the end, or
-    if it has finished together with nobody, or if the nodes are still apart; it is not started again.
+    A node whose process succeeds has failed all the same if its model is not finite at the end, if
+    it has finished together with nobody, or if the nodes are still apart; it is not started again.
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.
