@@ -423,7 +423,7 @@ class FinishRun:
             if self._clock.now() >= self._end or not self._lives(peer):
                 continue
             if are_equal:
-                distance: float | None = 0.0
+                distance: float | None = 0.0 * self._averaged.length()  # NaN if not finite
             else:
                 distance = self._averaged.read(peer, 1.0 / (len(distances) + 2))
                 self._published = None

@@ -521,6 +521,7 @@ def test_a_number_that_no_round_has_is_not_followed():
             has_read=0,
             agrees=False,
             is_over=False,
+            values=b"",
         )
         endings.hear("w2", lie)
         assert endings.of("w2") is None
