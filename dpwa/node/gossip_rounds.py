@@ -317,7 +317,7 @@ class GossipRounds:
         if newest is None:
             return None
         with newest as snapshot:
-            digest = hashlib.blake2b(snapshot.data, digest_size=limits.MAX_DIGEST_BYTES)
+            digest = hashlib.blake2b(snapshot.data.data, digest_size=limits.MAX_DIGEST_BYTES)
             digest.update(snapshot.layout.fingerprint)
             return digest.digest()
 
