@@ -17,6 +17,7 @@ import torch
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.optimizer import Optimizers, followed
 from dpwa.adapters.training_state import TrainingState
+from dpwa.collectives.comparison import EVERY_STEPS
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
 from dpwa.data.payload import Payload
@@ -74,6 +75,7 @@ class GradientAveraging(Closeable):
             take_over=self._take_over,
             parted=self._gossip.merger.parted,
             leaves_out=leaves_out if connection.node.config.guard == "finite" else None,
+            sample=lambda turn: state.sample(turn, EVERY_STEPS),
         )
         connection.node.describe("pace", self._rounds.report)
         self._is_closed = False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import itertools
 import logging
 import math
 import operator
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -289,6 +291,8 @@ class ModuleState:
         self.rounding = rounding or Rounding()
         # where values need not be finite, for `kernels.are_finite`
         self.spared: list[tuple[int, int]] = []
+        # What `sample` looks at, and where each ends, in elements; `None`: not known yet
+        self._sampled: tuple[list[tuple[str, torch.Tensor]], list[int]] | None = None
         self._values = TensorValues(())
         # rises when `refresh` finds new memory or another layout: copies of parameters may not fit
         # any more
@@ -365,6 +369,7 @@ class ModuleState:
             with_buffers=self._with_buffers,
         )
         self._side = _side_of(self._cut(values))
+        self._sampled = None
         self._module_watch = ModuleWatch(self._net, with_buffers=self._with_buffers)
 
     def _find_frozen(self, entries: Sequence[GossipedTensor]) -> str:
@@ -427,6 +432,38 @@ class ModuleState:
             together = hashlib.blake2b("".join(more).encode(), digest_size=8).hexdigest()
             rest = dict(list(rest.items())[:MOST_TOLD]) | {f"{len(more)} others": together}
         return rest
+
+    @torch.no_grad()
+    def sample(self, turn: int, turns: int) -> dict[str, int]:
+        """Digest a part of the parameters that others are to have alike, bit by bit, by name.
+
+        Frozen ones are among them, unless they are compared before. So many `turns` in a row make
+        up all of them. From a device, the part is copied at once.
+        """
+        named, ends = self._sampled or self._find_sampled()
+        total = ends[-1] if ends else 0
+        start, stop = (total * at // turns for at in (turn % turns, turn % turns + 1))
+        names, parts = [], []
+        index = bisect.bisect_right(ends, start)
+        while start < stop:
+            name, tensor = named[index]
+            first, end = ends[index] - tensor.numel(), min(stop, ends[index])
+            if start < end:
+                names.append(name)
+                parts.append(_part(tensor, start - first, end - first))
+            index, start = index + 1, end
+        data = _on_host(parts)
+        return {name: zlib.crc32(each.numpy().data) for name, each in zip(names, data, strict=True)}
+
+    def _find_sampled(self) -> tuple[list[tuple[str, torch.Tensor]], list[int]]:
+        named: list[tuple[str, torch.Tensor]] = [
+            (_plain(name), parameter)
+            for name, parameter in self._net.named_parameters()
+            if (parameter.requires_grad or not self._fits_frozen) and not why_not_plain(parameter)
+        ]
+        ends = list(itertools.accumulate(tensor.numel() for _, tensor in named))
+        self._sampled = named, ends
+        return named, ends
 
     def start_copy(
         self, data: ByteArray, check_finite: bool, values: Values | None = None
@@ -590,6 +627,28 @@ def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         if not why_not_mergeable(tensor)
     ]
     return itertools.chain.from_iterable(parts_apart(plain))
+
+
+def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    """Return the bytes of some elements, in their order, shape `(nbytes,)`."""
+    if tensor.is_contiguous():
+        flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # whatever the stride of one
+    else:  # only the rows that they are in become a copy
+        row = tensor.numel() // len(tensor)
+        first = start // row
+        flat = tensor.detach()[first : -(-stop // row)].reshape(-1).contiguous()
+        start, stop = start - first * row, stop - first * row
+    if flat.is_conj() or flat.is_neg():
+        return flat[start:stop].resolve_conj().resolve_neg().view(torch.uint8)
+    return flat[start:stop].view(torch.uint8)
+
+
+def _on_host(parts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    if all(part.is_cpu for part in parts):
+        return parts
+    if len({part.device for part in parts}) > 1:
+        return [part.cpu() for part in parts]
+    return torch.split(torch.cat(parts).cpu(), [part.numel() for part in parts])  # in one copy
 
 
 def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

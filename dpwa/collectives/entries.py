@@ -42,11 +42,12 @@ class Contribution:
     root: str = ""  # whose value is wanted; empty: everybody's
     is_whole: bool = False  # the other one of two can read all of its buffer from shared memory
     is_sound: bool = True  # unless its value is left out, as it is not finite
+    digest: bytes = b""  # of what all should have alike
 
     def pack(self) -> bytes:
         fields = [self.call, self.contributes, self.fingerprint, self.count]
         place = [self.nbytes, list(self.buffers), self.inline, self.root]
-        place += [self.is_whole, self.is_sound]
+        place += [self.is_whole, self.is_sound, self.digest]
         return bytes(msgpack.packb([*fields, list(self.descriptions), *place]))
 
     @classmethod
@@ -64,6 +65,7 @@ class Contribution:
                 str(root),
                 bool(is_whole),
                 bool(is_sound),
+                bytes(digest),
             ] if all(isinstance(text, str) for text in descriptions) and (
                 len(inline) in (0, nbytes) and 0 <= nbytes <= MAX_VALUE_BYTES
             ):
@@ -71,7 +73,8 @@ class Contribution:
                 kind = printable(call)
                 buffers = brought, reduced
                 form = fingerprint, count, words, nbytes
-                return cls(kind, contributes, *form, buffers, inline, root, is_whole, is_sound)
+                place = buffers, inline, root, is_whole
+                return cls(kind, contributes, *form, *place, is_sound, digest)
         raise ProtocolError("not an entry of a collective")
 
 

@@ -63,8 +63,9 @@ class Join(Operation):
 class Reduce(Operation):
     """An all_reduce; or a broadcast, which reduces the value of its `root`.
 
-    All must say the same with it, as `label`. A value that is not finite is left out if
-    `leaves_out()` says so, unless no value is finite. It is set to what becomes of the others.
+    All must say the same with it, as `label`; the `digest` that each gives may differ. A value that
+    is not finite is left out if `leaves_out()` says so, unless no value is finite. It is set to
+    what becomes of the others.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Reduce(Operation):
         root: str | None = None,
         label: str = "",
         leaves_out: Callable[[], bool] | None = None,
+        digest: bytes = b"",
     ) -> None:
         if root is None:
             check_reducible(payload.layout, op)
@@ -84,6 +86,8 @@ class Reduce(Operation):
         self._name += f" {label}" if label else ""
         self._leaves_out = leaves_out
         self._is_finite = True  # as far as that was looked for
+        self._digest = digest
+        self.digests: set[bytes] = set()  # that all have given
         self.left_out: tuple[str, ...] = ()  # whose values were
         self._exchange: Exchange | PairExchange | None = None
         self._result: ByteArray | None = None
@@ -103,6 +107,7 @@ class Reduce(Operation):
             descriptions=described(layout),
             nbytes=payload.nbytes,
             root=self._root or "",
+            digest=self._digest,
         )
         if payload.nbytes <= INLINE_BYTES:
             inline = self._inline()
@@ -118,6 +123,7 @@ class Reduce(Operation):
     def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
         present = contributors(entries)
         sources = sound(entries) if self._root is None else (self._root,)
+        self.digests = {entries[name].digest for name in present}
         if self._root is None:
             self.left_out = tuple(name for name in present if name not in sources)
         if self._payload.nbytes <= INLINE_BYTES:

@@ -8,13 +8,14 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpwa.algorithms import Algorithm
 from dpwa.algorithms.together import Together
 from dpwa.collectives.collectives import Collectives
+from dpwa.collectives.comparison import Comparison, Difference, History, Sample, difference
 from dpwa.collectives.entries import PackedObject, unpack_object
 from dpwa.collectives.operations import Gather, Operation, Reduce
 from dpwa.collectives.workspace import RoundLimits
@@ -54,16 +55,50 @@ def _packed(state: object) -> ByteArray:
     return data
 
 
-def _rows(values: Mapping[str, object]) -> dict[str, tuple[bool, int, bytes, int]]:
+class _State(NamedTuple):
+    """What a member says of its state."""
+
+    is_known: bool  # to the others
+    step: int
+    digest: bytes
+    nbytes: int
+    history: History
+    sample: Sample  # what was compared, if members differed in it
+
+
+def _states(values: Mapping[str, object]) -> dict[str, _State]:
     """Return what members say of their state; raises `ProtocolError` if it is something else."""
-    rows: dict[str, tuple[bool, int, bytes, int]] = {}
+    states: dict[str, _State] = {}
     for name, value in values.items():
         match value:
-            case [bool(is_known), int(step), bytes(digest), int(nbytes)] if nbytes >= 0:
-                rows[name] = is_known, step, digest, nbytes
+            case [
+                bool(is_known),
+                int(step),
+                bytes(digest),
+                int(nbytes),
+                [int(turn), int(times), int(differed)],
+                dict(sample),
+            ] if nbytes >= 0 and all(isinstance(each, str) for each in sample):
+                history = History(turn, times, differed)
+                states[name] = _State(is_known, step, digest, nbytes, history, sample)
             case _:
                 raise ProtocolError(f"{name} says nothing of its state")
-    return rows
+    return states
+
+
+def _giver(said: Mapping[str, _State], differ: Difference | None) -> str:
+    """Return whose state all get.
+
+    That is the first who knows the others, as they are equal; else the first of the furthest, of
+    those who are like most if members differ.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, int]:
+        state = said[name]
+        is_usual = differ is not None and bool(state.sample) and name not in differ.odd
+        return state.is_known, is_usual, state.step * (not state.is_known)
+
+    return max(said, key=rank)
 
 
 def _add(sums_s: dict[str, float], more_s: Mapping[str, float]) -> None:
@@ -96,6 +131,7 @@ class PacedRounds:
         take_over: takes over the name of a peer, and its copy.
         parted: called with the name of a peer that had the same state until now; on any thread.
         leaves_out: called if a value is not finite; whether it is left out of the mean then.
+        sample: returns digests of a part of the state, as `Comparison` has it.
     """
 
     def __init__(
@@ -109,6 +145,7 @@ class PacedRounds:
         take_over: Callable[[str, Any], None],
         parted: Callable[[str], None] = lambda _: None,
         leaves_out: Callable[[], bool] | None = None,
+        sample: Callable[[int], Sample] = lambda _: {},
     ) -> None:
         self._collectives = collectives
         self._own = collectives.name
@@ -116,7 +153,7 @@ class PacedRounds:
         self._timeout_s = timeout_s
         self._runtime = runtime
         self._step, self._copy, self._take_over, self._parted = step, copy, take_over, parted
-        self._leaves_out = leaves_out
+        self._leaves_out, self._comparison = leaves_out, Comparison(sample)
         self._runner = collectives.runner(tag)
         self._group = self._runner.group
         self._group.watch(weakly(self._view_changed))
@@ -187,7 +224,8 @@ class PacedRounds:
 
         Whoever has other `settings`, or has come to another step or pass than others, is not equal
         to them: then nobody has a part in it or in the next ones, and all are made equal after the
-        step.
+        step. They are also made equal if the parts of the state differ that a step's first round
+        compares, but then all have a part in its rounds.
 
         Returns:
             How many they are: 0 if this node is out of pace, and its value is as it was.
@@ -199,7 +237,8 @@ class PacedRounds:
         self._passes += 1
         place = f"of step {self._place} ({self._taken} taken) pass {self._passes}"
         label = f"{place} {settings}".strip()
-        contributors = self._averaged(payload, label, is_last)
+        digest = self._comparison.digest() if self._passes == 1 else b""
+        contributors = self._averaged(payload, label, digest, is_last)
         now = self._runtime.now()
         self._seconds += now - began
         if is_last:
@@ -228,6 +267,7 @@ class PacedRounds:
         self._place += 1
         self._taken += taken
         self._passes, self._differs = 0, False
+        self._comparison.stepped()
         if self.is_apart:
             if self._absence.may_enter(self._steps):
                 self._come_back()
@@ -250,10 +290,10 @@ class PacedRounds:
         out_of_sync_s = None if since is None else self._runtime.now() - since
         return PaceReport(names, rounds, self._seconds, patience_s, out_of_sync_s, rounds_with)
 
-    def _averaged(self, payload: Payload, label: str, is_last: bool) -> int:
+    def _averaged(self, payload: Payload, label: str, digest: bytes, is_last: bool) -> int:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round
             self._fall_out("it has left")
-        reduce = Reduce(payload, "mean", label=label, leaves_out=self._leaves_out)
+        reduce = Reduce(payload, "mean", None, label, self._leaves_out, digest)
         longest_s = self._longest_s(payload.nbytes)
         missed_s: dict[str, float] = {}  # in this round
         while not self.is_apart:
@@ -284,6 +324,9 @@ class PacedRounds:
                     entered_at = began if limits.entered_at is None else limits.entered_at
                     took_s = self._runtime.now() - entered_at
                     self._exchanges[payload.nbytes] = exchange.succeeded(took_s)
+                if len(reduce.digests) > 1:
+                    self._forget_all()
+                    self._comparison.note_difference()
                 for name in reduce.left_out:
                     self._warn(
                         "%s: the gradients of %s are not finite: the average is that of the others;"
@@ -397,14 +440,17 @@ class PacedRounds:
         state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
         # Nodes that have not begun yet may have to be started first.
         missing_s = min(self._timeout_s, MOST_S) if known or self._steps else self._timeout_s
-        gather = Gather([bool(known), self._step(), _digest(state), state.nbytes])
+        own = [bool(known), self._step(), _digest(state), state.nbytes]
+        gather = Gather([*own, [*self._comparison.history], dict(self._comparison.told())])
         if not self._has_worked(gather, 0, missing_s):
             return False
-        exits, said = self._group.exits, _rows(gather.values)
-        # The first who knows the others, as they are equal; else the first of the furthest.
-        giver = max(said, key=lambda name: (said[name][0], said[name][1] * (not said[name][0])))
-        digest, nbytes = said[giver][2:]
-        if any(not is_known and own != digest for is_known, _, own, _ in said.values()):
+        exits, said = self._group.exits, _states(gather.values)
+        differ = difference({name: state.sample for name, state in said.items()})
+        giver = _giver(said, differ)
+        nbytes = said[giver].nbytes
+        if differ is not None:
+            self._warn_of(differ, giver)
+        if any(not each.is_known and each.digest != said[giver].digest for each in said.values()):
             given = state if giver == self._own else np.empty(nbytes, np.uint8)
             if not self._has_worked(Reduce(Payload(given), "sum", giver), nbytes, missing_s):
                 return False
@@ -418,7 +464,31 @@ class PacedRounds:
             self._equal, self._exits = frozenset(members), exits
         self._place = self._taken = self._passes = 0
         self._differs = False
+        self._comparison.made_equal(said[giver].history)
         return not self._newcomers()
+
+    def _warn_of(self, differ: Difference, giver: str) -> None:
+        tensors = repr(differ.tensors[0])
+        if len(differ.tensors) > 1:
+            tensors += f" and {len(differ.tensors) - 1} others"
+        odd = f"{', '.join(differ.odd)} in {tensors}"
+        if self._comparison.is_often:
+            self._warn(
+                "%s: parameters differ again and again, now those of %s: gradients are still "
+                "averaged, and all nodes take over the state of %s every 100 steps; expected "
+                "nothing that changes parameters on one node alone, and no state that an optimizer "
+                "keeps outside of `state` [DPWA-W083]",
+                odd,
+                giver,
+            )
+        else:
+            self._warn(
+                "%s: parameters differ, those of %s: all nodes take over the state of %s; expected "
+                "nothing that changes parameters on one node alone, and no state that an optimizer "
+                "keeps outside of `state` [DPWA-W082]",
+                odd,
+                giver,
+            )
 
     def _has_worked(self, operation: Operation, nbytes: int, missing_s: float) -> bool:
         """Run a collective of the newcomers, who wait for it, and the others, who come to it now.

@@ -20,6 +20,13 @@ from dpwa.errors import UserError
 STEPS = 50
 
 
+@pytest.fixture(autouse=True)
+def _no_false_alarm(caplog):
+    """Parameters are compared in all that is done here, and never differ."""
+    yield
+    assert "parameters differ" not in caplog.text
+
+
 def net_of(seed=3):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
@@ -75,7 +82,7 @@ class Node:
 
 class Nodes:
     def __init__(self, count, **settings):
-        self.config = config_of(count, **{"algorithm": "together", "log_level": "error"} | settings)
+        self.config = config_of(count, **{"algorithm": "together"} | settings)
         self.names = [f"w{index + 1}" for index in range(count)]
         self._stack, self._threads = ExitStack(), {}
         self.nodes = {}

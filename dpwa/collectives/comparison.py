@@ -1,0 +1,94 @@
+"""What nodes compare that should have the same state: a part of it in each step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+EVERY_STEPS = 100  # all of the state is compared within so many
+AGAIN_STEPS = 3 * EVERY_STEPS  # after which a difference is not taken for the same again
+MOST_TIMES = 3  # that nodes differ before they are made equal every so many steps only
+
+Sample = Mapping[str, int]  # digests by name of tensor
+
+
+class History(NamedTuple):
+    """Since when nodes compare, and how they differed; the same for all who keep pace."""
+
+    turn: int = 0  # in which step, counted on by those who come later
+    times: int = 0  # one after the other
+    differed: int = 0  # the turn at the last of these times
+
+
+class Comparison:
+    """The state of this node beside that of others.
+
+    Whoever comes later goes on with the history of the others, so that all compare the same part
+    in the same step, and decide alike.
+
+    Args:
+        sample: returns digests of a part of the state by its number, such as those of some tensors.
+            `EVERY_STEPS` numbers in a row are all of the state.
+    """
+
+    def __init__(self, sample: Callable[[int], Sample]) -> None:
+        self._sample = sample
+        self._compared: Sample = {}
+        self.history = History()
+        self.differs = False  # in this step, from others
+
+    @property
+    def is_often(self) -> bool:
+        """Whether nodes have differed again and again."""
+        return self.history.times >= MOST_TIMES
+
+    def digest(self) -> bytes:
+        """Return what the others are to have as well; empty if nothing is compared in this step."""
+        turn, _, differed = self.history
+        is_due = not self.is_often or turn - differed >= EVERY_STEPS
+        self._compared = self._sample(turn) if is_due else {}
+        if not self._compared:
+            return b""
+        return hashlib.blake2b(repr(self._compared).encode(), digest_size=8).digest()
+
+    def note_difference(self) -> None:
+        turn, times, differed = self.history
+        is_again = turn - differed < AGAIN_STEPS
+        self.history = History(turn, times + 1 if is_again else 1, turn)
+        self.differs = True
+
+    def stepped(self) -> None:
+        self.history = self.history._replace(turn=self.history.turn + 1)
+
+    def told(self) -> Sample:
+        """Return what was compared when nodes differed; nothing if they did not."""
+        return self._compared if self.differs else {}
+
+    def made_equal(self, history: History) -> None:
+        self.history, self.differs = history, False
+
+
+class Difference(NamedTuple):
+    """In what tensors nodes differ, and which of these nodes are not like most."""
+
+    tensors: list[str]
+    odd: list[str]  # all of them if no state is that of most
+
+
+def difference(samples: Mapping[str, Sample]) -> Difference | None:
+    """Return how the samples of nodes differ; `None` if they do not."""
+    found = {name: sample for name, sample in samples.items() if sample}
+    names = dict.fromkeys(name for sample in found.values() for name in sample)
+    tensors = [name for name in names if len({s.get(name) for s in found.values()}) > 1]
+    if not tensors:
+        return None
+    (usual, most), *_ = Counter(map(_key, found.values())).most_common(1)
+    is_most = 2 * most > len(found)
+    odd = [name for name, sample in found.items() if not is_most or _key(sample) != usual]
+    return Difference(tensors, odd)
+
+
+def _key(sample: Sample) -> tuple[tuple[str, int], ...]:
+    return tuple(sample.items())
