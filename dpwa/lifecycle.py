@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from dpwa.errors import ForkedError
 
+R = TypeVar("R")
 Self = TypeVar("Self", bound="Closeable")
 ENDING = "DPWA_ENDING"  # the variable with the file in which `dpwa launch` looks for a bad end
 
@@ -91,14 +92,13 @@ def require_own_process(owner: int, name: str) -> None:
         )
 
 
-def weakly(method: Callable[..., None]) -> Callable[..., None]:
+def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
     """Return what calls a method as long as its object is there, and does not keep it alive."""
     reference = weakref.WeakMethod(method)
 
-    def call(*arguments: Any) -> None:
+    def call(*arguments: Any) -> R | None:
         found = reference()
-        if found is not None:
-            found(*arguments)
+        return None if found is None else found(*arguments)
 
     return call
 

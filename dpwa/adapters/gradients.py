@@ -5,22 +5,24 @@ from __future__ import annotations
 import gc
 import hashlib
 import logging
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import numpy as np
 import torch
 
+from dpwa.adapters.gradient_buckets import NARROW, Buckets, Gradients, travels_as
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.optimizer import Optimizers, followed
 from dpwa.adapters.training_state import TrainingState
+from dpwa.algorithms.together import Together
 from dpwa.collectives.comparison import EVERY_STEPS
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
-from dpwa.data.payload import Payload
 from dpwa.errors import ClosedError, ProtocolError, UserError
 from dpwa.lifecycle import Closeable, weakly
 from dpwa.node.training_figures import Activity
@@ -28,19 +30,22 @@ from dpwa.node.training_figures import Activity
 log = logging.getLogger("dpwa")
 
 TAG = "dpwa.gradients"
-BUCKET_BYTES = 25 * 2**20  # that a bucket has at most, unless one gradient is larger; as in DDP
-NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}  # what gradients travel as, by codec
+BUCKET_BYTES = 25 * 2**20  # as in DDP
+MAX_SETS = 16  # of trainable parameters that are known at once, such as those of a GAN's passes
+UNKNOWN = object()
 
 
 class GradientAveraging(Closeable):
     """Averages the gradients of a module over those who keep pace, in buckets.
 
-    All have the same buckets, and average them in the same order: that of the parameters, from the
-    last to the first, which is about the order in which gradients are made. With the last gradient
-    all are averaged on the training thread, in place. Where they travel over a network, once a pass
-    has made all gradients, buckets do not wait for that: a copy of each is averaged on a thread of
+    All have the same buckets, and average them in the same order. That is at the end of a backward
+    pass, on the training thread, for all parameters that are trainable then, in place. Where they
+    travel over a network, buckets do not wait for that: a copy of each is averaged on a thread of
     its own as soon as it is complete, while the pass goes on, which takes all averages at its end.
-    A pass that leaves some parameters without a gradient begins with the step of an optimizer.
+
+    Before the step of an optimizer, each of its parameters must have the very gradient that was
+    averaged. If not, such as after gradients that were set by hand, they are averaged now. The step
+    uses gradients up: the next one needs others that are averaged, or the same once more.
 
     Floating buffers are averaged along with the last bucket, where they are gossiped.
 
@@ -51,13 +56,14 @@ class GradientAveraging(Closeable):
     def __init__(
         self,
         connection: DpwaConnection,
+        net: torch.nn.Module,
         state: ModuleState,
         training: TrainingState,
         optimizers: Optimizers,
     ) -> None:
         self._connection = connection
         self._gossip = connection.node.rounds
-        self._state = state
+        self._net, self._state = net, state
         self._training = training
         self._optimizers = optimizers
         self._narrow = NARROW.get(connection.node.config.codec)
@@ -78,45 +84,55 @@ class GradientAveraging(Closeable):
             sample=lambda turn: state.sample(turn, EVERY_STEPS),
         )
         connection.node.describe("pace", self._rounds.report)
+        algorithm = self._gossip.algorithm
+        self._is_at_step = (
+            isinstance(algorithm, Together) and algorithm.options.average_at == "step"
+        )
         self._is_closed = False
         self._is_off = False
-        self._hooks: list[Any] = []
-        self._hooked = -1  # generation of the module's parameters
+        self._step_hooks: list[Any] = []
         self._stepping: list[torch.optim.Optimizer] = []
+        self._followed: list[torch.optim.Optimizer] = []  # these, or those in them
         self._taken = 0  # steps of these since the last update
-        self._buckets: list[list[torch.nn.Parameter]] = []
-        self._places: dict[int, int] = {}  # number of its bucket, by id of a parameter
-        # Of this backward pass: buckets whose rounds have begun, and gradients still to be made
-        self._begun = 0
-        self._missing: list[set[int]] = []
+        self._hooks: dict[int, Any] = {}  # by id of a parameter
+        self._parameters: list[torch.nn.Parameter] = []  # all of the module
+        self._known: set[int] = set()  # their ids
+        self._generation = -1  # of the state
+        self._buffers: list[torch.Tensor | None] = []
+        self._sets: dict[bytes, Buckets] = {}  # by which of these parameters they have
+        self._trainable = Buckets([], b"", None, BUCKET_BYTES)
+        # What was averaged since the last step, by id of a parameter: its gradient, if it has one
+        self._averaged: dict[int, torch.Tensor | None] = {}
+        self._pass: int | None = None  # autograd's number of the one that makes gradients
+        self._has_made = False  # any since the last round
+        self._missing: list[set[int]] = []  # trainable parameters without one yet, by bucket
         self._settings = ""
         self._goes_ahead = False  # whether buckets are averaged before the last gradient is made
-        self._is_on_cpu = True
-        self._may_go_ahead = False
+        self._may_go_ahead = True
         self._thread: ThreadPoolExecutor | None = None  # for these
-        self._ahead: list[Future[_Gradients | None]] = []
+        self._ahead: list[Future[Gradients | None]] = []
 
     def update(self) -> None:
         """Begin with what the others have, the first time; tell the algorithm who keeps pace."""
-        self.hook()
+        self.follow()
         if not self._stepping:
             raise UserError(
                 f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer, too: "
                 "expected dpwa.connect(net, optimizer) [DPWA-E307]"
             )
-        self._begin_pass()
+        self._begin_anew()
         self._rounds.update(self._gossip.algorithm)
 
     def average(self) -> None:
         """Average the gradients, in place, unless they are averaged already."""
-        if 0 < self._begun < len(self._buckets) and not self._rounds.is_apart:
-            self._give_up()
-        else:
-            self._average_all()
+        self._follow_parameters()
+        if not self._are_averaged(self._trainable.parameters):
+            self._average(self._trainable)
 
     def stepped(self) -> None:
         """Do what follows a step."""
-        self._begin_pass()
+        self._begin_anew()
+        self._averaged.clear()
         taken, self._taken = self._taken, 0
         self._rounds.stepped(taken)
 
@@ -136,8 +152,7 @@ class GradientAveraging(Closeable):
 
     def close(self) -> None:
         """Leave; gradients are this node's own from now on."""
-        self._is_closed = True
-        self._remove_hooks()
+        self._stop()
         try:
             with suppress(ClosedError):
                 self._end_those_ahead()
@@ -154,15 +169,27 @@ class GradientAveraging(Closeable):
             for each in gc.get_objects()
         )
 
+    def _stop(self) -> None:
+        """Follow nothing any more."""
+        self._is_closed = True
+        for hook in (*self._hooks.values(), *self._step_hooks):
+            hook.remove()
+        self._hooks, self._step_hooks = {}, []
+
     def _captured(self) -> object:
         parts = self._training.capture()
         images = {name: [part.image, part.numbers] for name, part in parts.items()}
         ahead = self._gossip.is_ahead  # then the next update counts a step that was taken
-        return [self._connection.clock + ahead, self._connection.updates + ahead, images]
+        return [
+            self._connection.clock + ahead,
+            self._connection.updates + ahead,
+            images,
+            self._is_at_step,
+        ]
 
     def _take_over(self, peer: str, given: Any) -> None:
         match given:
-            case [int() | float() as clock, int(updates), dict(images)]:
+            case [int() | float() as clock, int(updates), dict(images), bool(is_at_step)]:
                 pass
             case _:
                 raise ProtocolError(f"no state of {peer}")
@@ -172,132 +199,273 @@ class GradientAveraging(Closeable):
                     target.load(np.array(image, np.uint8), numbers)
                 case _:
                     raise ProtocolError(f"{peer} cannot hand over the state of its {target.part}")
+        self._is_at_step = self._is_at_step or is_at_step
         ahead = self._gossip.is_ahead
         self._gossip.resume(clock - ahead, updates - ahead)
         self._optimizers.require_schedulers(self._connection.name, updates)
 
-    def hook(self) -> None:
+    # What is followed
+
+    def follow(self) -> None:
         """Follow the parameters and the optimizers that there are now."""
-        if self._is_closed or (
-            self._hooked == self._state.generation and self._stepping == self._optimizers.given
-        ):
+        if self._is_closed:
             return
-        self._remove_hooks()
-        for optimizer in self._optimizers.given:
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise UserError(
-                    f"`algorithm: {self._connection.node.config.algorithm}`: expected an optimizer "
-                    "with one backward pass a step, not LBFGS, which takes as many as its own loss "
-                    "asks for [DPWA-E306]"
-                )
-        self._hooked, self._stepping = self._state.generation, list(self._optimizers.given)
-        parameters = [each for each in self._state.module_parameters() if each.requires_grad]
-        self._buckets = _buckets(parameters, self._narrow)
-        self._places = {id(each): at for at, bucket in enumerate(self._buckets) for each in bucket}
-        self._begin_pass()
-        # Hooks of several devices are called on a thread each.
-        self._is_on_cpu = all(each.is_cpu for each in parameters)
-        self._may_go_ahead = len(self._buckets) > 1 and self._is_on_cpu
-        self._goes_ahead = False
-        made, steps = weakly(self._made), weakly(self._stepping_soon)
-        for parameter in parameters:
-            hook = parameter.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
-            self._hooks.append(hook)
-        for optimizer in self._stepping:
-            self._hooks.append(followed(optimizer).register_step_pre_hook(steps))
+        self._follow_parameters()
+        if self._stepping != self._optimizers.given:
+            self._follow_optimizers(list(self._optimizers.given))
 
-    def _remove_hooks(self) -> None:
-        for hook in self._hooks:
+    def _follow_optimizers(self, given: list[torch.optim.Optimizer]) -> None:
+        if any(isinstance(each, torch.optim.LBFGS) for each in given):
+            raise UserError(
+                f"`algorithm: {self._connection.node.config.algorithm}`: expected an optimizer "
+                "with one backward pass a step, not LBFGS, which takes as many as its own loss "
+                "asks for [DPWA-E306]"
+            )
+        found = list(map(followed, given))
+        for hook in self._step_hooks:
             hook.remove()
-        self._hooks, self._hooked = [], -1
+        self._stepping, self._followed = given, found
+        before, after = weakly(self._before_step), weakly(self._after_step)
+        self._step_hooks = [each.register_step_pre_hook(before) for each in found]
+        self._step_hooks += [each.register_step_post_hook(after) for each in found]
 
-    def _begin_pass(self) -> None:
-        """Forget what was averaged so far, and which gradients were made."""
-        self._end_those_ahead()
-        self._begun = 0
-        self._missing = [set(map(id, bucket)) for bucket in self._buckets]
+    def _follow_parameters(self) -> None:
+        """Follow the parameters that the module has now, and find those that are trainable."""
+        if self._is_closed:
+            return
+        parameters, buffers = _tensors_of(self._net)
+        generation = self._state.generation
+        if generation != self._generation or not _are_same(parameters, self._parameters):
+            self._generation, self._parameters, self._sets = generation, parameters, {}
+            self._known = set(map(id, parameters))
+            for gone in self._hooks.keys() - self._known:
+                self._hooks.pop(gone).remove()
+                self._averaged.pop(gone, None)
+        if not _are_same(buffers, self._buffers):
+            self._buffers = buffers
+            self._state.refresh()
+        trainable = self._set_of(bytes(each.requires_grad for each in parameters))
+        if trainable is not self._trainable:
+            self._begin_anew()
+            self._trainable = trainable
+            self._begin_anew()
+            made = weakly(self._made)
+            for each in trainable.parameters:
+                if id(each) not in self._hooks:
+                    hook = each.register_post_accumulate_grad_hook(made)  # type: ignore[no-untyped-call]
+                    self._hooks[id(each)] = hook
+
+    def _set_of(self, places: bytes) -> Buckets:
+        """Return the parameters of the module at these places, in buckets."""
+        known = self._sets.get(places)
+        if known is None:
+            if len(self._sets) >= MAX_SETS:
+                self._sets.clear()
+            chosen = [each for each, is_in in zip(self._parameters, places, strict=True) if is_in]
+            known = self._sets[places] = Buckets(chosen, places, self._narrow, BUCKET_BYTES)
+        return known
+
+    def _begin_anew(self) -> None:
+        """Forget which gradients were made, and what was averaged ahead of others."""
+        with self._stopped_when_closed():
+            self._end_those_ahead()
+        self._missing = []
+
+    # A backward pass
 
     def _made(self, parameter: torch.Tensor) -> None:
-        """Note that a gradient was made; average what is complete."""
-        place = self._places[id(parameter)]
-        try:
-            if place < self._begun:  # it was made once more, on top of what is averaged
-                if self._begun < len(self._buckets):
-                    self._go_ahead_no_more()
-                self._begin_pass()
-            if self._is_off:
-                return
-            missing = self._missing
-            missing[place].discard(id(parameter))
-            if missing[place]:
-                return
-            if not any(missing):
-                self._average_all()
-                self._goes_ahead = self._may_go_ahead and not self._rounds.are_all_near
-            elif self._goes_ahead and not self._rounds.is_apart:
-                while not missing[self._begun]:
-                    self._average_ahead()
-        except ClosedError:  # and the loop goes on
-            self._remove_hooks()
+        """Note that a gradient was made, or that more was added to it."""
+        self._averaged.pop(id(parameter), None)
+        task = torch._C._current_graph_task_id()
+        if task != self._pass:
+            self._pass = task
+            self._pass_begins()
+        if self._goes_ahead:
+            self._go_ahead(id(parameter))
 
-    def _stepping_soon(self, *_: Any) -> None:
-        self._taken += 1
-        try:
-            self.average()
-        except ClosedError:
-            self._remove_hooks()
+    def _pass_begins(self) -> None:
+        self._has_made = True
+        _at_end_of_pass(weakly(self._pass_ends))
+        self._follow_parameters()
+        self._goes_ahead = (
+            self._may_go_ahead
+            and len(self._trainable.buckets) > 1
+            and self._trainable.are_on_cpu  # hooks of several devices are called on a thread each
+            and not (self._is_off or self._is_at_step or self._rounds.is_apart)
+            and not self._rounds.are_all_near
+        )
 
-    def _average_all(self) -> None:
-        """Average the buckets that are left, and take the averages of all."""
-        if self._begun == len(self._buckets) or self._is_closed:
+    def _pass_ends(self) -> None:
+        self._pass = None
+        node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
+        if node is not None:  # which runs this pass within another one, as checkpoints do
+            _when_pass_goes_on(node, weakly(self._pass_begins))
+        elif self._has_made and not (self._is_off or self._is_at_step):
+            self._average(self._trainable)
+
+    def _go_ahead(self, made: int) -> None:
+        """Average the buckets that are complete, all but the last one."""
+        place = self._trainable.place_of[made]
+        if place < len(self._ahead):  # it was made twice in the pass, which checkpoints may do
+            self._go_ahead_no_more()
             return
+        if not self._missing:
+            self._missing = [set(map(id, each.parameters)) for each in self._trainable.buckets]
+        self._missing[place].discard(made)
+        with self._stopped_when_closed():
+            while len(self._ahead) < len(self._missing) - 1 and not self._missing[len(self._ahead)]:
+                self._average_ahead()
+
+    def _go_ahead_no_more(self) -> None:
+        self._goes_ahead = self._may_go_ahead = False
+        self._begin_anew()
+        log.info(
+            "%s: a backward pass has made a gradient twice: from now on, gradients are averaged "
+            "when it ends",
+            self._connection.name,
+        )
+
+    # A step of an optimizer
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Have the optimizer step with averaged gradients: those that there are, or those that
+        its closure makes.
+        """
+        self._taken += 1
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._followed_by_average(optimizer, args[1]), *args[2:]), kwargs
+        if callable(kwargs.get("closure")):
+            closure = self._followed_by_average(optimizer, kwargs["closure"])
+            return args, kwargs | {"closure": closure}
+        self._average_for(optimizer)
+        return None
+
+    def _followed_by_average(
+        self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        @wraps(closure)
+        def called() -> Any:
+            loss = closure()
+            self._average_for(optimizer)
+            return loss
+
+        return called
+
+    def _average_for(self, optimizer: torch.optim.Optimizer) -> None:
+        """Average the gradients that this optimizer steps with, unless they are averaged."""
+        self._follow_parameters()
+        own = self._own(optimizer)
+        if not (self._is_at_step or self._are_averaged(own)):
+            self._average_replaced(own)
+        if not self._are_averaged(own):  # others may be of parameters that are frozen by now
+            ids = set(map(id, own))
+            places = bytes(id(each) in ids for each in self._parameters)
+            self._average(self._set_of(places), f" of optimizer {self._followed.index(optimizer)}")
+
+    def _average_replaced(self, own: list[torch.nn.Parameter]) -> None:
+        """Average all gradients as at the end of a pass; average at steps from now on, if this is
+        because each node has others in place of those that a pass has averaged.
+        """
+        replaced = [each for each in own if self._is_replaced(each)]
+        before = _copies(replaced, self._narrow)
+        if not self._average(self._trainable):
+            return
+        if not all(map(_are_close, before, _copies(replaced, self._narrow))):
+            self._is_at_step = True
+            log.warning(
+                "%s: gradients that a backward pass had averaged were replaced by others, which "
+                "differ between nodes: from now on, those are averaged that the optimizer steps "
+                "with; set `together: {average_at: step}`, so that no others ever travel "
+                "[DPWA-W081]",
+                self._connection.name,
+            )
+
+    def _own(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+        """Return the parameters of the module that this optimizer may change."""
+        known = self._known
+        return [
+            each
+            for group in optimizer.param_groups
+            for each in group["params"]
+            if id(each) in known and (each.requires_grad or each.grad is not None)
+        ]
+
+    def _are_averaged(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
+        found = self._averaged.get
+        return all(found(id(each), UNKNOWN) is each.grad for each in parameters)
+
+    def _is_replaced(self, parameter: torch.nn.Parameter) -> bool:
+        averaged, own = self._averaged.get(id(parameter)), parameter.grad
+        return averaged is not None and own is not None and own is not averaged
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                self._averaged.pop(id(each), None)
+
+    # A round
+
+    def _average(self, buckets: Buckets, which: str = "") -> bool:
+        """Average the buckets that are left, and take the averages of all; return whether all are
+        averages of several nodes.
+        """
+        is_taken = False
+        with self._stopped_when_closed():
+            averaged = self._averages(buckets, which)
+            self._begin_anew()
+            self._has_made = False
+            # Or this node is out of pace or alone, or nodes differ.
+            is_taken = len(averaged) == len(buckets.buckets) and averaged[-1] is not None
+            for gradients in averaged:
+                if is_taken and gradients is not None:
+                    gradients.take()
+            self._averaged.update((id(each), each.grad) for each in buckets.parameters)
+        return is_taken
+
+    def _averages(self, buckets: Buckets, which: str) -> list[Gradients | None]:
         waits_since = self._connection.node.runtime.now()
         # On a GPU the first copy waits for its backward pass, which is no wait for others.
-        with self._gossip.figures.doing(Activity.WAIT if self._is_on_cpu else Activity.TRAIN):
+        with self._gossip.figures.doing(Activity.WAIT if buckets.are_on_cpu else Activity.TRAIN):
             averaged = self._end_those_ahead()
-            if self._rounds.is_apart:
-                self._begun = len(self._buckets)
-                return
-            while self._begun < len(self._buckets):
-                averaged.append(self._average(*self._next(), waits_since))
-        if averaged[-1] is not None:  # or it is out of pace, alone, or nodes differ
-            for gradients in averaged:
-                if gradients is not None:
-                    gradients.take()
+            for place in range(len(averaged), len(buckets.buckets)):
+                if self._rounds.is_apart:
+                    break
+                averaged.append(self._round(*self._brought(buckets, place, which), waits_since))
+            return averaged
 
-    def _next(self, *, is_copy: bool = False) -> tuple[_Gradients, str, bool]:
-        """Return the gradients of the next bucket, what all agree on, and if it is the last."""
-        if self._begun == 0:
+    def _brought(
+        self, buckets: Buckets, place: int, which: str = "", *, is_copy: bool = False
+    ) -> tuple[Gradients, str, bool]:
+        """Return the gradients of a bucket, what all agree on, and if it is the last."""
+        if place == 0:
             self._settings = _settings_of(self._stepping, self._optimizers.scales())
-        place, settings, buffers = self._begun, self._settings, []
-        self._begun += 1
-        is_last = self._begun == len(self._buckets)
+        buffers, is_last = [], place == len(buckets.buckets) - 1
         if is_last:
-            self._state.refresh()  # buffers may have been assigned anew
             entries = self._state.entries
             buffers = [each.tensor for each in entries if each.is_buffer and not each.is_constant]
-        if len(self._buckets) > 1:
-            settings += f" bucket {place}"
-        return _Gradients(self._buckets[place], buffers, self._narrow, is_copy), settings, is_last
+        label = f"{self._settings} {buckets.label}{which} bucket {place}"
+        return Gradients(buckets.buckets[place], buffers, is_copy=is_copy), label, is_last
 
-    def _average(
-        self, gradients: _Gradients, settings: str, is_last: bool, waits_since: float | None
-    ) -> _Gradients | None:
+    def _round(
+        self, gradients: Gradients, label: str, is_last: bool, waits_since: float | None
+    ) -> Gradients | None:
         """Return the gradients, averaged; `None` if they are not."""
         count = self._rounds.average(
-            gradients.payload, settings, is_last=is_last, waits_since=waits_since
+            gradients.payload, label, is_last=is_last, waits_since=waits_since
         )
         return gradients if count > 1 else None
 
     def _average_ahead(self) -> None:
-        """Average a copy of a bucket while the backward pass goes on."""
+        """Average a copy of the next bucket while the backward pass goes on."""
         self._connection.node.check_process()  # the thread is not in a forked child
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "dpwa-gradients")
-        what = self._next(is_copy=True)
-        self._ahead.append(self._thread.submit(self._average, *what, None))
+        brought = self._brought(self._trainable, len(self._ahead), is_copy=True)
+        self._ahead.append(self._thread.submit(self._round, *brought, None))
 
-    def _end_those_ahead(self) -> list[_Gradients | None]:
+    def _end_those_ahead(self) -> list[Gradients | None]:
         """Wait for the rounds that are ahead; return what they averaged."""
         averaged = []
         while self._ahead:
@@ -306,37 +474,57 @@ class GradientAveraging(Closeable):
             averaged.append(self._ahead.pop(0))
         return [each.result() for each in averaged]
 
-    def _go_ahead_no_more(self) -> None:
-        """Wait for all gradients from now on, as passes do not make all."""
-        self._goes_ahead = self._may_go_ahead = False
-        log.info(
-            "%s: a backward pass has left parameters without a gradient: from now on, gradients "
-            "are averaged when all are made",
-            self._connection.name,
-        )
-
-    def _give_up(self) -> None:
-        """Take this step alone: its gradients may have been changed since some were averaged."""
-        self._go_ahead_no_more()
-        self._begin_pass()
-        self._begun = len(self._buckets)
-        self._rounds.disagree()
+    @contextmanager
+    def _stopped_when_closed(self) -> Iterator[None]:
+        """Follow nothing any more if the connection is closed, and let the loop go on."""
+        try:
+            yield
+        except ClosedError:
+            self._stop()
 
 
-def _buckets(
-    parameters: list[torch.nn.Parameter], narrow: torch.dtype | None
-) -> list[list[torch.nn.Parameter]]:
-    """Return the parameters from the last to the first, in groups; at least one group."""
-    buckets: list[list[torch.nn.Parameter]] = [[]]
-    left = BUCKET_BYTES
-    for parameter in reversed(parameters):
-        nbytes = parameter.numel() * _travels_as(parameter.dtype, narrow).itemsize
-        if nbytes > left and buckets[-1]:
-            buckets.append([])
-            left = BUCKET_BYTES
-        buckets[-1].append(parameter)
-        left -= nbytes
-    return buckets
+def _tensors_of(
+    net: torch.nn.Module,
+) -> tuple[list[torch.nn.Parameter], list[torch.Tensor | None]]:
+    """Return all parameters of a module, each once, and its buffers, in the order of its modules.
+
+    That costs a fraction of what `net.parameters()` does.
+    """
+    parameters: dict[int, Any] = {}
+    buffers: list[torch.Tensor | None] = []
+    modules: list[torch.nn.Module | None] = [net]
+    while modules:
+        module = modules.pop()
+        if module is not None:
+            parameters.update((id(each), each) for each in module._parameters.values())
+            buffers += module._buffers.values()
+            modules += reversed(module._modules.values())
+    parameters.pop(id(None), None)
+    return list(parameters.values()), buffers
+
+
+def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def _at_end_of_pass(call: Callable[[], None]) -> None:
+    """Call it at the end of the backward pass that is under way on this thread."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def _when_pass_goes_on(node: torch.autograd.graph.Node, call: Callable[[], None]) -> None:
+    """Call it once in the backward pass that runs a node, when that goes on after the node."""
+    for following, _ in node.next_functions:
+        if following is not None:
+            _once_before(following, call)
+
+
+def _once_before(node: torch.autograd.graph.Node, call: Callable[[], None]) -> None:
+    def called(_: object) -> None:
+        handle.remove()
+        call()
+
+    handle = node.register_prehook(called)
 
 
 def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -> str:
@@ -351,63 +539,13 @@ def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -
     return hashlib.blake2b(repr(numbers + scales).encode(), digest_size=4).hexdigest()
 
 
-class _Gradients:
-    """The gradients of a step, and buffers, as one value to be averaged.
-
-    A parameter without a gradient brings zeros, and stays without if nobody has one. A sparse
-    gradient travels as a dense one, and is sparse again afterwards if that of nobody was dense.
-    With a `narrow` dtype, those in float32 and float64 travel in that; the mean is computed in
-    float32 and rounded to it once. What is too large for it becomes infinite, which a `GradScaler`
-    sees. As a `copy`, gradients are what they are until they `take` the mean.
-    """
-
-    def __init__(
-        self,
-        parameters: list[torch.nn.Parameter],
-        buffers: list[torch.Tensor],
-        narrow: torch.dtype | None,
-        is_copy: bool,
-    ) -> None:
-        self._parameters, self._is_copy = parameters, is_copy
-        self._values = [_dense(each, narrow, is_copy) for each in parameters]
-        # Whether there is a gradient, whether it is dense, and how many dimensions are sparse
-        self._forms = torch.tensor([_form(each.grad) for each in parameters])
-        self.payload = Payload([self._values, self._forms, buffers])
-
-    def take(self) -> None:
-        """Give the parameters what has become of it."""
-        self.payload.result()
-        forms = self._forms.tolist()
-        for parameter, value, form in zip(self._parameters, self._values, forms, strict=True):
-            share, dense, dims = form
-            own = parameter.grad
-            if share and not dense:
-                parameter.grad = value.to(parameter.dtype).to_sparse(round(dims / share))
-            elif own is None or own.is_sparse:
-                parameter.grad = value.to(parameter.dtype) if share else None
-            elif self._is_copy or own.dtype != value.dtype:
-                own.detach().copy_(value)
+def _copies(parameters: list[torch.nn.Parameter], narrow: torch.dtype | None) -> list[torch.Tensor]:
+    """Return copies of the gradients as they travel."""
+    own = [each.grad.detach().to_dense() for each in parameters if each.grad is not None]
+    return [each.to(travels_as(each.dtype, narrow), copy=True) for each in own]
 
 
-def _dense(
-    parameter: torch.nn.Parameter, narrow: torch.dtype | None, is_copy: bool
-) -> torch.Tensor:
-    if parameter.grad is None:
-        own = torch.zeros_like(parameter, requires_grad=False)
-    else:
-        own = parameter.grad.detach()
-    value = own.to_dense() if own.is_sparse else own
-    value = value.to(_travels_as(value.dtype, narrow))
-    return value.clone() if is_copy and value is own else value
-
-
-def _travels_as(dtype: torch.dtype, narrow: torch.dtype | None) -> torch.dtype:
-    is_wide = dtype in (torch.float32, torch.float64)
-    return dtype if narrow is None or not is_wide else narrow
-
-
-def _form(gradient: torch.Tensor | None) -> tuple[float, float, float]:
-    if gradient is None:
-        return 0.0, 0.0, 0.0
-    dims = gradient.sparse_dim() if gradient.is_sparse else 0
-    return 1.0, float(not gradient.is_sparse), float(dims)
+def _are_close(some: torch.Tensor, others: torch.Tensor) -> bool:
+    """Tell whether the mean of some on all nodes differs from those here by rounding at most."""
+    limits = torch.finfo(some.dtype)
+    return torch.allclose(some, others, rtol=4 * limits.eps, atol=limits.tiny, equal_nan=True)

@@ -226,20 +226,22 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._node.describe("model", self._contents)
             warn_of_left_out(given.net, given.name)
             if self._rounds.algorithm.averages_gradients:
-                self._gradients = self._averaging()
+                self._gradients = self._averaging(given.net)
         self._optimizers.include(given.optimizer, given.scheduler)
         if self._gradients is not None:
-            self._gradients.hook()
+            self._gradients.follow()
         return self._state, self._optimizers
 
-    def _averaging(self) -> GradientAveraging:
+    def _averaging(self, net: torch.nn.Module) -> GradientAveraging:
         if not self._ranks.is_alone:
             raise UserError(
                 f"`algorithm: {self._node.config.algorithm}` averages the gradients of a module "
                 "that each node has whole: expected one that is neither sharded nor in "
                 "DistributedDataParallel [DPWA-E308]"
             )
-        return GradientAveraging(self.connection, self._state, self._training, self._optimizers)
+        return GradientAveraging(
+            self.connection, net, self._state, self._training, self._optimizers
+        )
 
     def _begin_with_state(self) -> None:
         if self._states.start(self._training.model()) is None:

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
+from pydantic import Field
+
 from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
+from dpwa.types import StrictModel
 
 # Updates that a snapshot may be behind; an older one is of before its node kept pace.
 MOST_LAG = 100
 MOST_TURNS = 4  # updates after which a node that keeps pace publishes again, while others do not
+
+
+class TogetherOptions(StrictModel):
+    """Options of `together`."""
+
+    average_at: Literal["backward", "step"] = Field(
+        default="backward",
+        description="when gradients are averaged: at the end of each backward pass; or at the step "
+        "of the optimizer only, for gradients that each node replaces before, such as by clipped "
+        "ones with noise (DP-SGD)",
+    )
 
 
 @register_algorithm("together")
@@ -32,6 +48,7 @@ class Together(Algorithm):
         place: of this node among them.
     """
 
+    options_model = TogetherOptions
     uses_rule = False
     averages_gradients = True
 
@@ -40,7 +57,7 @@ class Together(Algorithm):
     mates: int = 0
     place: int = 0
 
-    def __init__(self, options: object = None) -> None:
+    def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self._merged: dict[str, float] = {}  # clock of each peer when it was merged last
         self._updates = 0  # at the last merge

@@ -250,12 +250,6 @@ class PacedRounds:
             self._missed_s, self._ended_at = {}, now
         return contributors
 
-    def disagree(self) -> None:
-        """Have no part in the next rounds of this step, nor anybody else; all are made equal."""
-        self.average(Payload(np.zeros(1)), "without a value")
-        self._forget_all()
-        self._differs = True
-
     def stepped(self, taken: int = 1) -> None:
         """Do what follows a step: let newcomers have the state, or come back.
 

@@ -528,7 +528,7 @@ def test_gradients_travel_as_the_codec_says(codec, unit, largest, monkeypatch):
             super().__init__(value)
             travelled.append({each.dtype for each in self.layout.tensors})
 
-    monkeypatch.setattr("dpwa.adapters.gradients.Payload", Watched)
+    monkeypatch.setattr("dpwa.adapters.gradient_buckets.Payload", Watched)
 
     def train(index):
         net = nn.Linear(4, 1, bias=False)

@@ -1,0 +1,173 @@
+"""The gradients of parameters in buckets, each of which is averaged as one value."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+
+from dpwa.data.payload import Payload
+
+SMALL_BYTES = 64 * 2**10  # up to which two copies cost less than a tensor of its own in a value
+NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}  # what gradients travel as, by codec
+# Of a gradient: whether there is one, whether it is dense, how many of its dimensions are sparse
+DENSE, NONE = (1.0, 1.0, 0.0), (0.0, 0.0, 0.0)
+
+
+class Buckets:
+    """Parameters from the last to the first, which is about the order that gradients are made in.
+
+    `label` tells them from other parameters of the same module. There is at least one bucket.
+    """
+
+    def __init__(
+        self,
+        parameters: list[torch.nn.Parameter],
+        places: bytes,  # which ones of the module they are
+        narrow: torch.dtype | None,
+        max_bytes: int,  # that a bucket has, unless one gradient is larger
+    ) -> None:
+        self.parameters = parameters
+        self.buckets = [Bucket(each, narrow) for each in _grouped(parameters, narrow, max_bytes)]
+        self.place_of = {
+            id(each): place
+            for place, bucket in enumerate(self.buckets)
+            for each in bucket.parameters
+        }
+        self.are_on_cpu = all(each.is_cpu for each in parameters)
+        shapes = [list(each.shape) for each in parameters]
+        digest = hashlib.blake2b(places + repr(shapes).encode(), digest_size=4).hexdigest()
+        self.label = f"{len(parameters)} parameters {digest}"
+
+
+def _grouped(
+    parameters: list[torch.nn.Parameter], narrow: torch.dtype | None, max_bytes: int
+) -> list[list[torch.nn.Parameter]]:
+    groups: list[list[torch.nn.Parameter]] = [[]]
+    left = max_bytes
+    for parameter in reversed(parameters):
+        nbytes = parameter.numel() * travels_as(parameter.dtype, narrow).itemsize
+        if nbytes > left and groups[-1]:
+            groups.append([])
+            left = max_bytes
+        groups[-1].append(parameter)
+        left -= nbytes
+    return groups
+
+
+class Bucket:
+    """Parameters whose gradients are averaged in one round.
+
+    Small gradients are copied to memory where they stand side by side, by their dtype.
+    """
+
+    def __init__(self, parameters: list[torch.nn.Parameter], narrow: torch.dtype | None) -> None:
+        self.parameters = parameters
+        self.dtypes = [travels_as(each.dtype, narrow) for each in parameters]
+        small: dict[torch.dtype, list[int]] = {}
+        for index, (each, dtype) in enumerate(zip(parameters, self.dtypes, strict=True)):
+            if each.numel() * dtype.itemsize <= SMALL_BYTES:
+                small.setdefault(dtype, []).append(index)
+        self.flats: list[torch.Tensor] = []
+        self.views: dict[int, torch.Tensor] = {}  # of these, by the index of a parameter
+        for dtype, indices in small.items():
+            self._stand_together(dtype, indices)
+
+    def _stand_together(self, dtype: torch.dtype, indices: list[int]) -> None:
+        own = [self.parameters[index] for index in indices]
+        sizes = [each.numel() for each in own]
+        flat = torch.empty(sum(sizes), dtype=dtype, device=own[0].device)
+        self.flats.append(flat)
+        for index, each, view in zip(indices, own, torch.split(flat, sizes), strict=True):
+            self.views[index] = view.view(each.shape)
+
+
+class Gradients:
+    """The gradients of a bucket, and buffers, as one value to be averaged.
+
+    A parameter without a gradient brings zeros, and stays without if nobody has one. A sparse
+    gradient travels as a dense one, and is sparse again afterwards if that of nobody was dense.
+    With a `narrow` dtype, those in float32 and float64 travel in that; the mean is computed in
+    float32 and rounded to it once. What is too large for it becomes infinite, which a `GradScaler`
+    sees. As a `copy`, gradients are what they are until they `take` the mean.
+    """
+
+    @torch.no_grad()
+    def __init__(self, bucket: Bucket, buffers: list[torch.Tensor], *, is_copy: bool) -> None:
+        self._parameters = bucket.parameters
+        self._forms = np.full((len(bucket.parameters), 3), DENSE, np.float32)
+        self._own = [each.grad for each in bucket.parameters]
+        dense = [
+            own
+            if own is not None and not own.is_sparse and own.is_contiguous()
+            else self._dense(index)
+            for index, own in enumerate(self._own)
+        ]
+        self._values = dict(bucket.views)
+        views = bucket.views
+        _copy([(view, dense[index]) for index, view in views.items()])
+        self._in_place: set[int] = set()  # where the mean gets into the gradient by itself
+        large = [index for index in range(len(dense)) if index not in views]
+        for index in large:
+            value = dense[index].detach().to(bucket.dtypes[index])
+            if value.data_ptr() == dense[index].data_ptr() and dense[index] is self._own[index]:
+                if is_copy:
+                    value = value.clone()
+                else:
+                    self._in_place.add(index)
+            self._values[index] = value
+        large_values = [self._values[index] for index in large]
+        self.payload = Payload([bucket.flats, large_values, self._forms, buffers])
+
+    def _dense(self, index: int) -> torch.Tensor:
+        parameter, own = self._parameters[index], self._own[index]
+        if own is None:
+            self._forms[index] = NONE
+            return torch.zeros_like(parameter)
+        if own.is_sparse:
+            self._forms[index] = 1.0, 0.0, own.sparse_dim()
+            return own.to_dense()
+        if any(
+            size > 1 and not stride for size, stride in zip(own.shape, own.stride(), strict=True)
+        ):
+            # Such as that of a sum, which has one number in memory: the mean could not be written.
+            own = parameter.grad = self._own[index] = own.contiguous()
+        return own
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Give the parameters what has become of it."""
+        self.payload.result()
+        for index in np.flatnonzero((self._forms != DENSE).any(1)).tolist():
+            self._take_form(index)
+        _copy(
+            [
+                (own, self._values[index])
+                for index, own in enumerate(self._own)
+                if own is not None and index not in self._in_place
+            ]
+        )
+
+    def _take_form(self, index: int) -> None:
+        """Make the gradient anew, unless there is one that the mean can be copied to."""
+        share, dense, dims = self._forms[index]
+        own = self._own[index]
+        if own is not None and dense and not own.is_sparse:
+            return
+        self._own[index] = None
+        if share:
+            parameter = self._parameters[index]
+            value = self._values[index].to(parameter.dtype, copy=True)
+            parameter.grad = value if dense else value.to_sparse(round(dims / share))
+
+
+def _copy(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """Copy the second of each pair to the first."""
+    if pairs:
+        torch._foreach_copy_([to for to, _ in pairs], [value for _, value in pairs])
+
+
+def travels_as(dtype: torch.dtype, narrow: torch.dtype | None) -> torch.dtype:
+    is_wide = dtype in (torch.float32, torch.float64)
+    return dtype if narrow is None or not is_wide else narrow

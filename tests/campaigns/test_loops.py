@@ -1,0 +1,38 @@
+"""Training loops of a few shapes beside one process on all batches; all of them by hand."""
+
+import loops
+import pytest
+
+FEW = {
+    "unfrozen_in_the_middle": (2, "auto"),
+    "added_in_the_middle": (3, "auto"),
+    "gan_with_toggled_parameters": (2, "tcp"),
+    "two_passes_over_a_shared_trunk_then_clipped": (2, "tcp"),
+    "two_steps_by_hand_that_are_clipped": (3, "auto"),
+    "clamped_to_new_gradients": (3, "tcp"),
+    "private_gradients_that_are_found_out": (2, "auto"),
+    "averaged_at_the_steps_of_two_optimizers": (2, "tcp"),
+    "scaled_with_parameters_that_are_not_used": (3, "auto"),
+    "closures_that_assign_gradients": (2, "auto"),
+    "all_within_passes_within_a_pass": (2, "auto"),
+    "used_twice_within_passes_within_a_pass": (2, "tcp"),
+    "a_pass_that_fails": (3, "tcp"),
+    "frozen_in_the_middle": (2, "auto"),
+}
+
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:None of the inputs have requires_grad", "ignore:Using backward.. with create_graph"
+)
+
+
+@pytest.mark.parametrize(("name", "nodes", "transport"), [(k, *v) for k, v in FEW.items()])
+def test_a_loop_is_as_in_one_process_on_all_batches(name, nodes, transport):
+    assert loops.difference(name, nodes, transport, seed=5) < loops.MAX_APART
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize("name", loops.SHAPES)
+def test_every_loop_is_as_in_one_process_on_all_batches(name, nodes):
+    assert loops.difference(name, nodes, "tcp" if nodes == 2 else "auto", seed=6) < loops.MAX_APART
