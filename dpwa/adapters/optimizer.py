@@ -78,6 +78,8 @@ class Optimizers:
         # of `given`; `None`: unknown
         self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
         self.scalers: list[torch.amp.GradScaler] = []
+        # numbers and texts that each kept on itself when it was given, by its `id`
+        self.settings: dict[int, dict[str, Any]] = {}
         # schedulers go on where those of a training taken over have come to
         self.have_schedules = False
         self.to_prepare: list[Any] = []  # those that gossip has to prepare for; none while they are
@@ -116,6 +118,12 @@ class Optimizers:
             if not any(each is one for outer in self.given for one in _chain(outer)):
                 self.given = [one for one in self.given if not _share(one, each)] + [each]
                 self._trains(each)
+                for one in with_inner([each]):
+                    self.settings[id(one)] = {
+                        name: value
+                        for name, value in getattr(one, "__dict__", {}).items()
+                        if isinstance(value, (bool, int, float, str, type(None)))
+                    }
                 is_new = True
         self.scalers = scalers or self.scalers
         if scheduler is not None and (schedulers or not scalers):
@@ -341,9 +349,25 @@ def _chain(optimizer: Any) -> Iterator[Any]:
 
 def _wraps(outer: Any, inner: Any) -> bool:
     """Tell whether one wraps another: an attribute may also be of other parameters."""
-    if inner is outer or not all(hasattr(inner, name) for name in ("state", "param_groups")):
+    if inner is outer or not _is_optimizer(inner):
         return False
     return [*map(id, _tensors_of(outer))] == [*map(id, _tensors_of(inner))]
+
+
+def with_inner(optimizers: Iterable[Any]) -> list[Any]:
+    """Return optimizers, each after those that it keeps in attributes."""
+    found: list[Any] = []
+    for optimizer in optimizers:
+        for value in getattr(optimizer, "__dict__", {}).values():
+            values = value if isinstance(value, (list, tuple)) else [value]
+            inner = with_inner(each for each in values if _is_optimizer(each))
+            found += [each for each in inner if each not in found]
+        found.append(optimizer)
+    return found
+
+
+def _is_optimizer(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("state", "param_groups", "load_state_dict"))
 
 
 def _scheduler_in(scheduler: Any) -> Any:

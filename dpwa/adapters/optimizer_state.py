@@ -16,8 +16,9 @@ import msgpack
 import safetensors.torch
 import torch
 
-from dpwa.adapters.optimizer import Optimizers, is_training
+from dpwa.adapters.optimizer import Optimizers, is_training, with_inner
 from dpwa.adapters.plain_tensors import local, shard_like_parameters
+from dpwa.adapters.plain_trees import CPU, KEPT, MISSING, Filler, Trees, is_scalar, modules_of
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
@@ -79,7 +80,7 @@ Kept = Mapping[str, Any]  # what an optimizer keeps for one parameter, by key
 
 def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return foreign groups as groups of this optimizer, or raise `UnfitStateError`."""
-    present, is_of_torch = optimizer.state_dict()["param_groups"], _is_of_torch(optimizer)
+    present, is_of_torch = optimizer.param_groups, _is_of_torch(optimizer)
     if len(groups) != len(present):
         raise UnfitStateError(f"it has {len(groups)} groups, expected {len(present)}")
     pairs = zip(present, groups, strict=True)
@@ -105,7 +106,9 @@ def check_own(
 
 
 def _is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    return f"{type(optimizer).__module__}.".startswith("torch.optim.")
+    """Tell whether it is known what an optimizer keeps: not so of LBFGS, which needs a loss."""
+    is_known = f"{type(optimizer).__module__}.".startswith("torch.optim.")
+    return is_known and not isinstance(optimizer, torch.optim.LBFGS)
 
 
 def _numbered(
@@ -252,15 +255,35 @@ class _Keeper:
 
 
 _GROUP = "group"
+# Of what an optimizer has in attributes, that which is handed on by other means, or not at all
+_ELSEWHERE = (
+    "state",
+    "param_groups",
+    "defaults",
+    "_zero_grad_profile_name",
+    "_warned_capturable_if_run_uncaptured",
+    *(
+        f"_optimizer_{of}_hooks"
+        for of in (
+            "step_pre",
+            "step_post",
+            "state_dict_pre",
+            "state_dict_post",
+            "load_state_dict_pre",
+            "load_state_dict_post",
+        )
+    ),
+)
 _LEARNING_RATES = ("lr", "initial_lr")
+_END = 2**63
 _RATES_OF_SCHEDULERS = ("base_lrs", "_last_lr")
 _KIND = "kind"
 
 
 def kind_of(optimizers: Optimizers) -> Layout:
     """Describe optimizers: the class of each, and the parameters of each group."""
-    specs = list[TensorSpec]()
-    for optimizer, (first, _) in zip(optimizers.given, _places(optimizers), strict=True):
+    specs, holders = list[TensorSpec](), with_inner(optimizers.given)
+    for optimizer, (first, _) in zip(holders, _places(holders), strict=True):
         kind = type(optimizer)
         specs.append(TensorSpec(f"{kind.__module__}.{kind.__qualname__}", "optimizer", (), 0))
         for number, group in enumerate(optimizer.param_groups, first):
@@ -270,30 +293,80 @@ def kind_of(optimizers: Optimizers) -> Layout:
     return Layout(tuple(specs))
 
 
+def left_out_of(optimizers: Optimizers) -> dict[str, str]:
+    """Return the reasons why some of what optimizers keep cannot be handed on, by its place."""
+    if all(map(_is_of_torch, with_inner(optimizers.given))):
+        return {}
+    return _captured(optimizers)[1].left_out
+
+
 def optimizer_part(optimizers: Optimizers) -> StatePart | None:
     """Copy the state of optimizers; `None` if it is not made of tensors and plain values."""
-    tensors: dict[str, torch.Tensor] = {}
-    values: dict[str, Any] = {"groups": [], "state": {}}
-    for optimizer, (_, first) in zip(optimizers.given, _places(optimizers), strict=True):
-        state = optimizer.state_dict()
-        for group in state["param_groups"]:
-            own = {key: value for key, value in group.items() if key != "params"}
-            prefix = f"{_GROUP}.{len(values['groups'])}"
-            values["groups"].append(_without_tensors(prefix, own, tensors))
-        for index, own in state["state"].items():
-            place = str(first + index)
-            values["state"][place] = _without_tensors(place, own, tensors)
-    values["schedulers"] = [progress_of(each) for each in optimizers.schedulers or ()]
-    values["scalers"] = [progress_of(each) for each in optimizers.scalers]
+    values, trees = _captured(optimizers)
     try:
         numbers = msgpack.packb(values)
     except (TypeError, ValueError, OverflowError):
         return None
-    named = storable(tensors.items())
-    if len(named) < len(tensors) or len(numbers) > limits.MAX_DETAIL_BYTES:
+    if not trees.is_whole or len(numbers) > limits.MAX_DETAIL_BYTES:
         return None
+    named = [(name, local(tensor).detach()) for name, tensor in trees.tensors.items()]
     layout = layout_of(named)
     return StatePart(kind_of(optimizers), layout, copied(layout, named), bytes(numbers))
+
+
+def _captured(optimizers: Optimizers) -> tuple[dict[str, Any], Trees]:
+    """Return the state of optimizers, and of those in them, as plain values and tensors."""
+    holders = with_inner(optimizers.given)
+    trees = Trees(_parameters_of(holders), modules_of(holders))
+    for each in holders:
+        for known in (each, state_of(each), each.param_groups):
+            trees.enter(known)
+    values: dict[str, Any] = {"groups": [], "state": {}, "other": [], "attributes": []}
+    for number, (optimizer, (_, first)) in enumerate(zip(holders, _places(holders), strict=True)):
+        name = type(optimizer).__name__
+        for group in optimizer.param_groups:
+            own = {key: value for key, value in group.items() if key != "params"}
+            prefix = f"{_GROUP}.{len(values['groups'])}"
+            values["groups"].append(_flat(trees, prefix, own, f"{name}.param_groups"))
+        if _has_state(holders, number):
+            with trees.strict():
+                _capture_state(trees, values, optimizer, number, first)
+        settings = {**dict.fromkeys(_ELSEWHERE, ...), **optimizers.settings.get(id(optimizer), {})}
+        values["attributes"].append(
+            [] if _is_of_torch(optimizer) else trees.attributes(optimizer, name, settings)
+        )
+    values["schedulers"] = [progress_of(each) for each in optimizers.schedulers or ()]
+    values["scalers"] = [progress_of(each) for each in optimizers.scalers]
+    return values, trees
+
+
+def _capture_state(
+    trees: Trees, values: dict[str, Any], optimizer: Any, number: int, first: int
+) -> None:
+    """Note what an optimizer keeps for its parameters, and beside."""
+    indices = {id(parameter): at for at, (_, parameter) in _numbered(optimizer)}
+    for key, kept in state_of(optimizer).items():
+        index = indices.get(id(key))
+        what = f"{key!r:.40}" if index is None else f"parameter {index}"
+        place = f"{type(optimizer).__name__}.state[{what}]"
+        if index is not None and type(kept) is dict and all(isinstance(each, str) for each in kept):
+            found = str(first + index)
+            values["state"][found] = _flat(trees, found, kept, place)
+        else:
+            values["other"].append([number, trees.key(key, place), trees.tree(kept, place)])
+
+
+def _flat(trees: Trees, prefix: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Return the values of a mapping but for its tensors, whose names have the prefix."""
+    values = {}
+    for key, value in own.items():
+        name = "" if "." in key else f"{prefix}.{key}"
+        tree = trees.tree(value, f"{place}[{key!r}]", name)
+        if isinstance(value, (list, tuple)) and prefix.startswith(_GROUP):
+            tree = [*value] if all(map(is_scalar, value)) else tree
+        if not isinstance(tree, dict) or tree.get("t", [""])[0] != name:
+            values[key] = tree
+    return values
 
 
 def load_optimizers(
@@ -310,19 +383,20 @@ def load_optimizers(
     Schedulers go on as theirs, if there were such. Raises `UnfitStateError`, with nothing changed,
     if these optimizers would not have a state of that form.
     """
-    before = [(each, each.state, each.param_groups) for each in optimizers.given]
+    holders = with_inner(optimizers.given)
     training = [each for each in optimizers.to_prepare if is_training(each)]
+    before = [_Held.by(each) for each in holders]
     try:
         tensors = safetensors.torch.load(image.tobytes())
         if is_guarded:
             _check_finite(tensors)
         values = unpack(numbers)
-        states = _state_dicts_of(optimizers, tensors, values)
-        for optimizer, state in zip(optimizers.given, states, strict=True):
+        filler = Filler(_parameters_of(holders), tensors, modules_of(holders))
+        held = _held_by(holders, filler, tensors, values)
+        for each in held:
             if keeps_lr:
-                _keep_learning_rates(optimizer, state)
-            optimizer.load_state_dict(state)
-            shard_like_parameters(optimizer)
+                _keep_learning_rates(each.optimizer, each.groups)
+            each.put()
         if tries:
             _put_back(before)
     except Exception as error:  # noqa: BLE001 - of whatever optimizer, and whatever was sent
@@ -330,6 +404,7 @@ def load_optimizers(
         reason = str(error) if isinstance(error, UnfitStateError) else f"{error!r:.300}"
         raise UnfitStateError(reason) from None
     if not tries:
+        filler.apply()
         for each in training:  # what is handed on was not
             each.train()
         try:
@@ -342,56 +417,137 @@ def load_optimizers(
             resume(optimizers.scalers, values.get("scalers", []))
 
 
-def _put_back(before: list[tuple[torch.optim.Optimizer, Any, Any]]) -> None:
-    for optimizer, state, groups in before:
-        if optimizer.state is not state or optimizer.param_groups is not groups:
-            optimizer.state, optimizer.param_groups = state, groups
+class _Held(NamedTuple):
+    """What an optimizer holds, or is to hold."""
+
+    optimizer: Any
+    state: Mapping[Any, Any] | None  # `None`: it is that of another one
+    groups: list[dict[str, Any]]
+
+    @classmethod
+    def by(cls, optimizer: Any) -> _Held:
+        groups = [dict(group) for group in optimizer.param_groups]
+        return cls(optimizer, dict(state_of(optimizer)), groups)
+
+    def put(self, *, is_new: bool = True) -> None:
+        """Put it in place: others may have the same mappings."""
+        state = state_of(self.optimizer)
+        if self.state is not None:
+            state.clear()
+            state.update(self.state)
+        for own, group in zip(self.optimizer.param_groups, self.groups, strict=True):
+            own.clear()
+            own.update(group)
+        if is_new and {"state", "param_groups", "defaults"} <= {*vars(self.optimizer)}:
+            groups = self.optimizer.param_groups
+            self.optimizer.__setstate__({"state": state, "param_groups": groups})
+            shard_like_parameters(self.optimizer)
 
 
-def _places(optimizers: Optimizers) -> Iterator[tuple[int, int]]:
+def _put_back(before: list[_Held]) -> None:
+    for each in before:
+        each.put(is_new=False)
+
+
+def _has_state(holders: list[Any], number: int) -> bool:
+    """Tell whether the state of an optimizer is not that of an earlier one, which it wraps."""
+    state = state_of(holders[number])
+    return all(state is not state_of(each) for each in holders[:number])
+
+
+def state_of(optimizer: Any) -> Any:
+    """Return the mapping in which an optimizer keeps its state; an empty one if it has none."""
+    return getattr(optimizer, "state", {})
+
+
+def _parameters_of(optimizers: Iterable[Any]) -> list[torch.Tensor]:
+    groups = [group for each in optimizers for group in each.param_groups]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def _places(optimizers: Iterable[Any]) -> Iterator[tuple[int, int]]:
     """Yield where the groups, and the parameters, of each begin among those of all."""
     group, parameter = 0, 0
-    for optimizer in optimizers.given:
+    for optimizer in optimizers:
         yield group, parameter
         group += len(optimizer.param_groups)
         parameter += sum(len(each["params"]) for each in optimizer.param_groups)
 
 
-def _without_tensors(
-    prefix: str, own: Mapping[str, Any], tensors: dict[str, torch.Tensor]
-) -> dict[str, Any]:
-    """Return the plain values of a mapping; note its tensors under names with the prefix."""
-    found = {k: local(v) for k, v in own.items() if isinstance(v, torch.Tensor)}
-    tensors.update({f"{prefix}.{key}": tensor for key, tensor in found.items()})
-    return {key: value for key, value in own.items() if not isinstance(value, torch.Tensor)}
-
-
-def _state_dicts_of(
-    optimizers: Optimizers,
+def _held_by(
+    holders: list[Any],
+    filler: Filler,
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
-) -> list[dict[str, Any]]:
-    """Return states that fit, for `load_state_dict` of each.
+) -> list[_Held]:
+    """Return what optimizers are to hold; what else they keep is filled in later.
 
-    Raises `UnfitStateError`, LookupError, TypeError or ValueError if they do not belong to these.
+    Raises `UnfitStateError`, LookupError, TypeError or ValueError if it does not belong to these.
     """
     groups = [dict(group) for group in values["groups"]]
     state: dict[int, dict[str, Any]] = {int(i): dict(own) for i, own in values["state"].items()}
-    for name, tensor in tensors.items():
+    for name in tensors:
         place, key = name.rsplit(".", 1)
         if place.startswith(_GROUP):
-            groups[int(place.removeprefix(f"{_GROUP}."))][key] = tensor
-        else:
-            state[int(place)][key] = tensor
-    states, starts = [], [*_places(optimizers)]
-    for optimizer, (group, first), (last_group, last) in zip(
-        optimizers.given, starts, [*starts[1:], (None, math.inf)], strict=True
-    ):
-        of_groups = adapted(optimizer, groups[group:last_group])
-        own = {i - first: kept for i, kept in state.items() if (first or -math.inf) <= i < last}
+            groups[int(place.removeprefix(f"{_GROUP}."))][key] = tensors[name]
+        elif place != KEPT:
+            state[int(place)][key] = tensors[name]
+    held, starts = [], [*_places(holders), (_END, _END)]
+    for number, optimizer in enumerate(holders):
+        (group, first), (last_group, last) = starts[number : number + 2]
+        of_groups = _groups_for(optimizer, filler, groups[group:last_group])
+        own = {i - first: kept for i, kept in state.items() if (first or -_END) <= i < last}
         check_own(optimizer, of_groups, own)
-        states.append({"state": own, "param_groups": of_groups})
-    return states
+        made = _state_for(optimizer, filler, {i: (f"{i + first}", own[i]) for i in own})
+        for owner, key, tree in values.get("other", ()):
+            if owner == number:
+                _require_own_form(optimizer)
+                found = filler.key(key)
+                made[found] = filler.value(tree, state_of(optimizer).get(found, MISSING))
+        held.append(_Held(optimizer, made if _has_state(holders, number) else None, of_groups))
+    for optimizer, own in zip(holders, values.get("attributes", [[]] * len(holders)), strict=True):
+        if own:
+            _require_own_form(optimizer)
+            filler.attributes(optimizer, own, type(optimizer).__name__)
+    return held
+
+
+def _require_own_form(optimizer: Any) -> None:
+    if _is_of_torch(optimizer):
+        raise UnfitStateError("it keeps something else than an optimizer of torch does")
+
+
+def _groups_for(
+    optimizer: Any, filler: Filler, groups: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return foreign groups as those of this optimizer, with what is nested in them."""
+    nested: list[dict[str, Any]] = [{} for _ in groups]
+    if not _is_of_torch(optimizer) and len(groups) == len(optimizer.param_groups):
+        for own, theirs, found in zip(optimizer.param_groups, groups, nested, strict=True):
+            for key in [key for key, value in theirs.items() if isinstance(value, Mapping)]:
+                found[key] = filler.value(theirs.pop(key), own.get(key, MISSING), key)
+    made = adapted(optimizer, groups)
+    return [{**group, **found} for group, found in zip(made, nested, strict=True)]
+
+
+def _state_for(
+    optimizer: Any, filler: Filler, kept: Mapping[int, tuple[str, Mapping[str, Any]]]
+) -> dict[torch.Tensor, dict[str, Any]]:
+    """Return what an optimizer is to keep for its parameters."""
+    parameters, made = dict(_numbered(optimizer)), {}
+    for index, (place, theirs) in kept.items():
+        number, parameter = parameters[index]
+        own, group = state_of(optimizer).get(parameter, {}), optimizer.param_groups[number]
+        own = own if isinstance(own, Mapping) else {}
+        is_on_device = bool(group.get("capturable") or group.get("fused"))
+        made[parameter] = found = dict[str, Any]()
+        for key, value in theirs.items():
+            if isinstance(value, torch.Tensor):
+                device = CPU if key == _STEP and not is_on_device else parameter.device
+                found[key] = filler.placed(f"{place}.{key}", device, own.get(key))
+            else:
+                found[key] = filler.value(value, own.get(key, MISSING), f"{key} of {place}")
+    return made
 
 
 def _check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
@@ -400,8 +556,8 @@ def _check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
             raise UnfitStateError(f"{name!r:.80} is not finite")
 
 
-def _keep_learning_rates(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    for own, group in zip(optimizer.param_groups, state["param_groups"], strict=True):
+def _keep_learning_rates(optimizer: Any, groups: list[dict[str, Any]]) -> None:
+    for own, group in zip(optimizer.param_groups, groups, strict=True):
         lr, initial = (group.get(key) for key in _LEARNING_RATES)
         for key in _LEARNING_RATES:
             if key in own:

@@ -270,6 +270,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:
         """Return whether the optimizers' state came from where that of the module did."""
+        self._training.warn_of_left_out(self.name)
         self._states.add(self._training.optimizer_target())
         return self._states.origin is not None
 
@@ -306,6 +307,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         origin = self._states.origin
         if origin is not None and self.updates == origin.updates:
             self._optimizers.require_schedulers(self.name, self.updates)
+        if self.updates > 0:  # some is there only after a step
+            self._training.warn_of_left_out(self.name)
         self._optimizers.updated(self.name)
 
     @by_all_ranks

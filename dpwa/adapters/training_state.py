@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 
@@ -14,6 +15,7 @@ from dpwa.adapters.optimizer_state import (
     copied,
     kind_of,
     layout_of,
+    left_out_of,
     load_optimizers,
     optimizer_part,
     storable,
@@ -26,6 +28,8 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.state.image import ImageLayout, StatePart
 from dpwa.state.target import Target, UnfitStateError
+
+log = logging.getLogger("dpwa.adapters")
 
 MOST_OPTIMIZER_BYTES = 64 * 1024**2  # beside so many times the size of the module:
 MOST_OPTIMIZER_SIZES = 16
@@ -51,6 +55,7 @@ class TrainingState:
         self._gossiped = gossiped
         self._keeps_lr = keeps_lr
         self._is_guarded = is_guarded
+        self._known = set[str]()  # reasons why something is left out
         self.optimizers = optimizers or Optimizers()
 
     @classmethod
@@ -80,6 +85,21 @@ class TrainingState:
     def capture_optimizers(self) -> dict[str, StatePart]:
         part = optimizer_part(self.optimizers) if self.optimizers.given else None
         return {} if part is None else {"optimizer": part}
+
+    def warn_of_left_out(self, node: str) -> None:
+        """Warn, once of each kind, of what optimizers keep that cannot be handed on."""
+        found = left_out_of(self.optimizers) if self.optimizers.given else {}
+        new = [f"{place}: {why}" for place, why in found.items() if why not in self._known]
+        self._known.update(found.values())
+        if new:
+            log.warning(
+                "%s: cannot be handed on, of what an optimizer keeps: %s%s. A node that joins late "
+                "or begins again starts without it, and so differs from the others under "
+                "`together`; see docs/state.md [DPWA-W085]",
+                node,
+                new[0],
+                f" (and {len(new) - 1} more)" if len(new) > 1 else "",
+            )
 
     def model(self) -> Target:
         named = self._named()

@@ -309,18 +309,16 @@ def test_an_optimizer_that_refuses_what_it_has_half_taken_is_as_it_was():
     assert not two.optimizers.given[0].state
 
 
-def test_an_optimizer_that_keeps_more_than_tensors_and_numbers_is_left_out():
+def test_an_optimizer_whose_state_is_more_than_tensors_and_plain_data_is_left_out():
+    class WithSets(WithCounts):
+        def step(self):
+            super().step()
+            self.state[self.param_groups[0]["params"][0]]["seen"] = {1, 2}
+
     net = linear(1)
     state = TrainingState(net)
-    state.optimizers.include(torch.optim.LBFGS(net.parameters()))
-
-    def closure():
-        state.optimizers.given[0].zero_grad()
-        loss = net(torch.ones(1, 4)).square().sum()
-        loss.backward()
-        return loss
-
-    state.optimizers.given[0].step(closure)
+    state.optimizers.include(WithSets(net.parameters(), {"lr": 0.01}))
+    train(net, state.optimizers.given[0], 1)
     assert state.capture().keys() == {"model"}
 
 
