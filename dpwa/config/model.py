@@ -449,7 +449,11 @@ class Config(StrictModel):
         "is trainable (such as LoRA), on frozen parameters that all nodes have alike",
     )
     state_donors: int = Field(
-        default=2, ge=1, le=16, description="from how many peers at once a node fetches its state"
+        default=2,
+        ge=1,
+        le=16,
+        description="from how many peers at once a node fetches its state, where these have equal "
+        "copies of the same update, as with `together`; otherwise a state is that of one peer",
     )
     state_serving: int = Field(
         default=2, ge=1, le=64, description="how many nodes at once may fetch the state of a node"

@@ -186,7 +186,6 @@ class Candidates:
     """All peers of a joiner that can be reached."""
 
     most_donors: int  # peers that give their state at once
-    preferred: Collection[str] = ()  # peers asked first, if they are far enough
     without: Collection[str] = ()  # peers not asked at all
     silent_s: float = SILENT_S  # after which a peer counts that does not say how far it is
     peers: dict[str, Candidate] = field(default_factory=dict)
@@ -281,9 +280,9 @@ class Candidates:
         ahead = [n for n, clock in clocks.items() if clock > most and is_hard and not prompt]
         return [*prompt[: self.most_donors], *late, *ahead]
 
-    def _rank(self, name: str) -> tuple[bool, bool, float]:
+    def _rank(self, name: str) -> tuple[bool, float]:
         peer = self.peers[name]
-        return peer.preparing is None, name not in self.preferred, peer.answered
+        return peer.preparing is None, peer.answered
 
     def _is_late(self, peer: Candidate, now: float, after_s: float = PREPARED_WITHIN_S) -> bool:
         """Tell whether a peer was asked to prepare, and its trainer does not get to it."""

@@ -21,7 +21,6 @@ from dpwa.node.serving.service import Listener
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.state.download import ASK_EVERY_S, SILENT_S, Candidates, Download
 from dpwa.state.image import ImageLayout
-from dpwa.state.service import FRESH_S
 from dpwa.transport.link import LinkState
 from dpwa.transport.sockets import CONNECT_TIMEOUT_MS
 from dpwa.types import Frame
@@ -112,7 +111,7 @@ class StateRequest:
     most_bytes: int  # the largest image that is taken
     layout: ImageLayout | None = None  # of the image, if that is known beforehand
     newer_than: float = 0.0  # only donors with a clock above this are of use
-    # copies of which other parts have come, by donor: these donors are asked first
+    # copies that the other parts are from, by donor: it must be from one of these, if there are any
     tokens: Mapping[str, bytes] = field(default_factory=dict)
     without: Collection[str] = ()  # names of peers that are not asked
     is_alone: bool = False  # it shall come from one donor
@@ -121,12 +120,12 @@ class StateRequest:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A part of the state, put together of pieces of its donors."""
+    """A part of the state, put together of pieces of equal copies."""
 
     image: ByteArray
-    numbers: bytes  # what is no tensor, of the donor that brought most
-    clock: float  # mean of the donors' clocks, weighted by what they brought
-    updates: int  # of the donor that brought most
+    numbers: bytes  # what is no tensor
+    clock: float
+    updates: int
     pieces: Mapping[str, int]  # how many each donor brought
     tokens: Mapping[str, bytes]  # of the donors' copies
 
@@ -161,7 +160,7 @@ class Joiner:
     connect: Callable[[], None]  # has connections made to more peers
     inbox: Inbox  # where the answers come
     clock: Clock
-    most_donors: int  # donors that give pieces at once
+    most_donors: int  # donors of equal copies that give pieces at once
     piece_bytes: int = limits.CHUNK_BYTES  # of each piece but the last
     # tells whether all expected peers are in view; before, their absence decides nothing
     is_settled: Callable[[], bool] = lambda: True
@@ -182,6 +181,9 @@ class Joiner:
             self.inbox.close()
 
 
+_OF_EQUAL_COPIES = ("token", "updates", "fingerprint", "nbytes")
+
+
 class _Attempt:
     """One fetch."""
 
@@ -190,7 +192,7 @@ class _Attempt:
         self._request = request
         self._most = 1 if request.is_alone else joiner.most_donors
         silent_s = request.patience.silent_s
-        self._candidates = Candidates(self._most, request.tokens, request.without, silent_s)
+        self._candidates = Candidates(self._most, request.without, silent_s)
         self._kind = b"" if request.kind is None else request.kind.fingerprint
         self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
         self._questions: dict[int, str] = {}  # who was asked for a state, likewise
@@ -212,7 +214,7 @@ class _Attempt:
     def run(self, deadline: Deadline) -> JoinResult:
         while not deadline.expired():
             is_settled = self._joiner.is_settled()  # first: then all are in view
-            now, links = self._joiner.clock.now(), self._joiner.links()
+            now, links = self._joiner.clock.now(), self._links()
             self._connect(links, now)
             self._follow(links, now)
             are_all_met = is_settled and not _ABOUT_TO_BE_MET & set(links.values())
@@ -230,6 +232,10 @@ class _Attempt:
         came = min(nbytes, pieces * self._joiner.piece_bytes)
         is_late = self._candidates.give
         return JoinResult(None, self._candidates.differences, is_late, came, nbytes)
+
+    def _links(self) -> Mapping[str, LinkState]:
+        tokens, links = self._request.tokens, self._joiner.links()
+        return {name: links[name] for name in links if not tokens or name in tokens}
 
     def _connect(self, links: Mapping[str, LinkState], now: float) -> None:
         """Look for a donor among more peers, as long as there is none."""
@@ -256,6 +262,8 @@ class _Attempt:
                         self._give_up(donor, now)
             for donor in self._download.stalled(now):
                 self._give_up(donor, now + AGAIN_S)
+                if self._request.tokens:  # all parts may be had of another peer
+                    self._candidates.lose(donor)
         self._candidates.reach(up, now)
 
     def _ask(self, now: float, *, are_all_met: bool) -> None:
@@ -320,9 +328,11 @@ class _Attempt:
         candidate = self._candidates.peers.get(peer)
         if candidate is None or candidate.offer is not None or candidate.preparing is None:
             return
-        if not self._is_fit(offer) or not candidate.can_offer(offer.clock, now):
+        expected = self._request.tokens.get(peer, offer.token)
+        is_fit = self._is_fit(offer) and offer.token == expected
+        if not is_fit or not candidate.can_offer(offer.clock, now):
             self._candidates.lose(peer)
-        elif not self._goes_with_others(peer, offer, now):
+        elif not self._goes_with_others(peer, offer):
             self._candidates.postpone(peer, now + AGAIN_S)
         else:
             try:
@@ -340,16 +350,15 @@ class _Attempt:
             return offer.nbytes <= self._request.most_bytes
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
-    def _goes_with_others(self, peer: str, offer: StateOffer, now: float) -> bool:
-        """Tell whether pieces can be put together; if nobody is left to do so with, they can."""
+    def _goes_with_others(self, peer: str, offer: StateOffer) -> bool:
+        """Tell whether it is an equal copy; if the donors of the others are gone, begin anew."""
         first = next(iter(self._offers.values()), None)
         if first is None or self._download is None:
             return True
-        known, _ = self._offers.get(peer, (None, b""))
-        is_same = known is not None and known.token == offer.token
-        is_near = self._most > 1 and now - self._moved < FRESH_S
-        is_alike = (first[0].fingerprint, first[0].nbytes) == (offer.fingerprint, offer.nbytes)
-        if is_alike and (is_same or is_near):
+        is_equal = self._most > 1 or peer in self._offers
+        if is_equal and all(
+            getattr(first[0], each) == getattr(offer, each) for each in _OF_EQUAL_COPIES
+        ):
             return True
         if self._download.donors:
             return False
@@ -416,14 +425,11 @@ class _Attempt:
 
     def _fetched(self, download: Download) -> Fetched:
         pieces = download.brought
-        most = max(pieces, key=pieces.__getitem__)
-        total = sum(pieces.values())
-        clock = sum(self._offers[donor][0].clock * (n / total) for donor, n in pieces.items())
-        offer, numbers = self._offers[most]
+        offer, numbers = self._offers[max(pieces, key=pieces.__getitem__)]
         return Fetched(
             self._image,
             numbers,
-            self._candidates.counted(clock),
+            self._candidates.counted(offer.clock),
             offer.updates,
             dict(pieces),
             {donor: self._offers[donor][0].token for donor in pieces},

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from dpwa import fault_points
@@ -14,7 +15,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.policy.beginners import LEAD
 from dpwa.state.checkpoints import CheckpointFolder, Saved
-from dpwa.state.joining import BRIEF, Fetched, Joiner, JoinResult, Patience, StateRequest
+from dpwa.state.joining import BRIEF, Joiner, JoinResult, Patience, StateRequest
 from dpwa.state.target import Origin, Target, UnfitStateError
 
 log = logging.getLogger("dpwa.state")
@@ -40,7 +41,9 @@ class StateRestore:
         self._is_alone = False  # a part is taken of one donor at a time
         self._patience = Patience()
         self._saved: Saved | None = None  # what it began with, for the parts that are to follow
-        self._donors: Mapping[str, bytes] = {}
+        self._donors: Mapping[str, bytes] = {}  # of what it began with, and which copy of each
+        # what they were asked for, and beyond which clock
+        self._first: tuple[Target, float] | None = None
         self._only: Collection[str] | None = None
         self._latest = math.inf
 
@@ -58,15 +61,17 @@ class StateRestore:
         `source` is "own", "peers", "newest", or "ahead": as newest, but only of peers that are well
         ahead, and without waiting for those that are not there yet.
         """
-        self._saved, self._donors = None, {}
+        self._saved, self._donors, self._first = None, {}, None
         on_disk = self._all_saved(target)
         newest = None if source == "peers" else next(on_disk, None)
         if source != "own":
             clock = 0.0 if newest is None else newest.clock
             self._patience = BRIEF if source == "ahead" else Patience()
-            origin = self._from_peers(target, max(clock, LEAD) if source == "ahead" else clock)
+            self._first = target, max(clock, LEAD) if source == "ahead" else clock
+            result, origin = self._from_peers(*self._first, self._timeout_s)
             if origin is not None:
                 return origin
+            self._warn(target, result)
         left = itertools.chain(() if newest is None else (newest,), on_disk)
         for saved in left:
             if self._load(target, saved):
@@ -74,29 +79,50 @@ class StateRestore:
                 return Origin(saved.clock, saved.updates, checkpoint=saved.name, nbytes=nbytes)
         return None
 
-    def add(self, target: Target) -> None:
-        """Replace one more part, by what belongs to the first one."""
+    def add(self, target: Target, *, may_restart: bool = True) -> Origin | None:
+        """Replace one more part, by that of the copy which the first one came from.
+
+        If its donor is gone, or has another copy by now, both are replaced by those of a peer:
+        returns where they are from. If there is none, the first one stays.
+        """
         if self._saved is not None:
             self._load(target, self._saved)
-        else:
-            self._fetch(target, 0.0)
+        if self._first is None or not self._donors:
+            return None
+        deadline, origin = Deadline(self._clock, self._timeout_s), None
+        while True:
+            result = self._fetch(target, 0.0, deadline.remaining_s() / 2, self._donors)
+            if result.fetched is not None or result.differences or not may_restart:
+                break
+            _, again = self._from_peers(*self._first, deadline.remaining_s())
+            if again is None:
+                break
+            origin = again
+        if result.fetched is None:
+            self._warn(target, result, had_donors=True)
+        return origin
 
     def end(self) -> None:
         self._saved = self._joiner.cut_off = None
 
     # From peers
 
-    def _from_peers(self, target: Target, newer_than: float) -> Origin | None:
-        fetched = self._fetch(target, newer_than)
+    def _from_peers(
+        self, target: Target, newer_than: float, timeout_s: float
+    ) -> tuple[JoinResult, Origin | None]:
+        """Replace the first part by that of a peer."""
+        result = self._fetch(target, newer_than, timeout_s, {})
+        fetched = result.fetched
         if fetched is None:
-            return None
-        self._donors = fetched.tokens
-        nbytes = fetched.image.nbytes
-        return Origin(fetched.clock, fetched.updates, fetched.tokens, nbytes=nbytes)
+            return result, None
+        self._donors, nbytes = fetched.tokens, fetched.image.nbytes
+        return result, Origin(fetched.clock, fetched.updates, fetched.tokens, nbytes=nbytes)
 
-    def _fetch(self, target: Target, newer_than: float) -> Fetched | None:
+    def _fetch(
+        self, target: Target, newer_than: float, timeout_s: float, tokens: Mapping[str, bytes]
+    ) -> JoinResult:
         """Fetch a part until one comes that can be loaded; who brings others is asked no more."""
-        deadline = Deadline(self._clock, self._timeout_s)
+        deadline = Deadline(self._clock, timeout_s)
         while True:
             request = StateRequest(
                 target.part,
@@ -104,7 +130,7 @@ class StateRestore:
                 target.most_bytes,
                 target.layout,
                 newer_than,
-                self._donors,
+                tokens,
                 self._barred(),
                 self._is_alone,
                 self._patience,
@@ -112,8 +138,7 @@ class StateRestore:
             result = self._joiner.fetch(request, deadline.remaining_s())
             fetched = result.fetched
             if fetched is None:
-                self._warn(target, result)
-                return None
+                return result
             try:
                 target.load(fetched.image, fetched.numbers)
             except UnfitStateError as error:
@@ -123,7 +148,7 @@ class StateRestore:
                 self._blame(fetched.pieces)
                 continue
             fault_points.reached("state.loaded")
-            return fetched
+            return result
 
     def _blame(self, donors: Collection[str]) -> None:
         """Refuse a donor; if it was several together, nobody can tell whose fault it is."""
@@ -135,7 +160,7 @@ class StateRestore:
         others = [] if self._only is None else set(self._joiner.links()) - set(self._only)
         return frozenset(self._refused.union(others))
 
-    def _warn(self, target: Target, result: JoinResult) -> None:
+    def _warn(self, target: Target, result: JoinResult, *, had_donors: bool = False) -> None:
         own = self._node, target.part
         text = "%s: starts with its own %s, as %s has another one: first difference: %s [DPWA-W062]"
         for peer, difference in result.differences.items():
@@ -148,7 +173,7 @@ class StateRestore:
                 " [DPWA-W063]"
             )
             log.warning(text, *own, min(self._timeout_s, self._patience.offered_s), came)
-        elif result.nbytes:
+        elif result.nbytes or (had_donors and not result.differences):
             text = (
                 "%s: starts with its own %s, as no peer has handed over all of its (%s) [DPWA-W063]"
             )
@@ -271,7 +296,8 @@ class TogetherRestore:
         return found, is_agreed
 
     def add(self, target: Target) -> None:
-        held, _ = self._held(target, self._restore.add)
+        add = partial(self._restore.add, may_restart=False)
+        held, _ = self._held(target, add)
         if not self._shard_group.all_same(len(held)):
             text = (
                 "%s: starts with its own %s, as not all of its ranks have that of the peer"

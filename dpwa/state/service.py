@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dpwa import fault_points
@@ -15,8 +16,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.upload import Upload
-from dpwa.runtime import Runtime
-from dpwa.state.image import State
+from dpwa.state.image import State, StatePart
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits
 from dpwa.wire.messages import pack_layout
@@ -42,24 +42,31 @@ FRESH = 0.95  # likewise for one whose clock is below so much of that of the nod
 class DonorSnapshot:
     """A copied state that joiners fetch."""
 
-    token: bytes  # by which they name it
     state: State
     taken: float  # when
     asked: float  # when somebody last asked for something of it
     piece_bytes: int = limits.CHUNK_BYTES  # of each piece but the last
-    _checksums: dict[tuple[str, int], int] = field(default_factory=dict)
+    # by which joiners name it; equal copies have the same on all nodes
+    token: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._checksums = {name: [*self._sums(part)] for name, part in self.state.parts.items()}
+        parts = [(n, p.numbers, self._checksums[n]) for n, p in self.state.parts.items()]
+        what = repr((self.state.updates, parts))
+        digest = hashlib.blake2b(what.encode(), digest_size=limits.STATE_TOKEN_BYTES)
+        self.token = digest.digest()
 
     def piece(self, part: str, index: int) -> tuple[ByteArray, int] | None:
         """Return a piece and its checksum; `None` if there is no such piece."""
-        found = self.state.parts.get(part)
-        start = index * self.piece_bytes
-        if found is None or start >= found.image.nbytes:
+        checksums = self._checksums.get(part, [])
+        if index >= len(checksums):
             return None
-        data = found.image[start : start + self.piece_bytes]
-        key = part, index
-        if key not in self._checksums:
-            self._checksums[key] = checksum(data)
-        return data, self._checksums[key]
+        image = self.state.parts[part].image
+        return image[index * self.piece_bytes :][: self.piece_bytes], checksums[index]
+
+    def _sums(self, part: StatePart) -> Iterator[int]:
+        for start in range(0, part.image.nbytes, self.piece_bytes):
+            yield checksum(part.image[start : start + self.piece_bytes])
 
 
 class DonorSnapshots:
@@ -67,7 +74,7 @@ class DonorSnapshots:
 
     def __init__(
         self,
-        runtime: Runtime,
+        clock: Clock,
         progress: Callable[[], TrainingProgress],  # returns how far this node is
         piece_bytes: int = limits.CHUNK_BYTES,
     ) -> None:
@@ -75,7 +82,7 @@ class DonorSnapshots:
         self.progress = progress
         self.kinds: Mapping[str, Layout] = {}  # of each part of its state
         self.copies = 0  # how many were made
-        self._clock = self._runtime = runtime
+        self._clock = clock
         self._piece_bytes = piece_bytes
         self._lock = threading.RLock()
         self._copy: DonorSnapshot | None = None
@@ -89,11 +96,11 @@ class DonorSnapshots:
     def put(self, state: State) -> None:
         """Replace the copy; joiners that fetch the one before must ask anew."""
         now = self._clock.now()
+        copy = DonorSnapshot(state, now, now, self._piece_bytes)
         with self._lock:
             self.is_wanted = False
             self.copies += 1
-            token = self._runtime.token_bytes(limits.STATE_TOKEN_BYTES)
-            self._copy = DonorSnapshot(token, state, now, now, self._piece_bytes)
+            self._copy = copy
 
     def current(self) -> DonorSnapshot | None:
         with self._lock:

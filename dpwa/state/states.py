@@ -62,7 +62,8 @@ class States(Closeable):
             node.tx.connect,
             inbox,
             runtime,
-            config.state_donors,
+            # only where nodes are equal, copies are
+            config.state_donors if node.rounds.algorithm.averages_gradients else 1,
             piece_bytes,
         )
         if is_settled is not None:
@@ -109,30 +110,41 @@ class States(Closeable):
         self._node.check_process()
         if target.kind is not None:
             self._donor_snapshots.kinds = {target.part: target.kind}
-        began = self._node.runtime.now()
         self._has_begun = False
+        began = self._node.runtime.now()
         origin = self._restore.start(target, initial_state or initial_state_of(self._config))
         self.origin = origin
         if origin is not None:
-            self._node.rounds.resume(origin.clock, origin.updates)
-            self._saved_at = origin.updates
-            log.warning(  # nothing is wrong, but the losses cannot be read without it
-                "%s: starts from %s (%.1f MB in %.1f s, clock %.0f) [DPWA-W072]",
-                self._node.name,
-                " and ".join(sorted(origin.donors)) or f"its checkpoint {origin.checkpoint}",
-                origin.nbytes / 1e6,
-                self._node.runtime.now() - began,
-                origin.clock,
-            )
+            self._go_on_from(origin, began)
         return origin
 
+    def _go_on_from(self, origin: Origin, began: float) -> None:
+        self.origin = origin
+        self._node.rounds.resume(origin.clock, origin.updates)
+        self._saved_at = origin.updates
+        log.warning(  # nothing is wrong, but the losses cannot be read without it
+            "%s: starts from %s (%.1f MB in %.1f s, clock %.0f) [DPWA-W072]",
+            self._node.name,
+            " and ".join(sorted(origin.donors)) or f"its checkpoint {origin.checkpoint}",
+            origin.nbytes / 1e6,
+            self._node.runtime.now() - began,
+            origin.clock,
+        )
+
     def add(self, target: Target) -> None:
-        """Get one more part from where the others came from, if they did; before the first step."""
+        """Get one more part of the copy that the first one came from, if it did.
+
+        Before the first step. If its donor is gone, or has another copy by now, both are replaced.
+        """
         self._node.check_process()
         if target.kind is not None:
             self._donor_snapshots.kinds = {**self._donor_snapshots.kinds, target.part: target.kind}
-        if self.origin is not None and not self._has_begun:
-            self._restore.add(target)
+        if self.origin is None or self._has_begun:
+            return
+        began = self._node.runtime.now()
+        origin = self._restore.add(target)
+        if origin is not None:
+            self._go_on_from(origin, began)
 
     def copy_if_due(
         self, capture: Capture, rest: Capture | None = None, *, saves: bool = True

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
-from dpwa.state import joining
 from dpwa.state.joining import MOST_WAITING, Inbox, StateRequest
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
@@ -27,16 +26,38 @@ def fetched(donors, most_donors=2, timeout_s=5.0, links=None, **wanted):
     return joiner.fetch(StateRequest("model", **wanted), timeout_s)
 
 
-def test_a_state_comes_from_two_donors_and_both_are_told_when_it_is_there():
-    donors = {"w1": Donor(1, clock=50.0), "w2": Donor(2, clock=54.0)}
+def test_a_state_comes_from_two_donors_of_equal_copies_and_both_are_told_when_it_is_there():
+    donors = {"w1": Donor(1), "w2": Donor(1)}
     result = fetched(donors).fetched
     assert sum(result.pieces.values()) == PIECES
-    values = LAYOUT.tensors_of(result.image)
-    assert set(np.unique(values)) == {1, 2}
-    share = result.pieces["w2"] / PIECES
-    assert result.clock == pytest.approx(50.0 + 4.0 * share)
-    assert (result.numbers, result.updates) == (b"numbers", 7)
+    assert result.pieces.keys() == donors.keys()
+    assert set(np.unique(LAYOUT.tensors_of(result.image))) == {1}
+    assert (result.clock, result.numbers, result.updates) == (50.0, b"numbers", 7)
     assert [donor.done for donor in donors.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("change", [{"token": b"87654321"}, {"updates": 8}], ids=str)
+def test_of_copies_that_are_not_equal_it_comes_from_one(change):
+    def changes(answers):
+        return [
+            (answer.model_copy(update=change) if isinstance(answer, StateOffer) else answer, data)
+            for answer, data in answers
+        ]
+
+    donors = {"w1": Donor(1), "w2": Donor(2, changes=changes), "w3": Donor(2, changes=changes)}
+    result = fetched(donors, most_donors=3).fetched
+    assert len(set(np.unique(LAYOUT.tensors_of(result.image)))) == 1
+    assert set(result.pieces) in ({"w1"}, {"w2", "w3"})
+
+
+@pytest.mark.parametrize("token", [b"12345678", b"87654321"])
+def test_a_further_part_is_of_the_same_copy_or_does_not_come(token):
+    donors, copy = {"w1": Donor(1), "w2": Donor(2)}, Donor(0).token
+    donors["w2"].token = token
+    result = fetched(donors, tokens={"w2": copy}).fetched
+    assert (None if result is None else dict(result.pieces)) == (
+        {"w2": PIECES} if token == copy else None
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -144,14 +165,13 @@ def test_what_has_come_of_another_copy_or_part_is_not_gone_on_with(another_part)
     assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {4}
 
 
-def test_what_came_long_ago_is_not_put_together_with_what_others_have_now(monkeypatch):
+def test_what_has_come_is_not_put_together_with_another_copy():
     cut_off = CutOff(3, pieces=3)
     donors = {"w1": cut_off.donor}
     joiner = joiner_of(donors, 2)
     assert joiner.fetch(REQUEST, 1.5).came == 3 << 20
     donors["w1"] = Donor(4)
     donors["w1"].token = b"87654321"
-    monkeypatch.setattr(joining, "FRESH_S", 0.2)
     fetched = joiner.fetch(REQUEST, 5.0).fetched
     assert set(np.unique(LAYOUT.tensors_of(fetched.image))) == {4}
 
