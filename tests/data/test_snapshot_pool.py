@@ -42,6 +42,14 @@ def publish(pool, value, nbytes=8):
     return None if snapshot is None else pool.at(snapshot.version)
 
 
+def test_versions_go_on_from_a_higher_one_and_never_fall(make_pool):
+    pool = make_pool()
+    for version, expected in ((7, 8), (3, 9), (9, 10), (0, 11)):
+        pool.resume(version)
+        with publish(pool, 1) as lease:
+            assert lease.version == expected
+
+
 class LateCopy:
     """What a device does when it likes: the bytes are there once `finish` was called."""
 

@@ -22,7 +22,7 @@ from dpwa.algorithms import Terms
 from dpwa.clock import SystemClock
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import FinishedCopy, SnapshotPool
-from dpwa.node.transactions.manager import MOST_OF_ONE_PEER, TransactionManager
+from dpwa.node.transactions.manager import MOST_OF_ONE_PEER, Settled, TransactionManager
 from dpwa.policy import beginners
 from dpwa.policy.push_sum import UNIT
 from dpwa.runtime import SYSTEM
@@ -855,3 +855,38 @@ def test_all_strangers_together_get_no_more_shares_than_one_peer():
         for i in range(60):
             partner.ask(partner.proposal(bytes([i] * 8), name=f"x{i}"))
         assert member.node.report()["transactions"]["units"] == UNIT // 2**4  # as if they were one
+
+
+def newest(member):
+    pool = member.node._context.pool
+    pool.settle()
+    return pool.newest()
+
+
+def test_an_exchange_is_merged_against_what_was_published_when_it_was_agreed_on(monkeypatch):
+    """It is settled a round later, when the node has published something else."""
+    config = config_of(2, algorithm="symmetric", fetch_probability=0.0)
+    with members(config, [0.0, 10.0]) as (one, two):
+        monkeypatch.setattr(one.transactions, "factor", lambda _: 0.5)
+        for member in (one, two):
+            member.adapter.update_send()
+        agreed = Settled("w2", newest(two), newest(one))
+        one.adapter.update_wait()
+        one.net.weight.data.fill_(4.0)
+        one.adapter.update_send()
+        one.transactions._settled.append(agreed)
+        one.adapter.update_wait()
+        assert set(one.net.weight.flatten().tolist()) == {4.0 + 0.5 * (10.0 - 0.0)}
+
+
+def test_mass_that_comes_after_another_merge_is_merged_against_what_that_has_left(monkeypatch):
+    config = config_of(3, algorithm="push_sum", fetch_probability=0.0)
+    with members(config, [4.0, 10.0, 20.0]) as (one, two, three):
+        monkeypatch.setattr(one.transactions, "factor", lambda _: 0.5)
+        for member in (one, two, three):
+            member.adapter.update_send()
+        for name, other in (("w2", two), ("w3", three)):
+            one.transactions._settled.append(Settled(name, newest(other)))
+        one.adapter.update_wait()
+        first = 4.0 + 0.5 * (10.0 - 4.0)
+        assert set(one.net.weight.flatten().tolist()) == {first + 0.5 * (20.0 - first)}

@@ -376,3 +376,62 @@ def test_a_copy_that_fails_does_not_end_the_training(tmp_path, caplog):
             update(node)
     told = [r for r in caplog.records if "no copy of its state can be made" in r.getMessage()]
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_what_was_written_of_one_that_cannot_be_is_removed_at_once(tmp_path, monkeypatch, nth):
+    folder = CheckpointFolder(tmp_path, "w1", keep=3)
+    folder.write(state(1))
+    before, calls, flush = files(tmp_path), [], os.fsync
+
+    def full(descriptor):
+        calls.append(descriptor)
+        return fails_with(errno.ENOSPC)() if len(calls) == nth else flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.write(state(2))
+    assert files(tmp_path) == before
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_crash_while_an_old_one_is_removed_leaves_no_record_of_a_missing_image(
+    tmp_path, monkeypatch, caplog, is_reversed
+):
+    """Whatever order the folder lists its files in."""
+    listed, unlink, removed = Path.iterdir, Path.unlink, []
+    monkeypatch.setattr(Path, "iterdir", lambda p: iter(sorted(listed(p), reverse=is_reversed)))
+    folder = CheckpointFolder(tmp_path, "w1", keep=1)
+    folder.write(state(1))
+
+    def crash_after_one(path, **options):
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(path.name)
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", crash_after_one)
+    with pytest.raises(KeyboardInterrupt):
+        folder.write(state(2))
+    assert removed == ["w1-000001-1.json"]
+    assert found(tmp_path) == [2]
+    assert not caplog.messages
+
+
+def test_numbers_go_on_above_a_million(tmp_path):
+    folder = CheckpointFolder(tmp_path, "w1", keep=2)
+    first = folder.write(state(5))
+    for path in list(tmp_path.iterdir()):
+        path.rename(path.with_name(path.name.replace("w1-000001", "w1-999998")))
+    assert first == "w1-000001-5"
+    assert [folder.write(state(updates)) for updates in (6, 7, 8)] == [
+        "w1-999999-6",
+        "w1-1000000-7",
+        "w1-1000001-8",
+    ]
+    assert found(tmp_path) == [8, 7]
+    assert len(list(tmp_path.iterdir())) == 4
