@@ -1,4 +1,4 @@
-"""All parts of a state are of one moment, whoever hands them over and whoever dies: real processes."""
+"""All parts of a late node's state are of one moment, whoever dies: real processes."""
 
 import json
 

@@ -28,7 +28,7 @@ def run(folder, loop, *options, **settings):
     """The code that a run ends with, and what it tells."""
     checkpoint = {"dir": str(folder), "every_steps": EVERY, "keep": 1}
     config = config_of(1, transport="tcp", checkpoint=checkpoint, **settings)
-    process = start("resumed.py", json.dumps(config), loop, *options, "--steps", STEPS)
+    process = start("resumed.py", json.dumps(config), loop, "--steps", STEPS, *options)
     with ended(process):
         out, errors = process.communicate(timeout=PROCESS_HANGS_AFTER_S)
     return process.returncode, json.loads(out) if out else errors
@@ -58,6 +58,25 @@ def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(tmp_path, loop):
 @pytest.mark.parametrize("algorithm", ALGORITHMS[:3])
 def test_so_it_is_with_other_algorithms(tmp_path, algorithm):
     assert_resumed_exactly(tmp_path, "two_calls", [201], algorithm=algorithm)
+
+
+@pytest.mark.parametrize("loop", ["two_calls", "one_call_and_then_the_schedule", "attached"])
+def test_under_together_who_is_killed_and_comes_back_ends_as_one_node_alone(tmp_path, loop):
+    """Two nodes have the same data, so their mean gradient is that of one of them."""
+    code, (_, *whole) = run(tmp_path, loop, "--steps", 150)
+    assert code == 0
+    config = json.dumps(config_of(2, algorithm="together", transport="tcp"))
+    options = [config, loop, "--steps", 150, "--pause", 0.02]
+    staying = start("resumed.py", *options)
+    killed = start("resumed.py", *options, "--name", "w2", "--kill", 150)
+    with ended(staying, killed):
+        assert killed.wait(PROCESS_HANGS_AFTER_S) == -9
+        back = start("resumed.py", *options, "--name", "w2")
+        with ended(back):
+            told = [p.communicate(timeout=PROCESS_HANGS_AFTER_S)[0] for p in (staying, back)]
+    (_, *first), (began, *second) = map(json.loads, told)
+    assert first[1] == second[1] == whole[1]
+    assert first[0][0] == second[0][0] == 150
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Additions to a shard while replicas get its state, without messages."""
 
 import numpy as np
-from support.times import SetClock
 
 from dpwa.policy.group_views import Member
 from dpwa.tables.directory import new_plan

@@ -1,4 +1,4 @@
-"""Train one node to its end, by a loop of the docs, or kill it at some moment of that.
+"""Train a node to its end, by a loop of the docs, or kill it at some moment of that.
 
 At the end it prints what it began and ended with, and a digest of all that a training has.
 """
@@ -23,6 +23,8 @@ parser.add_argument("config", help="JSON")
 parser.add_argument("loop")
 parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--schedule", default="step")
+parser.add_argument("--name", default="w1")
+parser.add_argument("--pause", type=float, default=0.002, help="for a checkpoint to be written")
 parser.add_argument("--kill", type=int, default=0, help="at which moment; 0: never")
 options = parser.parse_args()
 moments = 0
@@ -52,7 +54,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=5)
 
 
 def backward(done):
-    time.sleep(0.002)  # for a checkpoint to be written
+    time.sleep(options.pause)
     inputs = batch(done)
     optimizer.zero_grad()
     loss = (net(inputs) - inputs[:, :1].sin()).square().mean()
@@ -166,7 +168,7 @@ def train_numbers(connection):
         moment()
         connection.update_send(values, 0.5)
         moment()
-        time.sleep(0.002)
+        time.sleep(options.pause)
         values = values * 0.9 + connection.updates
         moment()
         connection.update_wait(0.5)
@@ -178,10 +180,10 @@ def train_numbers(connection):
 
 config = json.loads(options.config)
 if options.loop == "numbers":
-    with dpwa.DpwaConnection("w1", config) as connection:
+    with dpwa.DpwaConnection(options.name, config) as connection:
         told = train_numbers(connection)
 else:
     schedules = [scheduler, scaler]
-    with dpwa.DpwaPyTorchAdapter(net, "w1", config, None, optimizer, schedules) as gossip:
+    with dpwa.DpwaPyTorchAdapter(net, options.name, config, None, optimizer, schedules) as gossip:
         told = train(gossip)
 json.dump(told, sys.stdout)
