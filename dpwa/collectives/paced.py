@@ -265,7 +265,7 @@ class PacedRounds:
         if self.is_apart:
             if self._absence.may_enter(self._steps):
                 self._come_back()
-        elif self._group.is_evicted or self._newcomers():
+        elif self._newcomers():  # a node that is evicted knows of nobody
             self._make_equal()
 
     def leave(self) -> None:
