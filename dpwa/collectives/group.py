@@ -128,6 +128,7 @@ class Group:
         self.phase = Phase.IDLE
         self.ballot: Ballot | None = None  # while the phase is VOTING
         self._posted: dict[int, bytes] = {}  # this node's records, by phase
+        self._has_called = False  # those who may not know this group, to come
         self._lives: dict[str, bytes] = {}  # of members whose life the view does not name
         self._told_at = 0.0  # when this node told its vote last
         # What members had called when this one found that the collective may fail: its number, and
@@ -145,6 +146,7 @@ class Group:
         self.exits = 0  # how often it has been outside
         self.is_answered = False  # it has heard of a view since it was left behind
         self._has_part = False  # it has ended a collective in this view
+        self._asks_again = False  # to be let in, until it is
         self._is_untold = False  # was left behind after that, which its caller does not know yet
         # it calls something; messages of others make a group, too, which is of no view until then
         self._is_used = bool(ranks)
@@ -207,7 +209,7 @@ class Group:
             if self.called < self.number or phase is None:
                 return
             self._records.open()
-            self.calls_at_ballot, self.phase = None, phase
+            self.calls_at_ballot, self.phase, self._has_called = None, phase, False
             if phase is not Phase.VOTING:
                 self._post(ENTERED, record)
             self.discovery.seek(self.view, self._rank())
@@ -259,6 +261,14 @@ class Group:
             may_open = self.called == self.number and after(Event.DOUBTS, self.phase) is not None
             if may_open and any(map(self._is_missing, self._other_members())):
                 self._open_ballot()
+            elif self.phase is Phase.ENTERED and not self._has_called:
+                self._call()
+
+    def _call(self) -> None:
+        """Send word to members that may not know this group, and so read no board of it."""
+        self._has_called = True
+        strangers = [name for name in self._other_members() if not self._records.knows(name)]
+        self._records.send(strangers, self.key, ENTERED, self._posted[ENTERED])
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return which collective a member waits in, and its record; `None` if in none."""
@@ -266,13 +276,24 @@ class Group:
             record = self.records(ENTERED).get(name)
             return None if record is None else (self.number, record)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether members are in a collective that this node has not called yet."""
+        with self.lock:
+            is_elsewhere = self.phase is Phase.IDLE and self.called == self.number
+            return is_elsewhere and bool(self.records(ENTERED))
+
     def check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"node {self._own.name!r} is closed [DPWA-E058]")
 
-    def ask_to_join(self) -> list[str]:
-        """Ask all who can be reached to be let in; return whom."""
+    def ask_to_join(self, *, again: bool = False) -> list[str]:
+        """Ask all who can be reached to be let in; return whom.
+
+        The RxThread asks `again` and again, while the training thread is elsewhere.
+        """
         with self.lock:
+            self._asks_again = again
             phase = after(Event.ASKS, self.phase)
             if phase is None:
                 return []
@@ -440,6 +461,8 @@ class Group:
         """
         with self.lock:
             ballot = self.ballot
+            if self._asks_again and self.phase is Phase.ASKING:
+                self.discovery.ask_to_join()
             if ballot is None:
                 return False
             has_changed = ballot.pass_time(now, self.lost(), self.records(ENTERED))
@@ -501,6 +524,7 @@ class Group:
     def leave(self) -> None:
         """Tell the others that this node takes no part any more, so that nobody waits for it."""
         with self.lock:
+            self._asks_again = False
             if not self.is_evicted:
                 self._vote_against_itself()
                 self._has_part = False
@@ -520,7 +544,7 @@ class Group:
 
     def enter_view(self, view: GroupView, number: int) -> None:
         """Take part in a view from this collective on; called with the lock held."""
-        self._has_part = False
+        self._has_part = self._asks_again = False
         self.discovery.forget_views()
         self._start(Event.IS_LET_IN, view, number)
         self._skip()

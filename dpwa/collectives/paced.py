@@ -7,7 +7,6 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,7 @@ from dpwa.node.report import PaceReport
 from dpwa.policy.ballots import LATE_S, STALLED_S, Silence
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
-from dpwa.policy.pace import MOST_S, Absence, Patience
+from dpwa.policy.pace import MOST_S, MOST_STEPS, Absence, Patience
 from dpwa.runtime import Runtime
 
 log = logging.getLogger("dpwa.collectives")
@@ -167,6 +166,7 @@ class PacedRounds:
         self._differed_at: deque[int] = deque(maxlen=MISMATCHES)  # the last such steps
         self._warned_at: dict[tuple[str, str], float] = {}  # by text, and of which node
         self._absence = Absence()
+        self._asked_at: float | None = None  # to be let in; it has not been yet
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
         self._said_alone = False
@@ -242,7 +242,7 @@ class PacedRounds:
         now = self._runtime.now()
         self._seconds += now - began
         if is_last:
-            if self._ended_at != -math.inf:
+            if self._ended_at != -math.inf and not self.is_apart:  # not of a step that was late
                 self._worked_s = waits_since - self._ended_at
             waited_s = now - waits_since
             missed_s = {name: min(s, waited_s) for name, s in self._missed_s.items()}
@@ -263,7 +263,7 @@ class PacedRounds:
         self._passes, self._differs = 0, False
         self._comparison.stepped()
         if self.is_apart:
-            if self._absence.may_enter(self._steps):
+            if self._asked_at is not None or self._absence.may_enter(self._steps):
                 self._come_back()
         elif self._newcomers():  # a node that is evicted knows of nobody
             self._make_equal()
@@ -272,7 +272,7 @@ class PacedRounds:
         """Let nobody wait for this node any more, until it begins anew."""
         if self._has_begun:
             self._has_begun, self._absence = False, self._absence.left(self._steps)
-            self._out_of_sync_at = None
+            self._out_of_sync_at = self._asked_at = None
             self._forget_all()
             self._group.leave()
 
@@ -380,6 +380,7 @@ class PacedRounds:
         self._forget_all()
         self._out_of_sync_at = self._out_of_sync_at or self._runtime.now()
         self._absence = self._absence.left(self._steps)
+        self._exits, self._asked_at = self._group.exits, None
         log.info("%s: out of pace: %s", self._own, why)
 
     def _view_changed(self, view: GroupView) -> None:
@@ -387,13 +388,27 @@ class PacedRounds:
         self._keep(view.members)
 
     def _come_back(self) -> None:
-        try:
-            self._group.is_answered = False
-            with suppress(PeerLost):  # nobody has answered by then: it goes on alone
-                self._runner.get_in(self._timeout_s)
-        except LeftBehindError as behind:
-            self._fall_out(behind.text)
+        """Ask to be let in, and wait for that once, as long as others wait for a node.
+
+        A node that is let in while it trains comes back after that step. Nobody else may end a
+        round by then: other nodes may wait for this one elsewhere, or have ended their loop.
+        """
+        group, now = self._group, self._runtime.now()
+        if self._exits != group.exits:
+            self._fall_out("it was let in, and has not come in time")
             return
+        patience_s = 0.0
+        if self._asked_at is None:
+            self._asked_at, group.is_answered = now, False
+            patience_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * self._worked_s))
+        if not self._runner.ask_in(patience_s):
+            if now - self._asked_at < self._timeout_s:
+                return
+            if group.is_answered:
+                self._asked_at, group.is_answered = now, False
+                return
+            group.start_alone()
+        self._asked_at = None
         self._absence, self._out_of_sync_at = self._absence.returned(self._steps), None
         if self._newcomers():
             self._make_equal()

@@ -114,6 +114,28 @@ class Runner:
             if self.group.is_evicted:
                 self._get_in(Deadline(self._runtime, timeout_s), timeout_s)
 
+    def ask_in(self, patience_s: float) -> bool:
+        """Ask to be let in, if this node was left behind; return whether it is a member.
+
+        Waits for `patience_s` at most, and no longer once other nodes wait for this one in another
+        group. The RxThread goes on asking afterwards.
+        """
+        with self._call():
+            group, deadline = self.group, Deadline(self._runtime, patience_s)
+            group.told()
+            group.ask_to_join(again=True)
+            while group.is_evicted:
+                group.check_open()
+                if deadline.expired() or self._is_awaited_elsewhere():
+                    return False
+                with group.lock:
+                    wait_s = min(LOOK_EVERY_S, deadline.remaining_s())
+                    group.changed.wait_for(lambda: not group.is_evicted, wait_s)
+            return True
+
+    def _is_awaited_elsewhere(self) -> bool:
+        return any(group.is_awaited for group in self._groups() if group is not self.group)
+
     def _call(self) -> CallLock:
         """Return what belongs to the call under way; one within another would never end."""
         if self._call_lock.is_own:  # such as that of a signal handler

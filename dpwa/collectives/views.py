@@ -72,9 +72,17 @@ class PhaseRecords:
         """Send a record to those who do not read it on the board."""
         reads, own = self._contacts.reads_us, self._contacts.own.name
         told = [n for n in members if n != own and (self._board is None or not reads(n))]
-        if told:
+        self.send(told, key, phase, record)
+
+    def send(self, members: Collection[str], key: Key, phase: int, record: bytes) -> None:
+        """Send a record to these members, whatever they read."""
+        if members:
             fields = {"view": key[0], "number": key[1], "phase": phase, "record": record}
-            self._sender.tell(told, self._sender.signed(Post, **fields))
+            self._sender.tell(members, self._sender.signed(Post, **fields))
+
+    def knows(self, name: str) -> bool:
+        """Tell whether a member has said anything in this group, or has a board of it."""
+        return name in self._boards or (name, ENTERED) in self._heard
 
     def clear(self) -> None:
         """Be ready in nothing any more, for who would compare numbers of other views."""

@@ -1,0 +1,57 @@
+"""late_before_collectives.py: train under `together`, with a node late before each kind of call.
+
+It is late by more than the others wait for it. Then all make the call. Prints a line of JSON: for
+how long each call has held up this node, and a digest of the parameters at the end.
+"""
+
+import hashlib
+import json
+import os
+import time
+
+import torch
+
+import dpwa
+
+LATE_S, STEPS = 1.1, 4
+rank, count = int(os.environ["DPWA_RANK"]), int(os.environ["DPWA_WORLD_SIZE"])
+torch.set_num_threads(1)
+torch.manual_seed(rank)
+net = torch.nn.Linear(6, 3)
+optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+
+
+def step(pause_s=0.0, *, leaves_out=False):
+    gossip.update_send()
+    time.sleep(pause_s)
+    if not leaves_out:
+        optimizer.zero_grad()
+        net(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+    gossip.update_wait()
+
+
+with dpwa.connect(net, optimizer, algorithm="together", timeout_ms=12_000) as gossip:
+    CALLS = {
+        "barrier": gossip.barrier,
+        "first with its tag": lambda: gossip.all_reduce(torch.ones(2), "mean", tag="score"),
+        "broadcast": lambda: gossip.broadcast(torch.ones(3), "w1"),
+        "gather": lambda: gossip.all_gather({"rank": rank}),
+        "join": gossip.join,
+    }
+    held_up_s = {}
+    gossip.barrier(60.0)
+    for place, (name, call) in enumerate(CALLS.items()):
+        is_late = rank == place % count
+        for _ in range(STEPS):
+            step()
+        began = time.monotonic()
+        step(LATE_S * is_late, leaves_out=is_late and place == 1)
+        call()
+        held_up_s[name] = time.monotonic() - began - LATE_S
+    for _ in range(2 * STEPS):
+        step()
+        gossip.barrier()
+    digest = hashlib.blake2b(net.weight.detach().numpy().tobytes()).hexdigest()
+    print(json.dumps({"held_up_s": held_up_s, "digest": digest}), flush=True)
+    gossip.barrier()
