@@ -99,7 +99,11 @@ class TrainingGossip:
                 gossip.connection.node.rounds.resume(clock, updates)
                 text = "%s: starts from what the training has resumed (clock %.0f) [DPWA-W072]"
                 log.warning(text, gossip.name, clock)
-            self._steps = gossip.attach(optimizer) if attaches else GossipSteps(gossip)
+            if attaches:
+                self._steps = gossip.attach(optimizer)
+            else:
+                self._steps = GossipSteps(gossip)
+                gossip.include_optimizer(optimizer)  # its first step is taken together, too
         except BaseException:
             gossip.close()
             raise
