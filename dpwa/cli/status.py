@@ -45,8 +45,8 @@ def status(
     With `join`, all members that the nodes know are asked as well. The more fetches from a peer
     succeed, the higher its score, up to 1000, and the more often it is asked. Of a peer that does
     not answer, it says when it was last heard of, or that it was never seen. The version counts
-    what a node has published. Below stands the algorithm, and under `together` who keeps pace.
-    --json tells much more.
+    what a node has published. Below stands the algorithm, and under `together` which nodes are in
+    sync. --json tells much more.
 
     --node asks one of `nodes`, and nobody else: is it there?
 
@@ -100,14 +100,25 @@ def _view(
 
 
 def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
-    """Say what the nodes run, whom they follow, and who keeps pace; they should agree."""
+    """Say what the nodes run, whom they follow, and which are in sync; they should agree."""
     from dpwa.wire.messages import printable
 
     leaders = [report.news.get("leader") for report in reports] if tells_leader else []
     algorithms = [report.algorithm for report in reports]
-    in_pace = [" ".join(report.pace.in_pace) or None for report in reports if report.pace]
+    paces = {report.name: report.pace for report in reports if report.pace}
+    in_sync = [" ".join(pace.in_pace) or None for pace in paces.values()]
+    out_of_sync = [
+        f"{name} for {screen.age(pace.out_of_sync_s)}"
+        for name, pace in paces.items()
+        if pace.out_of_sync_s is not None
+    ]
     parts = []
-    for title, values in (("algorithm", algorithms), ("leader", leaders), ("in pace", in_pace)):
+    for title, values in (
+        ("algorithm", algorithms),
+        ("leader", leaders),
+        ("in sync", in_sync),
+        ("out of sync", out_of_sync),
+    ):
         found = dict.fromkeys(str(value) for value in values if value is not None)
         if found:
             parts.append(f"{title} {printable(', '.join(found))}")
@@ -117,27 +128,37 @@ def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
 def _table(reports: Mapping[str, NodeReport], columns: int) -> RenderableType:
     from dpwa.wire.messages import printable
 
-    headings = ("node", "clock", "loss", "version", "merges", "sent", "received", "memory")
-    rows = [[printable(c) for c in (name, *_cells(report))] for name, report in reports.items()]
+    averages = any(report.pace for report in reports.values())
+    counted = ("version", "merges", "rounds") if averages else ("version", "merges")
+    is_mapped = any(report.gossip.mapped_bytes for report in reports.values())
+    moved = ("sent", "received", "mapped") if is_mapped else ("sent", "received")
+    headings = ("node", "clock", "loss", *counted, *moved, "memory")
+    rows = [
+        [name, *(_cells(report)[heading] for heading in (*headings[1:], "peers"))]
+        for name, report in reports.items()
+    ]
+    rows = [list(map(printable, row)) for row in rows]
     numbers = range(1, len(headings))
     last = len(headings)
     return screen.table((*headings, "peers (score)"), rows, columns, right=numbers, text=[last])
 
 
-def _cells(report: NodeReport) -> list[str]:
+def _cells(report: NodeReport) -> dict[str, str]:
     from dpwa.observe.figures import MEMORY_PARTS
 
     sizes = [report.memory[part] for part in MEMORY_PARTS if part in report.memory]
-    return [
-        _number(report.clock, "?"),
-        "diverged" if report.diverged else _number(report.loss, "-"),
-        str(report.version),
-        str(report.merges),
-        size(report.bytes_sent),
-        size(report.bytes_received),
-        size(sum(sizes)) if len(sizes) == len(MEMORY_PARTS) else "?",
-        ", ".join(map(_peer, report.peers)),
-    ]
+    return {
+        "clock": _number(report.clock, "?"),
+        "loss": "diverged" if report.diverged else _number(report.loss, "-"),
+        "version": str(report.version),
+        "merges": str(report.merges),
+        "rounds": str(report.pace.rounds) if report.pace else "-",
+        "sent": size(report.bytes_sent),
+        "received": size(report.bytes_received),
+        "mapped": size(report.gossip.mapped_bytes),
+        "memory": size(sum(sizes)) if len(sizes) == len(MEMORY_PARTS) else "?",
+        "peers": ", ".join(map(_peer, report.peers)),
+    }
 
 
 def _number(value: float | None, otherwise: str) -> str:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dpwa.cli.screen import number
 from dpwa.observe.events import RunEvent
-from dpwa.observe.rows import NodeRow
+from dpwa.observe.rows import NodeRow, groups, missing
 from dpwa.observe.run_reading import natural_order
 from dpwa.observe.run_view import RunView
 from dpwa.observe.verdicts import listed
@@ -162,9 +162,9 @@ def _all_events(shown: Shown, look: ViewChoices, screen: Screen, height: int | N
 
 
 def _keys(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:  # noqa: ARG001
-    told = [("q", "quit"), ("?, Esc", "these keys, and back to the nodes")]
+    told = [("q", "quit; ? and Esc: these keys, and back to the nodes")]
     told += [("v", "all that is the matter, in full"), ("e", "all events")]
-    told += [("arrows, PgUp, PgDn", "scroll"), ("r", "reverse the order")]
+    told += [("r", "reverse the order; arrows, PgUp, PgDn: scroll")]
     told += [("n", "sort by name"), ("m", "sort by what is the matter")]
     told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values()]
     signs = [("X", "takes no part any more, or harms others"), ("!", "odd"), ("?", "no answer yet")]
@@ -232,7 +232,11 @@ def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
         needed[name] = max([column.width, *cells])
     needed[CURVE] = LEAST_CURVE
     found, left = dict[str, int](), width - 1  # for the sign
+    unknown = missing(rows)
+    unknown |= {CURVE: ""} if "loss" in unknown else {}
     for name in IMPORTANCE:
+        if name in unknown:
+            continue
         if 1 + needed[name] > left:
             break
         found[name] = needed[name]
@@ -280,6 +284,12 @@ def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
         for r in rows
         if r.through
     ]
+    found += [(" ", f"in sync: {', '.join(names)}") for names in groups(rows)]
+    reasons: dict[str, list[str]] = {}
+    for name, why in missing(rows).items():
+        if why and name in COLUMNS:
+            reasons.setdefault(why, []).append(COLUMNS[name].heading)
+    found += [(" ", f"no {', '.join(names)}: {why}") for why, names in reasons.items()]
     for sign, text in found:
         yield from _wrapped(f"{sign} {text}", screen, indent=2, style=STYLES[sign])
 
@@ -289,7 +299,8 @@ def _event_text(event: RunEvent, shown: Shown) -> str:
     wide = min(max([0, *(len(other.about) for other in shown.events)]), MOST_ABOUT)
     by = f", noticed by {event.node}" if event.node not in ("", event.about) else ""
     text = f": {event.text}" if event.text else ""
-    return f"{moment} {event.about:<{max(wide, 1)}} {event.kind}{by}{text}"
+    kind = event.kind.replace("_", " ")
+    return f"{moment} {event.about:<{max(wide, 1)}} {kind}{by}{text}"
 
 
 def _event(event: RunEvent, shown: Shown, screen: Screen) -> Text:
@@ -359,6 +370,10 @@ def _staleness(row: NodeRow) -> Value:
     return row.rates.staleness
 
 
+def _mapped(row: NodeRow) -> Value:
+    return row.rates.mapped_per_s
+
+
 def _distance(row: NodeRow) -> Value:
     return row.consensus_distance
 
@@ -367,9 +382,11 @@ _COLUMNS = (
     Column("loss", "l", "loss", 7, lambda r: r.loss, number, "training loss"),
     Column("clock", "c", "clock", 6, lambda r: r.clock, number, "training clock"),
     Column("steps", "s", "steps/s", 7, lambda r: r.rates.steps_per_s, _short, "steps a second"),
+    Column("rounds", "u", "rounds/s", 8, lambda r: r.rates.rounds_per_s, _short, "rounds a second"),
     Column("wait", "w", "wait", 5, _waiting, _percent, "share of the time waiting for peers"),
     Column("in", "i", "in/s", 7, lambda r: r.rates.received_per_s, size, "bytes received a second"),
     Column("out", "o", "out/s", 7, lambda r: r.rates.sent_per_s, size, "bytes sent a second"),
+    Column("mapped", "a", "map/s", 7, _mapped, size, "bytes read from memory of peers a second"),
     Column("staleness", "t", "stale", 5, _staleness, _tenths, "staleness of what is merged"),
     Column("distance", "d", "distance", 8, _distance, _short, "consensus distance"),
     Column("score", "p", "score", 5, lambda r: r.score, _short, "score that its peers give it"),
@@ -378,16 +395,17 @@ COLUMNS = {column.name: column for column in _COLUMNS}
 NAME, STATE, CURVE = "name", "state", "curve"
 SORTS = {NAME: "n", STATE: "m", **{name: column.key for name, column in COLUMNS.items()}}
 # As they stand, and from what is left out last to what is left out first.
-ORDER = [NAME, STATE, "loss", CURVE, "clock", "steps", "wait", "in", "out", "staleness"]
-ORDER += ["distance", "score"]
-IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "in", "out", "staleness"]
-IMPORTANCE += ["distance", "score"]
+ORDER = [NAME, STATE, "loss", CURVE, "clock", "steps", "rounds", "wait", "in", "out", "mapped"]
+ORDER += ["staleness", "distance", "score"]
+IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "rounds", "mapped", "in", "out"]
+IMPORTANCE += ["staleness", "distance", "score"]
 
 
 def word_of(row: NodeRow) -> str:
-    """Return what is the matter with a node in one word; its state if nothing is."""
+    """Return what is the matter with a node in short; its state if nothing is."""
     worst = sorted(row.verdicts, key=lambda verdict: verdict.severity != "bad")
-    return worst[0].kind if worst else row.state
+    is_in_sync = row.state == "live" and len(row.in_sync) > 1
+    return worst[0].kind if worst else "in sync" if is_in_sync else row.state
 
 
 def sign_of(row: NodeRow) -> str:

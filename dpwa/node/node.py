@@ -274,7 +274,7 @@ class Node(Closeable):
         figures, config = self.rounds.figures, self.config
         diverged = progress.loss == math.inf or context.pool.is_finite is False
         exchanged, pace = context.peer_table.exchanged_bytes, self._part("pace")
-        rounds = {} if pace is None else pace.rounds_with
+        peers = context.peer_table.report(figures.report_of)
         return NodeReport(
             name=self.name,
             endpoint=self.endpoint,
@@ -317,9 +317,7 @@ class Node(Closeable):
                 mapped_bytes=exchanged["mapped"],
                 taken_bytes=exchanged["taken"],
             ),
-            peers=context.peer_table.report(
-                lambda peer: {**figures.report_of(peer), "rounds": rounds.get(peer, 0)}
-            ),
+            peers=peers if pace is None else tuple(map(pace.of_peer, peers)),
             membership=self._part("membership"),
             state=self._part("state"),
             training=self._part("training"),

@@ -199,6 +199,14 @@ class PaceReport:
         """The members that average together, this node among them; empty before the first round."""
         return self.in_pace if self.rounds else ()
 
+    def of_peer(self, peer: PeerReport) -> PeerReport:
+        """Return a peer with its rounds; in sync it lives, though nothing is fetched from it."""
+        peer = peer._replace(rounds=self.rounds_with.get(peer.name, 0))
+        if peer.name not in self.in_sync:
+            return peer
+        health = "alive" if peer.health == "unknown" else peer.health
+        return peer._replace(health=health, heard_s=0.0)
+
     @property
     def size(self) -> int | None:
         """How many they are; 0: it is out of sync; `None`: it has no part in rounds."""

@@ -51,9 +51,12 @@ class RunEvent:
     number: int = 0
 
 
+FREQUENT = ("checkpoint", "in_sync", "out_of_sync")
+
+
 def keep(events: deque[RunEvent], event: RunEvent) -> None:
-    """Add an event; of checkpoints, which would drown all others, the newest of each node stays."""
-    if event.kind == "checkpoint":
+    """Add an event; of kinds that would drown all others, the newest of each node stays."""
+    if event.kind in FREQUENT:
         for old in [o for o in events if (o.kind, o.about) == (event.kind, event.about)]:
             events.remove(old)
     events.append(event)
@@ -111,7 +114,7 @@ _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "
 def before_all_came(report: NodeReport) -> NodeReport:
     """Return a first report without the peers that are there: they have come since the start."""
     absent = tuple(peer for peer in report.peers if _OF_HEALTH.get(peer.health) != "joined")
-    return replace(report, peers=absent)
+    return replace(report, peers=absent, pace=None)
 
 
 def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunEvent]:
@@ -130,8 +133,8 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
     if after.diverged and not before.diverged:
         yield event("diverged", text="its loss or parameters are not finite")
     if (kind := _sync(after.pace)) and kind != _sync(before.pace):
-        others = () if after.pace is None else after.pace.in_sync
-        yield event(kind, text=" ".join(["with", *others]) if others else "")
+        others = [] if after.pace is None else [n for n in after.pace.in_sync if n != node]
+        yield event(kind, text=f"with {', '.join(others)}" if others else "it goes on by itself")
     skipped = after.rounds_skipped - before.rounds_skipped
     if skipped > 0:
         yield event("skipped", text=f"{skipped} snapshot{'s' * (skipped > 1)} not published")

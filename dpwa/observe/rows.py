@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dpwa.observe.figures import INDEX
 from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
 from dpwa.observe.run_view import Followed, RunView
-from dpwa.observe.verdicts import LOST, Condition, NodeVerdict, verdicts
+from dpwa.observe.verdicts import LEAST_WINDOW_S, LOST, Condition, NodeVerdict, verdicts
 
 WINDOW_S = 10.0  # over which rates are taken
 _GOODBYES = ("gone", "left")
@@ -38,6 +39,7 @@ class NodeRow:
         out_of_sync_s: since when it has none, while it trains; `None`: it is in sync, or averages
             no gradients.
         merges: so far, in this process; `None` if not known.
+        mapped_bytes: likewise, read from the memory of peers.
     """
 
     name: str
@@ -56,6 +58,7 @@ class NodeRow:
     in_sync: tuple[str, ...] = ()
     out_of_sync_s: float | None = None
     merges: float | None = None
+    mapped_bytes: float | None = None
 
 
 def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list[NodeRow]:
@@ -115,9 +118,46 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             in_sync=() if node.sync is None else node.sync.in_sync,
             out_of_sync_s=condition.out_of_sync_s,
             merges=latest(sample, "merges"),
+            mapped_bytes=latest(sample, "mapped_bytes"),
         )
         rows.append(_told(row, node, view.through) if node.answer is None else row)
     return rows
+
+
+def missing(rows: Sequence[NodeRow]) -> dict[str, str]:
+    """Return the figures that no node has, each with the reason in words.
+
+    The reason is empty where the figure has no meaning, such as rounds of an algorithm without any.
+    """
+    averages, merges = any(row.averages for row in rows), any(row.merges for row in rows)
+    found = {} if averages else {"rounds": ""}
+    if not any(row.mapped_bytes for row in rows):
+        found["mapped"] = ""
+    if max((row.rates.seconds for row in rows), default=0.0) < LEAST_WINDOW_S:
+        return found  # more may come
+    if not trains(rows):
+        none = ("loss", "clock", "steps", "wait", "rounds", "merges", "staleness", "distance")
+        return found | dict.fromkeys(none, "no node has taken a training step")
+    if all(row.loss is None for row in rows):
+        found["loss"] = "no node has told a loss, such as by update_send(loss)"
+    if not merges:
+        in_sync = "nodes in sync merge no snapshots" if averages else "nothing was merged yet"
+        found |= {"staleness": in_sync} | ({"merges": in_sync} if averages else {})
+    if all(row.consensus_distance is None for row in rows):
+        measure = "adapters for PyTorch measure it at a merge, DpwaConnection does not"
+        found["distance"] = measure if merges else "it is measured at a merge, and none was made"
+    return found
+
+
+def trains(rows: Sequence[NodeRow]) -> bool:
+    """Whether any node has taken a training step; others may have collectives or tables only."""
+    return any(row.clock or row.loss is not None for row in rows)
+
+
+def groups(rows: Sequence[NodeRow]) -> list[tuple[str, ...]]:
+    """Return the nodes that average gradients together: usually one group, none if none do."""
+    found = dict.fromkeys(row.in_sync for row in rows if row.in_sync and row.state == "live")
+    return sorted((names for names in found if len(names) > 1), key=len, reverse=True)
 
 
 def _averages(node: Followed) -> bool:

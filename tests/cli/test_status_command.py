@@ -265,7 +265,7 @@ def test_it_says_who_keeps_pace(config, file):
     net = torch.nn.Linear(1, 1)
     with dpwa.connect(net, torch.optim.SGD(net.parameters()), name="w1", config=config) as one:
         one.update_send()
-        assert "algorithm together; in pace w1" in status(file).stdout
+        assert "algorithm together; in sync w1" in status(file).stdout
 
 
 def test_a_diverged_loss_is_valid_json(config, file):

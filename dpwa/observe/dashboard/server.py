@@ -8,7 +8,7 @@ import math
 import secrets
 import socket
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -36,7 +36,7 @@ from dpwa.observe.events import RunEvent, keep
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
-from dpwa.observe.rows import NodeRow, rows_of
+from dpwa.observe.rows import NodeRow, groups, missing, rows_of, trains
 from dpwa.observe.run_log import plain
 from dpwa.observe.run_view import PEER_ENTRY, Followed, RunView
 from dpwa.types import JsonObject
@@ -125,19 +125,25 @@ class Feed:
 
 def _state(view: RunView) -> JsonObject:
     nodes = {node.name: node for node in view.nodes}
+    rows = rows_of(view, losses=1)
     return {
         "time": view.time,
         "through": view.through,
         "has_ended": view.has_ended,
-        "title": _title(view),
-        "nodes": [_node(row, nodes[row.name]) for row in rows_of(view, losses=1)],
+        "title": _title(view, rows),
+        "nodes": [_node(row, nodes[row.name]) for row in rows],
         "edges": _edges(view),
+        "groups": groups(rows),
+        "missing": missing(rows),
     }
 
 
-def _title(view: RunView) -> str:
+def _title(view: RunView, rows: Sequence[NodeRow]) -> str:
+    """Return what the nodes run; no topology where nodes draw no peers by it."""
     told = next((node.answer for node in view.nodes if node.answer is not None), None)
-    return "" if told is None else f"{told.algorithm}, topology {told.topology}"
+    if told is None or not trains(rows):
+        return ""  # collectives or tables only, as far as can be seen
+    return told.algorithm if told.sync else f"{told.algorithm}, topology {told.topology}"
 
 
 def _node(row: NodeRow, node: Followed) -> JsonObject:
@@ -154,14 +160,19 @@ def _node(row: NodeRow, node: Followed) -> JsonObject:
         "score": plain(row.score),
         "steps_per_s": plain(rates.steps_per_s),
         "merges_per_s": plain(rates.merges_per_s),
+        "rounds_per_s": plain(rates.rounds_per_s),
+        "averages": row.averages,
+        "in_sync": row.in_sync,
+        "out_of_sync_s": plain(row.out_of_sync_s),
         "shares": rates.shares,
         "received_per_s": plain(rates.received_per_s),
         "sent_per_s": plain(rates.sent_per_s),
+        "mapped_per_s": plain(rates.mapped_per_s),
         "staleness": plain(rates.staleness),
         "host": None if answer is None else answer.host,
         "pid": None if answer is None else answer.pid,
         "algorithm": None if answer is None else answer.algorithm,
-        "topology": None if answer is None else answer.topology,
+        "topology": None if answer is None or row.averages else answer.topology,
         "group": None if answer is None else answer.group,
         "endpoint": node.endpoint,
         "problem": row.problem,

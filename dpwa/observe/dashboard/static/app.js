@@ -7,7 +7,7 @@ import { FilteredEvents } from "./events.js";
 import { Frames } from "./frames.js";
 import { Attention, showLost, showMoved, showSummary } from "./header.js";
 import { NodeView } from "./node.js";
-import { nodesTable, toItem } from "./nodes.js";
+import { nodesTable, showNodes } from "./nodes.js";
 import { Store } from "./store.js";
 import { Stream } from "./stream.js";
 import { Topology } from "./topology.js";
@@ -39,7 +39,7 @@ const frames = new Frames([
   inView(() => view.drawBudget()),
   drawTopology,
   inOverview(() => curves.showLegend()),
-  inOverview(() => table.show(store.nodes.map(toItem))),
+  inOverview(() => showNodes(table, store)),
   inOverview(() => events.show(store.events)),
   drawLoss,
   inOverview(() => curves.draw("distance")),

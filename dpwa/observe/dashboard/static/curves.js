@@ -8,15 +8,18 @@ import { ANSWERS, NONE, byName, count, number, standing } from "./words.js";
 export const MANY = 12; // nodes; beyond, only some lines have a colour
 
 const PLOTS = {
-  loss: { id: "plot-loss", word: "Loss", newest: (node) => node.loss },
+  loss: { id: "plot-loss", word: "Loss", key: "loss", newest: (node) => node.loss },
   distance: {
     id: "plot-distance",
     word: "Consensus distance",
+    key: "distance",
     newest: (node) => node.consensus_distance,
+    range: (_, low, high) => (high > 0 ? window.uPlot.rangeNum(low, high, 0.1, true) : [0, 1]),
   },
   speed: {
     id: "plot-speed",
     word: "Steps per second",
+    key: "steps",
     newest: (node) => node.steps_per_s,
     range: (_, low, high) => [0, 1.1 * high || 1],
   },
@@ -58,8 +61,7 @@ export class Curves {
   /** Draw one of "loss", "distance" and "speed". */
   draw(field) {
     const { store } = this;
-    const { word, newest } = PLOTS[field];
-    this.plots[field].show(store.timeline.times, linesOf(store, field), summary(store, word, newest));
+    this.plots[field].show(store.timeline.times, linesOf(store, field), summary(store, PLOTS[field]));
   }
 }
 
@@ -94,13 +96,13 @@ function looks(node, index, many, best) {
   return { stroke: colour("faint"), width: 1, dash: [] };
 }
 
-function summary(store, word, newest) {
+function summary(store, { word, key, newest }) {
   const told = store.nodes.filter((node) => typeof newest(node) === "number");
   const answering = told.filter((node) => ANSWERS.has(node.state));
   const known = answering.length ? answering : told;
   if (!known.length) {
     const isOver = !store.through && store.timeline.times.length;
-    return `${word}: ${isOver ? "nobody tells it any more" : "nothing is known yet"}.`;
+    return `${word}: ${isOver ? "nobody tells it any more" : (store.missing[key] ?? "nothing is known yet")}.`;
   }
   const are = known.every((node) => node.state === "live") ? "live node" : "node";
   const then = answering.length ? "" : ", when last heard of";

@@ -4,6 +4,7 @@ import { Keyed, find, make, setAttribute, setText } from "./dom.js";
 import { at, nodeLink } from "./words.js";
 
 const MOST_SHOWN = 200;
+const inWords = (kind) => kind.replaceAll("_", " ");
 
 /** A list of events. */
 export class Events {
@@ -35,7 +36,7 @@ export class FilteredEvents {
     if (kinds.length !== this.kinds.length) {
       this.kinds = kinds;
       const chosen = this.select.value;
-      const options = kinds.map((kind) => make("option", { value: kind }, kind));
+      const options = kinds.map((kind) => make("option", { value: kind }, inWords(kind)));
       this.select.replaceChildren(make("option", { value: "" }, "all but checkpoints"), ...options);
       this.select.value = chosen;
     }
@@ -61,7 +62,7 @@ function showEvent({ root, time, kind, about, text }, event) {
   root.dataset.key = event.key;
   setText(time, at(event.time));
   setAttribute(time, "datetime", new Date(1000 * event.time).toISOString());
-  setText(kind, event.kind);
+  setText(kind, inWords(event.kind));
   setText(about, event.text.startsWith(event.about) ? "" : event.about);
   setAttribute(about, "href", nodeLink(event.about));
   const by = event.node && event.node !== event.about ? ` (noticed by ${event.node})` : "";

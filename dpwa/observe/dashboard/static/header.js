@@ -1,11 +1,13 @@
 // The run in words, and what is the matter with it or with this page.
 
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
-import { at, count, nodeLink } from "./words.js";
+import { at, count, nodeLink, syncWords } from "./words.js";
 
 const MOVED_S = 60; // for which a change of the node that is read through is told
 const SPEAK_MS = 5000; // from one announcement to the next
 const MOST_SPOKEN = 3; // nodes by name
+
+const told = (counts) => counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`).join(", ");
 
 /** Tell how the run is. */
 export function showSummary(store) {
@@ -18,8 +20,13 @@ export function showSummary(store) {
     [store.count("left"), "left"],
     [store.count("unknown"), "not heard of yet"],
   ];
-  const states = counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`);
-  const parts = [`${count(nodes.length, "node")}: ${states.join(", ") || "none yet"}`];
+  const parts = [`${count(nodes.length, "node")}: ${told(counts) || "none yet"}`];
+  const live = nodes.filter((node) => node.state === "live");
+  const sync = ["in sync", "out of sync", "alone"].map((word) => [
+    live.filter((node) => syncWords(node).startsWith(word)).length,
+    word,
+  ]);
+  if (told(sync)) parts.push(told(sync));
   const silence = nodes.length ? "nobody answers" : "nobody has answered yet";
   const nobody = store.hasEnded ? "the run has ended" : silence;
   parts.push(store.through ? `read through ${store.through}` : nobody);

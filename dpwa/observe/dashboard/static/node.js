@@ -7,22 +7,25 @@ import { Events } from "./events.js";
 import { makeMatter, mattersOf, showMatter } from "./header.js";
 import { ACTIVITIES, linkColumn, textColumn } from "./nodes.js";
 import { Plot } from "./plot.js";
-import { Table } from "./table.js";
+import { Table, hiddenWords } from "./table.js";
 import { bytes, duration, number, percent, perSecond, sharesWords, stateWords } from "./words.js";
 
 const AGAIN_MS = 2000;
 const WORDS = { train: "training", publish: "publishing", wait: "waiting", merge: "merging" };
 
 const FACTS = [
-  ["Loss", (node) => number(node.loss)],
-  ["Clock", (node) => number(node.clock, 4)],
-  ["Steps per second", (node) => number(node.steps_per_s)],
-  ["Merges per second", (node) => number(node.merges_per_s)],
-  ["Staleness of what it merges", (node) => number(node.staleness)],
-  ["Consensus distance", (node) => number(node.consensus_distance)],
+  ["Loss", (node) => number(node.loss), "loss"],
+  ["Clock", (node) => number(node.clock, 4), "clock"],
+  ["Steps per second", (node) => number(node.steps_per_s), "steps"],
+  ["In sync with", (node) => node.in_sync.filter((name) => name !== node.name).join(", ")],
+  ["Rounds per second", (node) => number(node.rounds_per_s), "rounds"],
+  ["Merges per second", (node) => number(node.merges_per_s), "merges"],
+  ["Staleness of what it merges", (node) => number(node.staleness), "staleness"],
+  ["Consensus distance", (node) => number(node.consensus_distance), "distance"],
   ["Score", (node) => number(node.score)],
   ["Receives", (node) => perSecond(node.received_per_s)],
   ["Sends", (node) => perSecond(node.sent_per_s)],
+  ["Reads from memory of peers", (node) => perSecond(node.mapped_per_s), "mapped"],
   ["Memory of snapshots", (_, figures) => bytes(figures.memory_bytes)],
   ["Refused", (_, figures) => number(figures.refused)],
   ["Address", (node) => node.endpoint],
@@ -34,7 +37,7 @@ const FACTS = [
 ];
 
 const figure = (title, key, words = (value) => number(value)) =>
-  textColumn(title, (peer) => peer[key], words, { class: "figure", down: true });
+  textColumn(title, (peer) => peer[key], words, { key, class: "figure", down: true });
 const ago = (value) => (typeof value === "number" ? `${duration(value)} ago` : "never");
 
 const LINKS = [
@@ -43,13 +46,30 @@ const LINKS = [
   figure("Latency", "latency_ms", (value) => (typeof value === "number" ? `${number(value)} ms` : "–")),
   figure("Bandwidth", "bandwidth_mbps", (value) => (typeof value === "number" ? `${number(value)} Mbit/s` : "–")),
   figure("Score", "score"),
+  figure("Rounds", "rounds"),
   figure("Merges", "merges"),
   figure("Last merged", "merged_s", ago),
   figure("Staleness", "staleness"),
   figure("Received", "bytes_received", bytes),
   figure("Sent", "bytes_sent", bytes),
+  figure("Mapped", "bytes_mapped", bytes),
   figure("Heard of", "heard_s", ago),
 ];
+
+// Figures of links that a node may have of no peer, and why.
+const UNKNOWN = {
+  latency_ms: "no message was timed",
+  bandwidth_mbps: "nothing was streamed",
+  merged_s: "it has merged no peer",
+  staleness: "it has merged no peer",
+  rounds: "",
+  bytes_mapped: "",
+};
+
+/** Return the figures that a node has of none of its peers, each with the reason. */
+function unknownOf(peers) {
+  return Object.fromEntries(Object.entries(UNKNOWN).filter(([key, why]) => peers.every((peer) => (why ? peer[key] === null : !peer[key]))));
+}
 
 export class NodeView {
   /** @param store of the run; `changed` is called when the node has told more. */
@@ -104,10 +124,13 @@ export class NodeView {
     setText(find("#node-problem"), problem);
     find("#node-problem").hidden = !problem;
     this.matters.show(node ? mattersOf(node) : [], (matter) => matter.key);
-    const facts = node ? FACTS.map(([title, tell]) => [title, tell(node, figures)]) : [];
+    const { missing } = this.store; // where there is no reason, the fact has no meaning
+    const tell = ([title, value, key]) => [title, key in missing ? missing[key] : value(node, figures)];
+    const facts = node ? FACTS.map(tell) : [];
     this.facts.show(facts.filter(([, value]) => value), ([title]) => title);
     const peers = this.detail?.peers ?? [];
-    this.links.show(peers);
+    this.links.show(peers, unknownOf(peers));
+    setText(find("#node .missing"), hiddenWords(this.links));
     find("#links").parentElement.hidden = !peers.length;
     find("#links").parentElement.nextElementSibling.hidden = peers.length > 0;
     const { events } = this.store;
@@ -117,13 +140,14 @@ export class NodeView {
   drawLoss() {
     const { store, name } = this;
     const node = store.byName.get(name);
-    const text = node ? `Loss of ${name}: ${number(node.loss)}, in front of those of the others.` : "";
+    const known = `${number(node?.loss)}, in front of those of the others`;
+    const text = node ? `Loss of ${name}: ${store.missing.loss ?? known}.` : "";
     if (node) this.loss.show(store.timeline.times, linesOf(store, "loss", new Set([name])), text);
   }
 
   drawBudget() {
     const shares = this.store.byName.get(this.name)?.shares;
-    setText(find("#budget-words"), `In the last seconds: ${sharesWords(shares)}.`);
+    setText(find("#budget-words"), `In the last seconds: ${this.store.missing.wait ?? sharesWords(shares)}.`);
     const rows = this.detail?.budget ?? [];
     const times = rows.map((row) => row[0]);
     const sums = rows.map(() => 0);

@@ -1,11 +1,11 @@
 // The table of all nodes, a row each.
 
 import { find, make, setAttribute, setText } from "./dom.js";
-import { Table } from "./table.js";
+import { Table, hiddenWords } from "./table.js";
 import { nodeLink, number, perSecond, sharesWords, sign, standing, stateWords } from "./words.js";
 
 export const ACTIVITIES = ["train", "publish", "wait", "merge"];
-const TOLD = new Set(["gone", "left"]); // by the state already
+const TOLD = new Set(["gone", "left", "out of sync", "alone"]); // by the state already
 const ORDER = { silent: 0, unknown: 1, left: 2, live: 3, finishing: 4, finished: 5 };
 
 /** Make the table. */
@@ -13,15 +13,20 @@ export function nodesTable() {
   return new Table(find("#nodes table"), COLUMNS, "Nodes of the run; a button in a column's head sorts by it");
 }
 
-export const toItem = (node) => ({ ...node, standing: standing(node) });
+/** Show all nodes, and below why columns are missing. */
+export function showNodes(table, { nodes, missing }) {
+  table.show(nodes.map((node) => ({ ...node, standing: standing(node) })), missing);
+  setText(find("#nodes .missing"), hiddenWords(table));
+  find("#nodes .shares").hidden = "wait" in missing;
+}
 
 /** A column whose cells hold a text. */
 export function textColumn(title, value, words, more = {}) {
   return { title, value, update: (cell, item) => setText(cell, words(value(item), item)), ...more };
 }
 
-const figure = (title, key, words = (value) => number(value)) =>
-  textColumn(title, (node) => node[key], words, { class: "figure", down: true });
+const figure = (title, key, field, words = (value) => number(value)) =>
+  textColumn(title, (node) => node[field], words, { key, class: "figure", down: true });
 
 /** A column of links to nodes. */
 export const linkColumn = (title) => ({
@@ -51,6 +56,7 @@ const state = {
     setAttribute(mark, "data-state", node.state);
     setAttribute(mark, "data-standing", node.standing);
     setText(mark, sign(node));
+    if (node.in_sync.length > 1) setAttribute(mark, "title", `with ${node.in_sync.filter((name) => name !== node.name).join(", ")}`);
     const kinds = node.verdicts.map((verdict) => verdict.kind).filter((kind) => !TOLD.has(kind));
     setText(text, [stateWords(node), ...kinds].join(", "));
     setAttribute(text, "title", node.verdicts.map((verdict) => verdict.text).join("; ") || null);
@@ -59,6 +65,7 @@ const state = {
 
 const shares = {
   title: "Time",
+  key: "wait",
   value: (node) => node.shares?.train,
   create: (cell) => {
     const bars = ACTIVITIES.map((activity) => make("span", { class: activity }));
@@ -79,14 +86,16 @@ const shares = {
 const COLUMNS = [
   linkColumn("Node"),
   state,
-  figure("Loss", "loss"),
-  figure("Clock", "clock", (value) => number(value, 4)),
-  figure("Steps/s", "steps_per_s"),
-  figure("Merges/s", "merges_per_s"),
+  figure("Loss", "loss", "loss"),
+  figure("Clock", "clock", "clock", (value) => number(value, 4)),
+  figure("Steps/s", "steps", "steps_per_s"),
+  figure("Rounds/s", "rounds", "rounds_per_s"),
+  figure("Merges/s", "merges", "merges_per_s"),
   shares,
-  figure("Staleness", "staleness"),
-  figure("Distance", "consensus_distance"),
-  figure("Received", "received_per_s", perSecond),
-  figure("Sent", "sent_per_s", perSecond),
-  figure("Score", "score"),
+  figure("Staleness", "staleness", "staleness"),
+  figure("Distance", "distance", "consensus_distance"),
+  figure("Received", "in", "received_per_s", perSecond),
+  figure("Sent", "out", "sent_per_s", perSecond),
+  figure("Mapped", "mapped", "mapped_per_s", perSecond),
+  figure("Score", "score", "score"),
 ];

@@ -4,6 +4,7 @@ import { Timeline } from "./timeline.js";
 import { ANSWERS, byName } from "./words.js";
 
 const MOST_EVENTS = 500;
+const FREQUENT = new Set(["checkpoint", "in_sync", "out_of_sync"]);
 
 export class Store {
   constructor() {
@@ -14,6 +15,8 @@ export class Store {
     this.nodes = []; // by name
     this.byName = new Map();
     this.edges = [];
+    this.groups = []; // names of nodes that average gradients together
+    this.missing = {}; // figures that no node has, and why
     this.events = []; // newest first
     this.timeline = new Timeline();
     this.selected = ""; // the node to highlight
@@ -37,12 +40,15 @@ export class Store {
     this.nodes = [...news.nodes].sort((one, other) => byName(one.name, other.name));
     this.byName = new Map(this.nodes.map((node) => [node.name, node]));
     this.edges = news.edges;
+    this.groups = news.groups;
+    this.missing = news.missing;
     this.timeline.add(news.points);
     this.timeline.keep(this.byName);
     const fresh = [...news.events].sort((one, other) => other.time - one.time);
     for (const event of fresh) event.key = ++this.numbered;
-    const saved = new Set(); // of checkpoints, the newest of each node is enough
-    const isKept = (event) => event.kind !== "checkpoint" || (!saved.has(event.about) && saved.add(event.about));
+    const saved = new Set(); // of frequent ones, the newest of each node is enough
+    const isNewest = (key) => !saved.has(key) && saved.add(key);
+    const isKept = ({ kind, about }) => !FREQUENT.has(kind) || isNewest(`${kind} ${about}`);
     this.events = [...fresh, ...this.events].filter(isKept).slice(0, MOST_EVENTS);
   }
 
@@ -59,6 +65,11 @@ export class Store {
       if (known && (best === null || node.loss < best.loss)) best = node;
     }
     return best;
+  }
+
+  /** Whether nodes average gradients, as `together` does. */
+  get averages() {
+    return this.nodes.some((node) => node.averages);
   }
 
   count(state) {

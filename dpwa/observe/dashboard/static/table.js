@@ -19,6 +19,7 @@ export class Table {
     this.body = element.tBodies[0];
     this.rows = new Keyed(this.body, () => this.makeRow(), (row, item) => this.showRow(row, item));
     this.keyOf = (item) => item.name;
+    this.hidden = {}; // keys of columns that are not shown
     this.tellOrder();
   }
 
@@ -50,17 +51,23 @@ export class Table {
     return { root: make("tr", {}, ...cells.map(({ cell }) => cell)), cells };
   }
 
+  isHidden(column) {
+    return column.key in this.hidden;
+  }
+
   showRow(row, item) {
     setAttribute(row.root, "data-standing", item.standing ?? null);
     this.columns.forEach((column, index) => {
       const { cell, parts } = row.cells[index];
+      cell.hidden = this.isHidden(column);
       column.update(cell, item, parts);
     });
   }
 
-  /** Show these items, each with a `name` of its own. */
-  show(items) {
-    this.items = items;
+  /** Show these items, each with a `name` of its own, but not the columns with the keys of `hidden`. */
+  show(items, hidden = this.hidden) {
+    Object.assign(this, { items, hidden });
+    this.columns.forEach((column, index) => (this.heads[index].hidden = this.isHidden(column)));
     this.rows.show(this.inOrder(items), this.keyOf);
   }
 
@@ -76,6 +83,16 @@ export class Table {
     this.order = new Map(sorted.map((item, index) => [item.name, index]));
     return sorted;
   }
+}
+
+/** Say which columns are not shown, and why: those with a reason, all with the same one together. */
+export function hiddenWords({ columns, hidden }) {
+  const titles = new Map();
+  for (const { key, title } of columns) {
+    if (hidden[key]) titles.set(hidden[key], [...(titles.get(hidden[key]) ?? []), title]);
+  }
+  const parts = [...titles].map(([why, which]) => `${which.join(", ")} (${why})`);
+  return parts.length ? `Not shown: ${parts.join("; ")}.` : "";
 }
 
 /** Compare two values; what is not known comes last, however it is sorted. */

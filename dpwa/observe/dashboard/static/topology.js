@@ -1,8 +1,9 @@
-// Who merges from whom: the nodes on a circle, and a line for each merge of the last seconds.
+// Who merges from whom: the nodes on a circle, a line for each merge of the last seconds, and a shape
+// around those that average gradients together.
 
 import { colour } from "./colours.js";
 import { Keyed, find, make, makeSvg, setAttribute, setText } from "./dom.js";
-import { NONE, duration, nodeLink, number, sign, standing, stateWords } from "./words.js";
+import { NONE, duration, listed, nodeLink, number, sign, standing, stateWords } from "./words.js";
 
 const SIZE = 640; // of the drawing, in its own units
 const RADIUS = 232; // of the circle
@@ -22,6 +23,8 @@ export class Topology {
   constructor(store, changed) {
     Object.assign(this, { store, changed });
     this.readout = find("#topology .readout");
+    this.heading = find("#topology-head");
+    this.caption = find("#topology figcaption");
     this.canvas = make("canvas", { "aria-hidden": "true" });
     this.svg = makeSvg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group" });
     this.box = find("#topology .graph");
@@ -87,13 +90,16 @@ export class Topology {
     setAttribute(this.box, "data-many", nodes.length > FEW ? "" : null);
     setAttribute(this.svg, "aria-label", this.summary());
     setText(this.readout, this.told());
+    setText(this.heading, this.store.averages ? "Who averages with whom" : "Who merges from whom");
+    setText(this.caption, caption(this.store));
     this.drawEdges();
   }
 
   summary() {
-    const { nodes, edges } = this.store;
+    const { nodes, edges, groups } = this.store;
     const merging = new Set(edges.map((edge) => edge.to)).size;
-    return `${nodes.length} nodes on a circle, ${merging} of which have merged in the last 15 s`;
+    const inSync = groups.map((names) => `; in sync: ${names.join(", ")}`).join("");
+    return `${nodes.length} nodes on a circle, ${merging} of which have merged in the last 15 s${inSync}`;
   }
 
   told() {
@@ -105,7 +111,9 @@ export class Topology {
       .reduce((one, other) => (one && one.age_s <= other.age_s ? one : other), null);
     const merged = newest ? `, merged ${newest.from} ${duration(newest.age_s)} ago` : "";
     const speed = node.steps_per_s === null ? NONE : `${number(node.steps_per_s)} steps/s`;
-    return `${node.name}: ${stateWords(node)}, loss ${number(node.loss)}, ${speed}${merged}`;
+    const others = node.in_sync.filter((name) => name !== node.name);
+    const mates = others.length ? ` with ${listed(others)}` : "";
+    return `${node.name}: ${stateWords(node)}${mates}, loss ${number(node.loss)}, ${speed}${merged}`;
   }
 
   drawEdges() {
@@ -119,6 +127,7 @@ export class Topology {
     const few = store.nodes.length <= FEW;
     const marked = store.highlighted;
     const edges = store.edges.filter((edge) => known.has(edge.from) && known.has(edge.to));
+    store.groups.forEach((names) => shape(context, names.map((name) => known.get(name)).filter(Boolean)));
     const crowd = marked.size ? 1 : Math.max(0.06, Math.min(1, CROWD / edges.length));
     AGES.forEach((age, index) => {
       const newer = AGES[index + 1]?.up_to ?? 0;
@@ -174,6 +183,31 @@ function showNode(parts, { node, place, few, marked }) {
     setAttribute(parts.label, "y", null);
     setAttribute(parts.label, "transform", `rotate(${(left ? degrees + 180 : degrees).toFixed(1)})`);
   }
+}
+
+/** What the drawing shows, in words; why it shows no lines, if there can be none. */
+function caption({ averages, missing }) {
+  const keys = "Arrow keys go from node to node, Enter opens one.";
+  const line = "A line is a merge of the last 15 s, from a peer to the node at its arrow; the newer, the stronger.";
+  if (missing.clock) return `No lines: ${missing.clock}. ${keys}`;
+  if (!averages) return `${line} ${keys}`;
+  return `The shape joins the nodes that are in sync: they average their gradients in each step. ${line} Only nodes that are out of sync merge. ${keys}`;
+}
+
+/** Join the nodes that average gradients together. */
+function shape(context, places) {
+  if (places.length < 2) return;
+  const inOrder = [...places].sort((one, other) => one.angle - other.angle);
+  context.beginPath();
+  inOrder.forEach(({ x, y }) => context.lineTo(x, y));
+  context.closePath();
+  context.fillStyle = context.strokeStyle = colour("good");
+  context.lineWidth = 3;
+  context.globalAlpha = 0.1;
+  context.fill();
+  context.globalAlpha = 0.7;
+  context.stroke();
+  context.globalAlpha = 1;
 }
 
 function stroke(context, known, edges, age, alpha, arrows) {

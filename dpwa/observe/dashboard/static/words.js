@@ -44,7 +44,7 @@ export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}
 export const STATES = { live: "live", finishing: "finishing", finished: "finished", silent: "silent", left: "left", unknown: "not heard of" };
 
 /** Names in words, of many the first. */
-function listed(names) {
+export function listed(names) {
   const first = names.slice(0, 3).join(", ");
   return names.length > 3 ? `${first} and ${names.length - 3} more` : first;
 }
@@ -52,8 +52,16 @@ function listed(names) {
 /** The states of nodes that answer. */
 export const ANSWERS = new Set(["live", "finishing", "finished"]);
 
+/** How a node averages gradients with others, in words; empty: it does not. */
+export function syncWords(node) {
+  if (node.out_of_sync_s !== null) return `out of sync for ${duration(node.out_of_sync_s)}`;
+  if (node.state !== "live" || !node.in_sync.length) return "";
+  return node.in_sync.length > 1 ? "in sync" : "alone";
+}
+
 /** What a node is, in words. */
 export function stateWords(node) {
+  if (syncWords(node)) return syncWords(node);
   if (node.state === "silent") return `silent for ${duration(node.silent_s)}`;
   if (node.state === "finishing" && node.waits_for.length) return `finishing, waits for ${listed(node.waits_for)}`;
   const words = node.state === "left" ? "has left" : (STATES[node.state] ?? node.state);
