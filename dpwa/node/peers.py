@@ -379,11 +379,13 @@ class PeerTable:
     def exchanged(
         self, name: str, *, sent: int = 0, received: int = 0, mapped: int = 0, taken: int = 0
     ) -> None:
-        """Count bytes that no payload of a message to or from a peer has.
+        """Count bytes that the threads of the node do not count.
+
+        They count payloads of answers, that is, of snapshots and states.
 
         Args:
             name: of the peer.
-            sent: in the headers of messages.
+            sent: in headers of messages, or as payloads of requests.
             received: likewise.
             mapped: read from the memory of the peer.
             taken: all that came as values of collectives, also as payloads.

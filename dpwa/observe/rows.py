@@ -137,7 +137,7 @@ def missing(rows: Sequence[NodeRow]) -> dict[str, str]:
         return found  # more may come
     if not trains(rows):
         none = ("loss", "clock", "steps", "wait", "rounds", "merges", "staleness", "distance")
-        return found | dict.fromkeys(none, "no node has taken a training step")
+        return dict.fromkeys(none, "no node has taken a training step") | found
     if all(row.loss is None for row in rows):
         found["loss"] = "no node has told a loss, such as by update_send(loss)"
     if not merges:

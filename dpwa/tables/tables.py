@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import numpy as np
 
+from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, UserError
@@ -16,6 +17,7 @@ from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.node.serving.upload import Upload
 from dpwa.policy.group_views import Member
+from dpwa.tables.channels import Tell
 from dpwa.tables.engine import Engine, Settings
 from dpwa.tables.pending import PendingOperations
 from dpwa.tables.requests import Answers
@@ -26,6 +28,7 @@ from dpwa.tables.user import User
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits
+from dpwa.wire.messages import Message
 from dpwa.wire.tables import FromMember, TableGot, TableMessage, TableRefused
 
 log = logging.getLogger("dpwa.tables")
@@ -75,7 +78,7 @@ class Tables(Closeable):
         pending = PendingOperations(group.view, runtime)
         answers = Answers(node.rx.wake)
         settings = Settings(runtime, patience_s, answers.put, node.rx.wake)
-        engine = Engine(pending, group, contacts, node.tx.tell, settings)
+        engine = Engine(pending, group, contacts, _counted(node.tx.tell, contacts), settings)
         with group.lock:  # no view may come in between
             group.watch(engine.view_changed)
             engine.view_changed(group.view)
@@ -83,7 +86,8 @@ class Tables(Closeable):
         self._user.timeout_s = patience_s
         engine.start()
         finalize(self._user, _retire, engine, group)
-        node.attach(TableService(engine, answers, node.upload), TableListener(pending, engine))
+        service = TableService(engine, answers, node.upload, contacts)
+        node.attach(service, TableListener(pending, engine))
 
     def array(
         self, size: int, init_value: Any = None, *, dtype: str = "float32", **options: Any
@@ -202,6 +206,16 @@ class Tables(Closeable):
         )
 
 
+def _counted(tell: Tell, contacts: Contacts) -> Tell:
+    """Return what tells a member something, and counts the bytes of its data."""
+
+    def tell_and_count(member: str, message: Message, data: Frame | None) -> None:
+        contacts.count(member, sent=len(data or b""))
+        tell(member, message, data)
+
+    return tell_and_count
+
+
 def _retire(engine: Engine, group: Group) -> None:
     """End what works for tables that were forgotten."""
     engine.stop()
@@ -213,12 +227,16 @@ class TableService(Service):
 
     handles = tuple(kind for kind in get_args(TableMessage) if issubclass(kind, FromMember))
 
-    def __init__(self, engine: Engine, answers: Answers, upload: Upload) -> None:
+    def __init__(
+        self, engine: Engine, answers: Answers, upload: Upload, contacts: Contacts
+    ) -> None:
+        self._contacts = contacts
         self._engine = engine
         self._answers = answers
         self._upload = upload
 
     def receive(self, sender: bytes, message: FromMember, payload: Frame, reply: Reply) -> None:  # noqa: ARG002
+        self._contacts.count(message.name, received=len(payload))
         self._engine.hear(message, payload, self._upload.shared(message.name, reply))
 
     def tick(self, now: float) -> bool:

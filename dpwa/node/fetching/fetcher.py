@@ -123,6 +123,8 @@ class TransactionFetches:
         else:
             why_not = attempt.request.objection(lease.snapshot)
         if lease is not None and why_not is None:
+            nbytes = lease.snapshot.data.nbytes
+            self._peer_table.exchanged(attempt.channel.peer, mapped=nbytes)
             self.have(attempt, lease)
             return
         if lease is not None:

@@ -131,7 +131,7 @@ def _state(view: RunView) -> JsonObject:
         "through": view.through,
         "has_ended": view.has_ended,
         "title": _title(view, rows),
-        "nodes": [_node(row, nodes[row.name]) for row in rows],
+        "nodes": [_node(row, nodes[row.name], trains=trains(rows)) for row in rows],
         "edges": _edges(view),
         "groups": groups(rows),
         "missing": missing(rows),
@@ -146,7 +146,7 @@ def _title(view: RunView, rows: Sequence[NodeRow]) -> str:
     return told.algorithm if told.sync else f"{told.algorithm}, topology {told.topology}"
 
 
-def _node(row: NodeRow, node: Followed) -> JsonObject:
+def _node(row: NodeRow, node: Followed, *, trains: bool) -> JsonObject:
     rates, answer = row.rates, node.answer
     return {
         "name": row.name,
@@ -171,8 +171,8 @@ def _node(row: NodeRow, node: Followed) -> JsonObject:
         "staleness": plain(rates.staleness),
         "host": None if answer is None else answer.host,
         "pid": None if answer is None else answer.pid,
-        "algorithm": None if answer is None else answer.algorithm,
-        "topology": None if answer is None or row.averages else answer.topology,
+        "algorithm": answer.algorithm if answer and trains else None,
+        "topology": answer.topology if answer and trains and not row.averages else None,
         "group": None if answer is None else answer.group,
         "endpoint": node.endpoint,
         "problem": row.problem,

@@ -98,11 +98,12 @@ function looks(node, index, many, best) {
 
 function summary(store, { word, key, newest }) {
   const told = store.nodes.filter((node) => typeof newest(node) === "number");
+  if (store.missing[key]) return `${word}: ${store.missing[key]}.`;
   const answering = told.filter((node) => ANSWERS.has(node.state));
   const known = answering.length ? answering : told;
   if (!known.length) {
     const isOver = !store.through && store.timeline.times.length;
-    return `${word}: ${isOver ? "nobody tells it any more" : (store.missing[key] ?? "nothing is known yet")}.`;
+    return `${word}: ${isOver ? "nobody tells it any more" : "nothing is known yet"}.`;
   }
   const are = known.every((node) => node.state === "live") ? "live node" : "node";
   const then = answering.length ? "" : ", when last heard of";

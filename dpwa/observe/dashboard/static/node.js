@@ -38,11 +38,15 @@ const FACTS = [
 
 const figure = (title, key, words = (value) => number(value)) =>
   textColumn(title, (peer) => peer[key], words, { key, class: "figure", down: true });
+const healthWords = (health, peer) => {
+  const words = health === "unknown" ? "unknown: nothing was fetched" : health;
+  return peer.quarantined ? `${words}, in quarantine` : words;
+};
 const ago = (value) => (typeof value === "number" ? `${duration(value)} ago` : "never");
 
 const LINKS = [
   linkColumn("Peer"),
-  textColumn("Health", (peer) => peer.health, (health, peer) => (peer.quarantined ? `${health}, in quarantine` : health)),
+  textColumn("Health", (peer) => peer.health, healthWords),
   figure("Latency", "latency_ms", (value) => (typeof value === "number" ? `${number(value)} ms` : "–")),
   figure("Bandwidth", "bandwidth_mbps", (value) => (typeof value === "number" ? `${number(value)} Mbit/s` : "–")),
   figure("Score", "score"),
@@ -124,13 +128,15 @@ export class NodeView {
     setText(find("#node-problem"), problem);
     find("#node-problem").hidden = !problem;
     this.matters.show(node ? mattersOf(node) : [], (matter) => matter.key);
-    const { missing } = this.store; // where there is no reason, the fact has no meaning
-    const tell = ([title, value, key]) => [title, key in missing ? missing[key] : value(node, figures)];
-    const facts = node ? FACTS.map(tell) : [];
+    const { missing } = this.store;
+    const known = FACTS.filter(([, , key]) => !(key in missing));
+    const facts = node ? known.map(([title, tell]) => [title, tell(node, figures)]) : [];
+    const columns = FACTS.map(([title, , key]) => ({ title, key }));
+    setText(find("#about .missing"), hiddenWords({ columns, hidden: missing }));
     this.facts.show(facts.filter(([, value]) => value), ([title]) => title);
     const peers = this.detail?.peers ?? [];
     this.links.show(peers, unknownOf(peers));
-    setText(find("#node .missing"), hiddenWords(this.links));
+    setText(find("#its-links .missing"), hiddenWords(this.links));
     find("#links").parentElement.hidden = !peers.length;
     find("#links").parentElement.nextElementSibling.hidden = peers.length > 0;
     const { events } = this.store;
