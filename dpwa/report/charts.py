@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -67,6 +67,7 @@ _WHY = {
     "quarantined": "quarantined",
     "refused": "refused",
     "waiting": "waits",
+    "out of sync": "out of sync",
 }
 Curve = tuple[Floats, Floats]  # times in seconds since the epoch, and values
 
@@ -86,6 +87,7 @@ def looks_for(facts: Facts) -> Looks:
 
 def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
     run = facts.run
+    height = HEIGHT if facts.steps else MISSING_HEIGHT
     has_distance = any(np.isfinite(d).any() for _, d in distance_curves(run).values())
     return [
         Chart(
@@ -93,21 +95,23 @@ def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
             "Training loss",
             "What each node has told with its updates.",
             _alt_of_loss(facts),
-            lambda figure: draw_loss(figure, run, looks),
+            lambda figure: draw_loss(figure, facts, looks),
+            height,
         ),
         Chart(
             "speed",
             "Steps per second",
             "Training steps that each node has taken.",
             _alt_of_speed(facts),
-            lambda figure: draw_speed(figure, run, looks),
+            lambda figure: draw_speed(figure, facts, looks),
+            height,
         ),
         Chart(
             "consensus",
             "Consensus distance",
-            "How far the parameters of a node were from those that it merged.",
+            "How far the parameters of a node were from those that it merged; 0 in sync.",
             _alt_of_distance(facts),
-            lambda figure: draw_distance(figure, run, looks),
+            lambda figure: draw_distance(figure, facts, looks),
             HEIGHT if has_distance else MISSING_HEIGHT,
         ),
         Chart(
@@ -116,30 +120,42 @@ def training_charts(facts: Facts, looks: Looks) -> list[Chart]:
             "Training is whatever is no gossip: loading data, computing, and what a node does "
             "before its first update.",
             _alt_of_time(facts),
-            lambda figure: draw_time(figure, run),
-            height_of(len(run.nodes)),
+            lambda figure: draw_time(figure, facts),
+            height_of(len(run.nodes)) if facts.steps else MISSING_HEIGHT,
         ),
     ]
 
 
 def gossip_charts(facts: Facts) -> list[Chart]:
     run = facts.run
+    has_merged, has_rounds = bool(pairs_of(run, "merges").any()), bool(facts.rounds)
+    rounds = Chart(
+        "rounds",
+        "Who has averaged with whom",
+        "Rounds of gradients in which both nodes were in sync; an empty cell is a pair that never "
+        "was.",
+        _alt_of_pairs(facts, "rounds"),
+        lambda figure: draw_pairs(figure, facts, "rounds"),
+        3.6,
+    )
     return [
+        *([rounds] if has_rounds else []),
         Chart(
             "pairs",
             "Who has merged whom",
             "A row is the node that merges, a column the node whose parameters it took; an empty "
             "cell is a pair that never did.",
-            _alt_of_pairs(facts),
-            lambda figure: draw_pairs(figure, run),
-            3.6,
+            _alt_of_pairs(facts, "merges"),
+            lambda figure: draw_pairs(figure, facts, "merges"),
+            3.6 if has_merged else MISSING_HEIGHT,
         ),
         Chart(
             "staleness",
             "Staleness of what was merged",
             "How many updates the other node was behind the one that merged it.",
             _alt_of_staleness(facts),
-            lambda figure: draw_staleness(figure, run),
+            lambda figure: draw_staleness(figure, facts),
+            HEIGHT if has_merged else MISSING_HEIGHT,
         ),
         Chart(
             "bytes",
@@ -165,9 +181,20 @@ def height_of(nodes: int) -> float:
     return min(6.0, max(2.2, 1.3 + ROW_INCHES * nodes))
 
 
-def draw_loss(figure: Figure, run: Run, looks: Looks) -> None:
+def _untrained(facts: Facts, otherwise: str) -> str:
+    """Say why something is missing: no node has trained, or another reason."""
+    return otherwise if facts.steps else "No node has taken a training step."
+
+
+def _unmerged(facts: Facts) -> str:
+    in_sync = "No snapshot was merged: nodes in sync average their gradients."
+    return _untrained(facts, in_sync if facts.rounds else "Nothing was merged.")
+
+
+def draw_loss(figure: Figure, facts: Facts, looks: Looks) -> None:
+    run, missing = facts.run, _untrained(facts, "No node has told its loss.")
     curves = {name: _curve(node, "loss") for name, node in run.nodes.items()}
-    _draw(figure, run, looks, curves, "training loss", "No node has told its loss.")
+    _draw(figure, run, looks, curves, "training loss", missing)
 
 
 def _alt_of_loss(facts: Facts) -> str:
@@ -181,10 +208,11 @@ def _alt_of_loss(facts: Facts) -> str:
     )
 
 
-def draw_speed(figure: Figure, run: Run, looks: Looks) -> None:
-    curves = speed_curves(run)
-    axes = _draw(figure, run, looks, curves, "steps per second", "No node has taken steps.")
-    if axes is not None:
+def draw_speed(figure: Figure, facts: Facts, looks: Looks) -> None:
+    curves = speed_curves(facts.run) if facts.steps else {}
+    missing = "No node has taken a training step."
+    axes = _draw(figure, facts.run, looks, curves, "steps per second", missing)
+    if axes is not None and axes.get_yscale() != "log":
         axes.set_ylim(bottom=0)
 
 
@@ -221,9 +249,12 @@ def speed(node: NodeLog, window_s: float) -> Curve:
         return (at[1:] + at[:-1]) / 2, np.diff(counted) / np.diff(at)
 
 
-def draw_distance(figure: Figure, run: Run, looks: Looks) -> None:
+def draw_distance(figure: Figure, facts: Facts, looks: Looks) -> None:
     """Draw how far each node is from the peer that it has merged last."""
+    run = facts.run
     missing = "No node has measured it: the adapters for PyTorch do,\nDpwaConnection does not."
+    if not pairs_of(run, "merges").any():
+        missing = _untrained(facts, "It is measured at a merge, and none was made.")
     curves = distance_curves(run)
     _draw(figure, run, looks, curves, "consensus distance", missing)
 
@@ -316,11 +347,11 @@ def sparse(times: Floats, values: Floats, most: int) -> Curve:
     return times[known], values[known]
 
 
-def draw_time(figure: Figure, run: Run) -> None:
+def draw_time(figure: Figure, facts: Facts) -> None:
     axes = figure.subplots()
-    shares = {name: shares_of(node) for name, node in run.nodes.items()}
+    shares = {name: shares_of(node) for name, node in facts.run.nodes.items()}
     if not any(shares.values()):
-        nothing(axes, "No node has told where its time went.")
+        nothing(axes, _untrained(facts, "No node has told where its time went."))
         return
     left = np.zeros(len(shares))
     for activity in ACTIVITIES:
@@ -359,13 +390,13 @@ def shares_of(node: NodeLog) -> dict[str, float] | None:
     return {activity: s / total for activity, s in spent.items()} if total > 0 else None
 
 
-def draw_pairs(figure: Figure, run: Run) -> None:
+def draw_pairs(figure: Figure, facts: Facts, what: Literal["merges", "rounds"]) -> None:
     from matplotlib import colormaps
 
     axes = figure.subplots()
-    names, merges = list(run.nodes), merges_of(run)
+    names, merges = list(facts.run.nodes), pairs_of(facts.run, what)
     if not merges.any():
-        nothing(axes, "Nothing was merged.")
+        nothing(axes, _unmerged(facts))
         return
     shown = np.where(merges > 0, merges, np.nan)
     colours = colormaps["cividis_r"]
@@ -377,7 +408,8 @@ def draw_pairs(figure: Figure, run: Run) -> None:
                 colour = "#ffffff" if is_dark else "#111111"
                 written = f"{count:.0f}" if count < 10_000 else f"{count / 1000:.0f}k"
                 axes.text(column, row, written, ha="center", va="center", color=colour, fontsize=8)
-    label(axes, "merged node", "merging node", grid="")
+    titles = ("merged node", "merging node") if what == "merges" else ("node", "node")
+    label(axes, *titles, grid="")
     name_rows(axes, names)
     step = -(-len(names) // MOST_LABELLED)
     columns = range(0, len(names), step)
@@ -387,41 +419,47 @@ def draw_pairs(figure: Figure, run: Run) -> None:
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
-    bar.set_label("merges", color=FAINT)
+    bar.set_label(what, color=FAINT)
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=FAINT, length=3)
 
 
-def _alt_of_pairs(facts: Facts) -> str:
-    merges = merges_of(facts.run)
+def _alt_of_pairs(facts: Facts, what: Literal["merges", "rounds"]) -> str:
+    merges = pairs_of(facts.run, what)
     if not merges.any():
-        return "Nothing was merged."
+        return _unmerged(facts)
     pairs = int((merges > 0).sum())
     row, column = np.unravel_index(int(merges.argmax()), merges.shape)
     listed = list(facts.nodes)
+    if what == "rounds":
+        return (
+            f"Rounds of {plural(pairs // 2, 'pair')} of nodes; most often, {int(merges.max())} "
+            f"times, {listed[row]} and {listed[column]} were in sync."
+        )
     return (
         f"{plural(int(merges.sum()), 'merge')} in {plural(pairs, 'pair')}; most often, "
         f"{int(merges.max())} times, {listed[row]} has merged {listed[column]}."
     )
 
 
-def merges_of(run: Run) -> Floats:
+def pairs_of(run: Run, what: Literal["merges", "rounds"]) -> Floats:
+    """Return what each node has counted of each other, shape `(nodes, nodes)`."""
     names = list(run.nodes)
     position = {name: index for index, name in enumerate(names)}
     found = np.zeros((len(names), len(names)))
     for name, node in run.nodes.items():
         for other, exchanged in node.exchanged.items():
             if other in position:
-                found[position[name], position[other]] += exchanged.merges
+                found[position[name], position[other]] += getattr(exchanged, what)
     return found
 
 
-def draw_staleness(figure: Figure, run: Run) -> None:
+def draw_staleness(figure: Figure, facts: Facts) -> None:
     """Draw how many updates what was merged lay behind the node that merged it."""
     axes = figure.subplots()
-    bins = staleness_of(run)
+    bins = staleness_of(facts.run)
     if bins is None or not sum(bins.counts):
-        nothing(axes, "Nothing was merged.")
+        nothing(axes, _unmerged(facts))
         return
     last = max(index for index, count in enumerate(bins.counts) if count)
     counts, names = bins.counts[: last + 1], _bin_names(bins.bounds)[: last + 1]
@@ -437,7 +475,7 @@ def draw_staleness(figure: Figure, run: Run) -> None:
 def _alt_of_staleness(facts: Facts) -> str:
     bins = staleness_of(facts.run)
     if bins is None or not sum(bins.counts):
-        return "Nothing was merged."
+        return _unmerged(facts)
     total = sum(bins.counts)
     seen = list(accumulate(bins.counts))
     bound = (*bins.bounds, math.inf)[next(i for i, s in enumerate(seen) if 2 * s >= total)]
@@ -508,6 +546,8 @@ MARKS = {
     "joined": Mark("^", PALETTE[2], "joined"),
     "left": Mark("v", PALETTE[7], "left"),
     "checkpoint": Mark("|", PALETTE[0], "checkpoint"),
+    "in_sync": Mark(">", PALETTE[2], "in sync"),
+    "out_of_sync": Mark("<", PALETTE[4], "out of sync"),
     "skipped": Mark("1", PALETTE[7], "snapshot skipped"),
     "refused": Mark("_", PALETTE[3], "refused"),
     "silent": Mark("o", PALETTE[5], "silent"),

@@ -61,6 +61,11 @@ class Facts:
         return sum(node.log.total("steps") for node in self.nodes.values())
 
     @property
+    def rounds(self) -> float:
+        """Rounds of gradients, of all nodes."""
+        return sum(node.log.total("rounds") for node in self.nodes.values())
+
+    @property
     def best(self) -> NodeFacts | None:
         """The node with the lowest loss; `None`: no loss is known."""
         known = [node for node in self.nodes.values() if node.log.best is not None]
@@ -100,7 +105,7 @@ def facts_of(run: Run, now: float) -> Facts:
         found = [v for v in judged[name] if v.kind != "waiting" or ends[name] != "lost"]
         if ends[name] == "lost" and not all_lost:
             found.insert(0, _lost(node, run))
-        found += _restarts(node)
+        found += [*_restarts(node), *_out_of_sync(node)]
         found.sort(key=lambda verdict: verdict.severity != "bad")
         nodes[name] = NodeFacts(node, rates[name], ends[name], tuple(found), last_loss(node))
     return Facts(run, nodes, (_lost_together(run),) if all_lost else ())
@@ -196,6 +201,17 @@ def _lost_together(run: Run) -> NodeVerdict:
         "no log has an end line"
     )
     return NodeVerdict("gone", text, "bad")
+
+
+def _out_of_sync(node: NodeLog) -> list[NodeVerdict]:
+    is_out = node.figure("in_sync") == 0
+    seconds = float(np.diff(node.times, prepend=node.times[:1])[is_out].sum())
+    times = int(is_out[:1].sum() + (is_out[1:] & ~is_out[:-1]).sum())
+    if not times:
+        return []
+    often = "once" if times == 1 else f"{times} times"
+    text = f"was out of sync {often}, {duration(seconds)} in all (by a sample a second)"
+    return [NodeVerdict("out of sync", text, "odd")]
 
 
 def _restarts(node: NodeLog) -> list[NodeVerdict]:

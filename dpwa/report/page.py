@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpwa import __version__
@@ -57,7 +58,7 @@ def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]
         title=f"Report of {title_of(run)}",
         about=_told(run),
         sentences=sentences(facts),
-        tiles=_tiles(facts),
+        tiles=[tile for tile in _tiles(facts) if tile[1] != UNKNOWN],
         findings=findings(facts),
         training=training,
         gossip=gossip,
@@ -94,10 +95,20 @@ def sentences(facts: Facts) -> Iterator[str]:
     until = "so far" if facts.is_running else f"to {clock(run.last)}"
     speeds = [s for node in facts.nodes.values() if (s := node.rates.steps_per_s)]
     pace = f" A node took {number(median(speeds), 3)} steps/s (median)." if speeds else ""
+    if not facts.steps:
+        yield (
+            f"{plural(count, 'node')} ran for {duration(run.seconds)}, from {moment(run.began)} "
+            f"{until}. No node took a training step."
+        )
+        yield from _in_short(facts)
+        return
     yield (
         f"{plural(count, 'node')} trained for {duration(run.seconds)}, from {moment(run.began)} "
         f"{until}, and took {plural(round(facts.steps), 'step')} in all.{pace}"
     )
+    rounds = [found for node in facts.nodes.values() if (found := node.log.total("rounds"))]
+    if rounds:
+        yield f"A node averaged its gradients with others in {median(rounds):,.0f} rounds (median)."
     best, losses = facts.best, facts.losses
     if best is not None and best.log.best is not None and losses:
         low = best.log.best
@@ -134,7 +145,10 @@ def findings(facts: Facts) -> list[tuple[str, NodeVerdict]]:
 def _told(run: Run) -> str:
     """Say what the nodes ran, and where."""
     parts = []
-    for key in ("algorithm", "topology"):
+    has_trained = any(node.total("steps") for node in run.nodes.values())
+    averages = any(np.isfinite(node.figure("rounds")).any() for node in run.nodes.values())
+    draws = ("algorithm",) if averages else ("algorithm", "topology")
+    for key in draws if has_trained else ():
         values = {str(node.told[key])[:60] for node in run.nodes.values() if node.told.get(key)}
         if values:
             parts.append(f"{key} {printable(', '.join(sorted(values)))}")
@@ -153,8 +167,11 @@ def _tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
     low = best.log.best if best is not None else None
     yield "lowest loss", number(low.loss if low else None, 3), best.name if best and low else ""
     yield "last loss", number(mean(facts.losses), 3), "mean of the nodes"
-    merges = sum(node.log.total("merges") for node in facts.nodes.values())
-    yield "merges", f"{merges:,.0f}", ""
+    merges = f"{sum(node.log.total('merges') for node in facts.nodes.values()):,.0f}"
+    if facts.rounds:
+        yield "rounds", f"{facts.rounds:,.0f}", f"of all nodes, and {merges} merges"
+    else:
+        yield "merges", merges, ""
     traffic = [traffic_of(node.log) for node in facts.nodes.values()]
     sent, mapped = (sum(t[kind] for t in traffic) for kind in ("sent", "mapped"))
     yield "sent", size(sent), f"and {size(mapped)} mapped"
@@ -175,6 +192,7 @@ def _node_row(name: str, node: NodeFacts) -> list[str]:
         number(node.loss),
         number(log.best.loss if log.best else None),
         f"{log.total('merges'):,.0f}",
+        f"{log.total('rounds'):,.0f}",
         *(share(shares[a] if shares else None) for a in ("train", "publish", "wait", "merge")),
         number(rates.staleness, 3),
         *map(size, traffic_of(log).values()),
