@@ -22,7 +22,7 @@ BUCKETS = 4  # of the program's model
 FORM_BYTES = 4 * 12  # that go along with the gradients of four parameters
 
 
-@pytest.fixture(params=["auto", "tcp"])
+@pytest.fixture(params=["auto", pytest.param("tcp", marks=pytest.mark.slow)])
 def run(request, tmp_path):
     """Three nodes in sync: their processes, the place of the first, the folder of their logs."""
     logs, transport = tmp_path / "logs", request.param
@@ -36,7 +36,8 @@ def run(request, tmp_path):
 
 
 def top(place):
-    return {n["name"]: n for n in json.loads(run_dpwa("top", "--at", place, "--once", "--json").stdout)["nodes"]}  # fmt: skip
+    printed = run_dpwa("top", "--at", place, "--once", "--json").stdout
+    return {node["name"]: node for node in json.loads(printed)["nodes"]}
 
 
 def test_who_is_in_sync_and_how_many_bytes_that_takes(run):
