@@ -74,7 +74,7 @@ def test_under_together_who_is_killed_and_comes_back_ends_as_one_node_alone(tmp_
         back = start("resumed.py", *options, "--name", "w2")
         with ended(back):
             told = [p.communicate(timeout=PROCESS_HANGS_AFTER_S)[0] for p in (staying, back)]
-    (_, *first), (began, *second) = map(json.loads, told)
+    (_, *first), (_, *second) = map(json.loads, told)
     assert first[1] == second[1] == whole[1]
     assert first[0][0] == second[0][0] == 150
 
