@@ -71,7 +71,8 @@ class Failure(NamedTuple):
         raise error
 
 
-Progress = tuple[float, int, tuple[str, ...]]  # clock, updates and peers of the node
+# clock, updates and peers of the node, and the members of its collectives
+Progress = tuple[float, int, tuple[str, ...], tuple[str, ...]]
 
 
 class RankOutcome(NamedTuple):
@@ -81,7 +82,7 @@ class RankOutcome(NamedTuple):
     failure: Failure | None = None  # what it raises
     has_changed: bool = False  # parameters or averaged buffers are to be broadcast
     fingerprint: bytes = b""  # of their layout
-    progress: Progress = (0.0, 0, ())
+    progress: Progress = (0.0, 0, (), ())
 
 
 class NodeElsewhere:
@@ -97,9 +98,18 @@ class NodeElsewhere:
         self.clock = 0.0
         self.updates = 0
         self.peers: tuple[str, ...] = ()
+        self._members: tuple[str, ...] = ()
         self._rank = rank
         self._owner = os.getpid()
         self._is_closed = False
+
+    @property
+    def collectives(self) -> NodeElsewhere:
+        """What knows the members, for the node's rank and their number."""
+        return self
+
+    def members(self) -> tuple[str, ...]:
+        return tuple(self._members)
 
     def check_process(self) -> None:
         require_own_process(self._owner, self.name)
@@ -114,15 +124,16 @@ class NodeElsewhere:
         return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
 
     def follow(self, progress: Progress) -> None:
-        self.clock, self.updates, self.peers = progress
+        self.clock, self.updates, self.peers, self._members = progress
 
     def close(self) -> None:
         """Refuse to be used from now on; rank 0 closes the node."""
         self._is_closed = True
 
     def __getattr__(self, name: str) -> NoReturn:
+        what = "collectives" if name == "run" else name
         raise UserError(
-            f"{name!r} is known on rank 0 of the model's process group only, which has the node "
+            f"{what!r} is known on rank 0 of the model's process group only, which has the node "
             f"{self.__dict__.get('name')!r}; this is rank {self.__dict__.get('_rank')} [DPWA-E138]"
         )
 
@@ -134,7 +145,7 @@ class Form(NamedTuple):
     has: dict[str, bool]  # which of the arguments that may be left out
     failure: Failure | None
     has_origin: bool = False
-    progress: Progress = (0.0, 0, ())
+    progress: Progress = (0.0, 0, (), ())
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,8 @@ class Replicas(RankGroup):
 
     def _progress(self) -> Progress:
         connection = self._connection
-        return connection.clock, connection.updates, connection.peers
+        members = connection.collectives.members()
+        return connection.clock, connection.updates, connection.peers, members
 
     def still_at_work(self) -> None:
         """Tell the ranks that wait for rank 0 to go on: else their process group would time out."""

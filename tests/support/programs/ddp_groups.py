@@ -61,6 +61,7 @@ def told(net, gossip):
         "clock": gossip.clock,
         "updates": gossip.updates,
         "peers": gossip.peers,
+        "place": [gossip.rank, gossip.world_size, gossip.members],
     }
 
 
@@ -138,7 +139,7 @@ def refused(net, name, rank, config, folder):
     first = DpwaPyTorchAdapter(net, name, config)
     attempt("port", lambda: DpwaPyTorchAdapter(net, name, config))
     attempt("loss", lambda: first.update_send((0.1, "high")[rank]))
-    attempt("collective", lambda: None if rank == 0 else first.members)
+    attempt("collective", lambda: None if rank == 0 else first.barrier())
     attempt("connection", lambda: None if rank == 0 else first.connection.node)
     attempt("leader", lambda: None if rank == 0 else first.leader)
     attempt("center", lambda: None if rank == 0 else first.center())
