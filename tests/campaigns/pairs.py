@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import json
 import logging
 import random
 import re
+import signal
 import sys
 import tempfile
 import textwrap
@@ -41,6 +44,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from cases.loops import MAX_WAIT_S, Board, Exact, Plan, Told, Training, connected, train
 from support.keys import key_folders
 from support.nodes import config_of, eventually
+from support.processes import PROGRAMS, Program, ended, shared_fork_servers
 
 from dpwa.errors import DpwaError
 
@@ -187,6 +191,17 @@ def codec_of_a_link(plan: Plan) -> None:
     plan.settings.update(transport="tcp", links=[{"between": ["w1", "w2"], "codec": "bf16"}])
 
 
+def fault(kind: str, **settings: Any) -> Change:
+    """Have something happen to the last of three processes."""
+
+    def change(plan: Plan) -> None:
+        plan.fault, plan.nodes, plan.steps = kind, 3, 150
+        plan.pause_s = lambda *_: 0.03
+        plan.settings.update(settings)
+
+    return change
+
+
 def three(plan: Plan) -> None:
     """Add a node."""
     plan.nodes = 3
@@ -250,6 +265,7 @@ FEATURES: dict[str, Feature] = {
     "bfloat16": Feature("bfloat16", attribute(dtype=torch.bfloat16), "dtype"),
     "skips": Feature("a step left out on all nodes", attribute(skips=lambda s: s % 9 == 5)),
     "tcp": Feature("`transport: tcp`", setting(transport="tcp"), "transport"),
+    "shm": Feature("`transport: shm`", setting(transport="shm"), "transport"),
     "fp16": Feature(
         "`codec: fp16`", setting(codec="fp16", transport="tcp"), "transport", refused=INEXACT
     ),
@@ -315,6 +331,23 @@ FEATURES: dict[str, Feature] = {
     "own_state": Feature("`initial_state: own`", setting(initial_state="own"), "state"),
     "peers_state": Feature("`initial_state: peers`", setting(initial_state="peers"), "state"),
     "leader_loss": Feature("`leader_loss`", attribute(chooses_leaders=True), without=SYNCHRONOUS),
+    **{
+        name: Feature(
+            text,
+            fault(kind),
+            "fault",
+            excludes=UNEVEN | {"uneven_speeds", "curve", "join", "three", "own_state"},
+            keeps_pace=False,
+            ends_at_mean=False,
+            without=SYNCHRONOUS,
+        )
+        for name, text, kind in [
+            ("kill", "a node that is killed, and started again", "kill"),
+            ("kill_checkpoint", "the same from its own checkpoint", "kill_checkpoint"),
+            ("stop", "a node that is stopped for 1.5 s", "stop"),
+            ("terminate", "a node that ends by SIGTERM", "terminate"),
+        ]
+    },
     "finish_twice": Feature("`finish` twice", attribute(finishes=2), without=SYNCHRONOUS),
 }
 REFUSED_PAIRS = {
@@ -425,11 +458,88 @@ def play(algorithm: str, features: tuple[str, ...], seed: int = 7) -> Verdict:
     reference = reference_of(features, algorithm)
     if wrong := [each for each in reference if isinstance(each, Exception)]:
         return Verdict("meaningless", f"torch alone: {wrong[0]!r}"[:200])
+    plan = plan_of(algorithm, features, seed)
+    if plan.fault:
+        with tempfile.TemporaryDirectory() as folder:
+            wrong = wrong_of_processes(algorithm, features, plan, seed, reference[0], folder)
+        kind = "finding" if wrong else "right"
+        return Verdict(kind, "; ".join(wrong), seconds=time.monotonic() - began)
     with warnings_noted() as warned:
-        told = trained(plan := plan_of(algorithm, features, seed), algorithm)
+        told = trained(plan, algorithm)
     verdict = judged(algorithm, features, plan, told, reference)
     verdict.warned, verdict.seconds = sorted(set(warned)), time.monotonic() - began
     return verdict
+
+
+FAULT_AT = 30  # steps of the last node
+
+
+def wrong_of_processes(
+    algorithm: str,
+    features: tuple[str, ...],
+    plan: Plan,
+    seed: int,
+    reference: Told,
+    folder: str,
+) -> list[str]:
+    """Run the nodes of a cell as processes, one of which has a fault; say what is wrong."""
+    nodes = json.dumps(plan.settings["nodes"])
+    environment = {}
+    if plan.fault == "kill_checkpoint":
+        environment = {
+            "DPWA_INITIAL_STATE": "own",
+            "DPWA_CHECKPOINT__DIR": folder,
+            "DPWA_CHECKPOINT__EVERY_STEPS": "10",
+        }
+    program = str(PROGRAMS / "pair_node.py")
+
+    def begun(name: str) -> Program:
+        argv = [program, algorithm, ",".join(features), name, nodes, str(seed)]
+        return Program(argv, **environment)
+
+    processes = [begun(f"w{index + 1}") for index in range(plan.nodes)]
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ended(*processes))
+        victim = processes[-1]
+        for line in victim.stdout:
+            if json.loads(line).get("step", 0) >= FAULT_AT:
+                break
+        if plan.fault.startswith("kill"):
+            victim.kill()
+            victim.wait()
+            processes[-1] = begun(f"w{plan.nodes}")
+            stack.enter_context(ended(processes[-1]))
+        elif plan.fault == "stop":
+            victim.send_signal(signal.SIGSTOP)
+            time.sleep(1.5)
+            victim.send_signal(signal.SIGCONT)
+        else:
+            victim.terminate()
+            processes.pop()
+        return list(_wrong_at_the_end(algorithm, features, processes, reference))
+
+
+def _wrong_at_the_end(
+    algorithm: str, features: tuple[str, ...], processes: list[Program], reference: Told
+) -> Iterator[str]:
+    said = [process.communicate(timeout=4 * MAX_WAIT_S) for process in processes]
+    codes = [process.returncode for process in processes]
+    if any(codes):
+        yield f"exit codes {codes}: {[errors[-1500:] for _, errors in said]}"
+        return
+    ends = [json.loads(out.splitlines()[-1]) for out, _ in said]
+    values = [torch.tensor(end["after"], dtype=torch.float64) for end in ends]
+    near = END_SHARE * float(values[0].norm()) * (algorithm != "together")
+    unequal = any(FEATURES[name].unequal.get(algorithm) for name in features)
+    for index, end in enumerate(ends):
+        apart = float((values[index] - values[0]).abs().max())
+        if apart > near and not unequal:
+            yield f"w{index + 1} ends {apart:.2g} apart from w1"
+        if end["problem"] or len(end["took_part"]) != len(ends) - 1:
+            yield f"w{index + 1} finishes with {end['took_part']}: {end['problem']}"
+        goal = reference.losses[int(MIN_SHARE * len(reference.losses))]
+        if end["loss"] > 1.05 * goal + 1e-4:
+            yield f"w{index + 1} ends with a loss of {end['loss']:.3g}, not {goal:.3g}"
 
 
 @contextmanager
@@ -704,23 +814,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7, help="(%(default)s)")
     parser.add_argument("--random", type=int, default=0, help="so many pairs and triples")
     parser.add_argument("--only", default="", help="algorithms, with commas in between")
+    parser.add_argument("--features", default="", help="likewise")
     parser.add_argument("--table", action="store_true", help="write the table of the page")
     options = parser.parse_args()
     if options.table:
         PAGE.write_text(page_with_table(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return 0
     torch.set_num_threads(1)
-    if options.cell:
-        algorithm, *features = options.cell
-        verdict = play(algorithm, tuple(features) or ("plain",), options.seed)
-        print(verdict)
-        return int(verdict.kind == "finding")
     rows = options.only.split(",") if options.only else ALGORITHMS
-    cells = [(row, (name,)) for row in rows for name in FEATURES if is_sensible(row, (name,))]
-    if options.random:
+    names = options.features.split(",") if options.features else FEATURES
+    cells = [(row, (name,)) for row in rows for name in names if is_sensible(row, (name,))]
+    if options.cell:
+        cells = [(options.cell[0], tuple(options.cell[1:]) or ("plain",))]
+    elif options.random:
         print(f"seed {options.seed}")
         cells = list(drawn(options.random, options.seed))
-    return int(campaign(cells, options.seed) > 0)
+    has_faults = any(FEATURES[name].slot == "fault" for _, some in cells for name in some)
+    with shared_fork_servers() if has_faults else contextlib.nullcontext():
+        return int(campaign(cells, options.seed) > 0)
 
 
 if __name__ == "__main__":

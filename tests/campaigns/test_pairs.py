@@ -29,6 +29,14 @@ def test_a_cell_of_the_campaign_is_what_its_list_says(cell):
     assert verdict.kind in {"right", "refused"}, verdict.text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "kill_checkpoint", "stop", "terminate"])
+@pytest.mark.parametrize("algorithm", ["gossip", "together"])
+def test_a_cell_of_processes_is_right(algorithm, fault):
+    verdict = pairs.play(algorithm, (fault, "adamw"))
+    assert verdict.kind == "right", verdict.text
+
+
 def test_the_page_has_the_table_of_the_campaign():
     page = pairs.PAGE.read_text(encoding="utf-8")
     assert page == pairs.page_with_table(page), "run python tests/campaigns/pairs.py --table"

@@ -39,6 +39,7 @@ class Plan:
         clip: the norm that gradients are clipped to, or the value, by name.
         frozen: tells whether the head is frozen at a step.
         pause_s: how long a node sleeps in a step.
+        fault: what happens to the last node in mid-run; then nodes are processes.
         late_steps: how many steps the others have taken when the last node connects.
         extras: what a node does after each step, with its driver and the number of the step.
         per_node: settings of one node alone, by its index.
@@ -63,6 +64,7 @@ class Plan:
     frozen: Callable[[int], bool] | None = None
     pause_s: Callable[[int, int], float] = lambda *_: 0.0
     late_steps: int = 0
+    fault: str = ""
     finishes: int = 1
     skips: Callable[[int], bool] = lambda _: False
     chooses_leaders: bool = False
@@ -74,7 +76,7 @@ class Plan:
     @property
     def is_lockstep(self) -> bool:
         """Whether all nodes begin each step together."""
-        return not (self.late_steps or self.short_steps)
+        return not (self.late_steps or self.short_steps or self.fault)
 
     def steps_of(self, index: int) -> int:
         """Return how many steps a node takes."""
@@ -213,7 +215,7 @@ class Driver:
     def begin(self, loss: float | None) -> None:
         """Do what comes before the forward pass."""
 
-    def gradients(self) -> None:
+    def gradients(self, loss: float) -> None:
         """Do what comes after the last backward pass."""
 
     def end(self, loss: float) -> None:
@@ -253,7 +255,10 @@ class Gossip(Driver):
         if self.plan.loop == "send":
             self.adapter.update_send(loss)
 
-    def gradients(self) -> None:
+    def gradients(self, loss: float) -> None:
+        for follower in (self._follower, self.wrapped):
+            if follower is not None:
+                follower.loss = loss
         if self.plan.makes & {"unused"}:
             self.adapter.average_gradients()
 
@@ -264,7 +269,6 @@ class Gossip(Driver):
         elif self.plan.loop == "step":
             merge = self.adapter.step(loss)
         elif self._follower is not None:
-            self._follower.loss = loss
             merge = self._follower.last_merge
         elif self.wrapped is not None:
             merge = self.wrapped.last_merge
@@ -296,7 +300,7 @@ class Synchronous(Driver):
         self.is_exact = self._averages_gradients
         self.sync.synchronize_parameters(self._parameters)
 
-    def gradients(self) -> None:
+    def gradients(self, loss: float) -> None:
         if self._averages_gradients:
             trained = [p for p in self._parameters if p.requires_grad]
             for parameter in trained:
@@ -349,7 +353,7 @@ class Exact(Driver):
         self._tau, count = {"AllReduceEA": 5, "EASGD": 1}.get(kind, 0), len(board.slots)
         self._alpha = min(0.2, 0.9 / count) if kind == "AllReduceEA" else 0.9 / count
 
-    def gradients(self) -> None:
+    def gradients(self, loss: float) -> None:
         if self._tau:
             return
         parameters = list(self.training.net.parameters())
@@ -415,7 +419,7 @@ def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
     """Train as a plan says; return what has come of it."""
     index, rows, loss = driver.index, [], None
     losses = [validation_loss(training.net)]
-    if not plan.late_steps:
+    if not (plan.late_steps or plan.fault):
         board.meet()
     while driver.step < plan.steps_of(index):
         board.steps[index] = step = driver.step
@@ -455,7 +459,7 @@ def _one_step(
     for optimizer in training.optimizers:
         optimizer.zero_grad()
     loss = _passes(plan, training, driver, step)
-    driver.gradients()
+    driver.gradients(loss)
     if not plan.skips(step):
         _apply(plan, training)
     _schedule(training)
@@ -527,10 +531,10 @@ def connected(
 
 
 def meet_peers(plan: Plan, connection: Any) -> None:
-    """Wait until all peers are connected, unless one of them comes late."""
+    """Wait until all peers are connected; until one is, where another may have ended."""
     if plan.late_steps:
         return
-    count = plan.nodes - 1
+    count = 1 if plan.fault else plan.nodes - 1
     eventually(
         lambda: [link.value for link in connection.node.links.values()].count("up") >= count,
         MAX_WAIT_S,
