@@ -35,4 +35,5 @@ with DpwaGossip(accelerator, model, optimizer) as gossip:
             optimizer.zero_grad()
             gossip.step(loss)
             steps += accelerator.sync_gradients
-print(gossip.report, f"{gossip.merges} merges in {steps} optimizer steps", sep="\n")
+print(gossip.report)
+print(f"{gossip.merges} merges, {gossip.rounds} rounds in {steps} optimizer steps")

@@ -36,4 +36,5 @@ gossip, folder = DpwaCallback(), f"lightning-output/{rank}"
 device = {"accelerator": "cpu", "devices": 1, "precision": "bf16-true"}
 trainer = lightning.Trainer(**device, max_steps=60, callbacks=[gossip], default_root_dir=folder)
 trainer.fit(NextLetter(), torch.utils.data.DataLoader(own, batch_size=32, shuffle=True))
-print(gossip.report, f"{gossip.merges} merges in {trainer.global_step} optimizer steps", sep="\n")
+print(gossip.report)
+print(f"{gossip.merges} merges, {gossip.rounds} rounds in {trainer.global_step} optimizer steps")

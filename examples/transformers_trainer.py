@@ -32,4 +32,5 @@ gossip = DpwaCallback()
 trainer = Trainer(GPT2LMHeadModel(config), arguments, train_dataset=own, callbacks=[gossip])
 trainer.train(resume_from_checkpoint="resume" in sys.argv[2:] or None)
 print(gossip.report)
-print(f"{gossip.merges} merges in {trainer.state.global_step} optimizer steps")
+steps = trainer.state.global_step
+print(f"{gossip.merges} merges, {gossip.rounds} rounds in {steps} optimizer steps")

@@ -51,6 +51,11 @@ class TrainingGossip:
         """How many steps have merged something."""
         return 0 if self._steps is None else self._steps.merges
 
+    @property
+    def rounds(self) -> int:
+        """How many rounds of gradients were averaged with others, under `algorithm: together`."""
+        return int(self.figures().get("dpwa/rounds", 0))
+
     def has_done(self, steps: float) -> bool:
         """Tell whether a training that was taken over from peers has come to so many steps."""
         gossip = self.gossip

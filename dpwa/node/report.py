@@ -200,12 +200,11 @@ class PaceReport:
         return self.in_pace if self.rounds else ()
 
     def of_peer(self, peer: PeerReport) -> PeerReport:
-        """Return a peer with its rounds; in sync it lives, though nothing is fetched from it."""
-        peer = peer._replace(rounds=self.rounds_with.get(peer.name, 0))
-        if peer.name not in self.in_sync:
-            return peer
-        health = "alive" if peer.health == "unknown" else peer.health
-        return peer._replace(health=health, heard_s=0.0)
+        """Return a peer with its rounds; by these it lives, though nothing is fetched from it."""
+        rounds = self.rounds_with.get(peer.name, 0)
+        health = "alive" if rounds and peer.health == "unknown" else peer.health
+        heard_s = 0.0 if peer.name in self.in_sync else peer.heard_s
+        return peer._replace(rounds=rounds, health=health, heard_s=heard_s)
 
     @property
     def size(self) -> int | None:

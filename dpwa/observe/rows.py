@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -155,9 +157,16 @@ def trains(rows: Sequence[NodeRow]) -> bool:
 
 
 def groups(rows: Sequence[NodeRow]) -> list[tuple[str, ...]]:
-    """Return the nodes that average gradients together: usually one group, none if none do."""
-    found = dict.fromkeys(row.in_sync for row in rows if row.in_sync and row.state == "live")
-    return sorted((names for names in found if len(names) > 1), key=len, reverse=True)
+    """Return the nodes that average gradients together: usually one group, none if none do.
+
+    A node is in the group that most nodes tell of, because they tell it at different moments.
+    """
+    told = Counter(row.in_sync for row in rows if len(row.in_sync) > 1 and row.state == "live")
+    found: list[tuple[str, ...]] = []
+    for names, _ in told.most_common():
+        if {*names}.isdisjoint(itertools.chain.from_iterable(found)):
+            found.append(names)
+    return found
 
 
 def _averages(node: Followed) -> bool:

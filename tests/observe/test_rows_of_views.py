@@ -8,7 +8,7 @@ import pytest
 from dpwa.cli.top_page import Screen, Shown, ViewChoices, lines_of
 from dpwa.observe.figures import NAMES, OTHER_NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
-from dpwa.observe.rows import rows_of
+from dpwa.observe.rows import groups, missing, rows_of
 from dpwa.observe.run_view import Followed, RunView, read_answer
 from dpwa.wire.messages import pack
 
@@ -207,3 +207,28 @@ def test_a_node_that_ends_is_in_no_rounds_and_that_is_no_matter():
     row = rows(node("w1", sync=([], None), ending=[False, ["w2"]]))["w1"]
     assert (row.state, row.averages, row.in_sync) == ("finishing", True, ())
     assert (row.out_of_sync_s, row.verdicts) == (None, ())
+
+
+def test_the_group_is_what_most_of_its_members_tell():
+    three, two = (["w1", "w2", "w3"], None), (["w1", "w2"], None)
+    other = (["w4", "w5"], None)
+    told = {"w1": two, "w2": two, "w3": three, "w4": other, "w5": other}
+    found = groups([*rows(*(node(name, sync=sync) for name, sync in told.items())).values()])
+    assert sorted(found) == [("w1", "w2"), ("w4", "w5")]
+
+
+def test_figures_that_no_node_has_are_named_with_the_reason():
+    def reasons(**more):
+        return missing([*rows(node("w1", **more), node("w2", **more)).values()])
+
+    found = reasons()
+    assert found["rounds"] == found["mapped"] == ""
+    assert found["staleness"] == "nothing was merged yet"
+    assert found["distance"] == "it is measured at a merge, and none was made"
+    assert not {"loss", "steps", "merges"} & found.keys()
+    in_sync = reasons(sync=(["w1", "w2"], None))
+    assert in_sync["merges"] == in_sync["staleness"] == "nodes in sync merge no snapshots"
+    assert "rounds" not in in_sync
+    idle = reasons(speed=0.0, losses=[math.nan] * 11)
+    assert idle["loss"] == idle["steps"] == idle["wait"] == "no node has taken a training step"
+    assert reasons(speed=0.0, losses=[math.nan] * 2).keys() == {"rounds", "mapped"}  # more may come
