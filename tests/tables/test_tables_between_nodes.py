@@ -480,3 +480,24 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
         time.sleep(0.2)
         tables[0].add(np.ones(4), sync=True)
         assert tables[1].get().tolist() == [1] * 4
+
+
+def test_bytes_of_additions_are_counted_as_sent_and_received():
+    def add(worker):
+        table = worker.tables.matrix(50, 1000)
+        worker.tables.barrier()
+        before = worker.connection.metrics()
+        if worker.name == "w1":
+            for _ in range(4):
+                table.add(np.ones((50, 1000), np.float32))
+        worker.tables.barrier()
+        after = worker.connection.metrics()
+        worker.tables.barrier()
+        kinds = "sent", "received"
+        return [after[f"dpwa/{k}_bytes"] - before[f"dpwa/{k}_bytes"] for k in kinds]
+
+    with workers(2) as made:
+        (sent, _), (_, received) = on_all(made, add)
+    shard = 50 * 1000 * 4 / 2  # the other node has half of the rows, and a copy of the rest
+    assert sent >= 4 * shard
+    assert received == pytest.approx(sent, rel=0.1)
