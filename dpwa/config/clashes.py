@@ -37,7 +37,9 @@ def clashes(settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]) -> 
         yield from _unequal(known, settings)
     yield from _changing_nodes(settings)
     yield from _metrics_ports(settings, nodes)
-    if is_transaction or kind.needs_whole:
+    if kind.repeats or kind.averages_gradients:
+        yield from _blameless(known, settings)
+    if is_transaction or kind.needs_whole or kind.averages_gradients:
         yield from _partial(f"algorithm: {known} needs", settings)
     elif settings.get("robust") == "clip":
         yield from _partial("robust: clip measures", settings)
@@ -130,6 +132,14 @@ def _useless_rule(name: str, settings: Plain) -> Iterator[Clash]:
     if rule != "constant" and rule in interpolation_names():
         expected = f"expected constant, as rules have no effect with algorithm: {name}"
         yield ("interpolation",), f"{expected} (got {rule}) [DPWA-E220]"
+
+
+def _blameless(name: str, settings: Plain) -> Iterator[Clash]:
+    """Find a quarantine where a jump of the loss says nothing about the peer."""
+    seconds = settings.get("quarantine_s")
+    if isinstance(seconds, (int, float)) and seconds > 0.0:
+        expected = f"expected 0, as the loss tells nothing of a peer with algorithm: {name}"
+        yield ("quarantine_s",), f"{expected} (got {seconds}) [DPWA-E217]"
 
 
 def _partial(who: str, settings: Plain) -> Iterator[Clash]:

@@ -280,7 +280,7 @@ FEATURES: dict[str, Feature] = {
         "`fraction` below 1",
         setting(fraction=0.3, transport="tcp"),
         "transport",
-        refused=refused("E178", *WHOLE),
+        refused=refused("E178", "together", *WHOLE),
         without=SYNCHRONOUS,
     ),
     "collectives": Feature(
@@ -311,7 +311,10 @@ FEATURES: dict[str, Feature] = {
         without=SYNCHRONOUS,
     ),
     "quarantine": Feature(
-        "`quarantine_s`", setting(quarantine_s=60), without=(*SYNCHRONOUS, "together")
+        "`quarantine_s`",
+        setting(quarantine_s=60),
+        refused=refused("E217", "together", "lsgd", "noloco", "local", "elastic"),
+        without=SYNCHRONOUS,
     ),
     "guard_off": Feature("`guard: off`", setting(guard="off")),
     "lr_spread": Feature(

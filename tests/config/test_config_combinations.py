@@ -87,6 +87,22 @@ def test_algorithms_that_need_whole_snapshots_or_decide_factors_say_so(
     assert found == [problem.format(algorithm)]
 
 
+@pytest.mark.parametrize("algorithm", ["lsgd", "noloco", "local", "elastic", "together"])
+def test_quarantine_is_refused_where_the_loss_tells_nothing_of_a_peer(
+    algorithm: str, tmp_path: Path
+) -> None:
+    assert problems_of(f"{NODES}algorithm: {algorithm}\nquarantine_s: 2.5\n", tmp_path) == [
+        "3:15: quarantine_s: expected 0, as the loss tells nothing of a peer with algorithm: "
+        f"{algorithm} (got 2.5)"
+    ]
+
+
+def test_a_fraction_has_no_effect_on_averaged_gradients_and_is_refused(tmp_path: Path) -> None:
+    assert problems_of(f"{NODES}algorithm: together\nfraction: 0.4\n", tmp_path) == [
+        "3:11: fraction: expected 1, as algorithm: together needs whole snapshots (got 0.4)"
+    ]
+
+
 def test_clipping_needs_whole_snapshots(tmp_path: Path) -> None:
     assert problems_of(f"{NODES}robust: clip\nfraction: 0.5\n", tmp_path) == [
         "3:11: fraction: expected 1, as robust: clip measures whole snapshots (got 0.5)"

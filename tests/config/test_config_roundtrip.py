@@ -64,15 +64,16 @@ SETTINGS = st.fixed_dictionaries(
 )
 # What each of these has no use for, in place of what is drawn.
 WHOLE = {"fraction": 1.0, "consensus_control": 0.0}
+JUMPS = {**WHOLE, "quarantine_s": 0.0}
 OTHERS = st.sampled_from(
     [
         {},
         {"algorithm": "gossip"},
         {"robust": "clip", "fraction": 1.0},
-        {"algorithm": "lsgd", "interpolation": "constant", **WHOLE},
-        {"algorithm": "noloco", "interpolation": "constant", "robust": "clip", **WHOLE},
-        {"algorithm": "local", "interpolation": "constant", **WHOLE},
-        {"algorithm": "elastic", "interpolation": "constant", **WHOLE},
+        {"algorithm": "lsgd", "interpolation": "constant", **JUMPS},
+        {"algorithm": "noloco", "interpolation": "constant", "robust": "clip", **JUMPS},
+        {"algorithm": "local", "interpolation": "constant", **JUMPS},
+        {"algorithm": "elastic", "interpolation": "constant", **JUMPS},
     ]
 )
 EXACT = st.sampled_from(["symmetric", "push_sum"])
