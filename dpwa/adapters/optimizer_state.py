@@ -508,6 +508,8 @@ def _held_by(
     for optimizer, own in zip(holders, values.get("attributes", [[]] * len(holders)), strict=True):
         if own:
             _require_own_form(optimizer)
+            if any(name in _ELSEWHERE for name, _ in own):
+                raise UnfitStateError("it has attributes that are not handed on")
             filler.attributes(optimizer, own, type(optimizer).__name__)
     return held
 

@@ -21,6 +21,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ MISSING = object()
 _SCALARS = (type(None), bool, int, float, str)
 _SEQUENCES: dict[type, str] = {list: "l", tuple: "u"}
 _MAPPINGS = (dict, OrderedDict, defaultdict)
+_METHODS = (FunctionType, BuiltinFunctionType, MethodType)
 _MAX_INT = 2**63
 CPU = torch.device("cpu")
 
@@ -216,10 +218,13 @@ class Filler:
         self._changes: list[Callable[[], Any]] = []
 
     def apply(self) -> None:
-        """Put all in place."""
+        """Put all in place; raises `UnfitStateError` if an object refuses its state dict."""
         with torch.no_grad():
             for change in self._changes:
-                change()
+                try:
+                    change()
+                except Exception as error:  # noqa: BLE001 - of whatever object
+                    raise UnfitStateError(f"{error!r:.300}") from None
 
     def value(self, tree: Any, own: Any = MISSING, place: str = "it") -> Any:
         """Return the value of a tree, in place of one that is here.
@@ -271,7 +276,9 @@ class Filler:
         """Fill attributes of an object in place."""
         own = vars(owner)
         for name, tree in given:
-            if name not in own and (hasattr(type(owner), name) or not name.isidentifier()):
+            is_new = name not in own
+            is_method = hasattr(type(owner), name) if is_new else isinstance(own[name], _METHODS)
+            if is_method or (is_new and not name.isidentifier()):
                 raise UnfitStateError(f"{place} has no attribute {name!r:.40}")
             value = self.value(tree, own.get(name, MISSING), f"{place}.{name}")
             self._changes.append(partial(own.__setitem__, name, value))

@@ -1,5 +1,6 @@
 """The state of optimizers of any form goes with the module, bit by bit; what cannot is told."""
 
+import msgpack
 import pytest
 import torch
 from support.nodes import config_of
@@ -175,3 +176,44 @@ def test_a_step_hook_a_function_or_the_trained_module_is_nothing_to_tell():
     assert torch.equal(other.optimizer.average.weight, optimizer.average.weight)
     assert isinstance(other.optimizer.average.weight, nn.Parameter)
     assert [*other.optimizer._optimizer_step_pre_hooks.values()] == [hook]
+
+
+LIES = {
+    "a method": [["step", 3]],
+    "a method of its own": [["rule", 3]],
+    "the state": [["state", {"d": []}]],
+    "no name": [["a b", 3]],
+    "a parameter that is not here": [["momenta", {"l": [{"p": 99}]}]],
+    "a tensor that did not come": [["momenta", {"l": [{"t": ["kept.99", True]}]}]],
+    "an object of another class": [["generator", {"o": ["OnItself", []]}]],
+    "a class from elsewhere": [["found", {"o": ["torch", []]}]],
+    "an unknown kind": [["count", {"x": 3}]],
+    "a state dict that is refused": [["schedule", {"s": {"d": [["a", 1]]}}]],
+    "no pairs": [3],
+}
+
+
+class Schedule:
+    __module__ = "elsewhere"
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        raise KeyError(*state)
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_attributes_that_no_such_optimizer_has_are_refused(lie):
+    one, two = Side("on itself", 1), Side("on itself", 2)
+    for side in (one, two):
+        take_steps(side.net, side.optimizer, 2)
+        side.optimizer.rule, side.optimizer.schedule = (lambda lr: lr), Schedule()
+    part = one.state.capture()["optimizer"]
+    numbers = msgpack.unpackb(part.numbers)
+    numbers["attributes"][0] = lie
+    before = dict(vars(two.optimizer))
+    with pytest.raises(UnfitStateError):
+        two.state.optimizer_target().load(part.image, msgpack.packb(numbers))
+    assert vars(two.optimizer) == before
+    take_steps(two.net, two.optimizer, 1)
