@@ -21,7 +21,7 @@ LOOPS = (
     "wrapped",  # in a GossipOptimizer
     "numbers",
 )
-ALGORITHMS = ("together", "local", "push_sum", "lsgd", "symmetric", "noloco")
+ALGORITHMS = ("together", "local", "push_sum", "symmetric", "noloco")
 
 
 def run(folder, loop, *options, **settings):
