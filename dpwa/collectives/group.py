@@ -87,6 +87,7 @@ def after(event: Event, phase: Phase) -> Phase | None:
 
 
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
+ASK_AGAIN_S = 0.5  # between two times that a node asks to be let in while it trains
 REPEAT_S = 0.1  # between two times that a vote is told
 SEEK_AT_FIRST_EVERY_S = 0.1
 
@@ -146,7 +147,7 @@ class Group:
         self.exits = 0  # how often it has been outside
         self.is_answered = False  # it has heard of a view since it was left behind
         self._has_part = False  # it has ended a collective in this view
-        self._asks_again = False  # to be let in, until it is
+        self._asks_again, self._asked_at = False, 0.0  # to be let in, until it is
         self._is_untold = False  # was left behind after that, which its caller does not know yet
         # it calls something; messages of others make a group, too, which is of no view until then
         self._is_used = bool(ranks)
@@ -293,7 +294,7 @@ class Group:
         The RxThread asks `again` and again, while the training thread is elsewhere.
         """
         with self.lock:
-            self._asks_again = again
+            self._asks_again, self._asked_at = again, self._clock.now()
             phase = after(Event.ASKS, self.phase)
             if phase is None:
                 return []
@@ -461,7 +462,9 @@ class Group:
         """
         with self.lock:
             ballot = self.ballot
-            if self._asks_again and self.phase is Phase.ASKING:
+            is_due = now - self._asked_at >= ASK_AGAIN_S  # this is called for each message
+            if self._asks_again and self.phase is Phase.ASKING and is_due:
+                self._asked_at = now
                 self.discovery.ask_to_join()
             if ballot is None:
                 return False

@@ -129,8 +129,7 @@ class Runner:
                 if deadline.expired() or self._is_awaited_elsewhere():
                     return False
                 with group.lock:
-                    wait_s = min(LOOK_EVERY_S, deadline.remaining_s())
-                    group.changed.wait_for(lambda: not group.is_evicted, wait_s)
+                    group.changed.wait(LOOK_EVERY_S)
             return True
 
     def _is_awaited_elsewhere(self) -> bool:
