@@ -73,6 +73,7 @@ class Bucket:
         self.views: dict[int, torch.Tensor] = {}  # of these, by the index of a parameter
         for dtype, indices in small.items():
             self._stand_together(dtype, indices)
+        self.large = [index for index in range(len(parameters)) if index not in self.views]
 
     def _stand_together(self, dtype: torch.dtype, indices: list[int]) -> None:
         own = [self.parameters[index] for index in indices]
@@ -106,10 +107,9 @@ class Gradients:
         ]
         self._values = dict(bucket.views)
         views = bucket.views
-        _copy([(view, dense[index]) for index, view in views.items()])
+        _copy([*views.values()], [dense[index] for index in views])
         self._in_place: set[int] = set()  # where the mean gets into the gradient by itself
-        large = [index for index in range(len(dense)) if index not in views]
-        for index in large:
+        for index in bucket.large:
             value = dense[index].detach().to(bucket.dtypes[index])
             if value.data_ptr() == dense[index].data_ptr() and dense[index] is self._own[index]:
                 if is_copy:
@@ -117,7 +117,7 @@ class Gradients:
                 else:
                     self._in_place.add(index)
             self._values[index] = value
-        large_values = [self._values[index] for index in large]
+        large_values = [self._values[index] for index in bucket.large]
         self.payload = Payload([bucket.flats, large_values, self._forms, buffers])
 
     def _dense(self, index: int) -> torch.Tensor:
@@ -141,12 +141,12 @@ class Gradients:
         self.payload.result()
         for index in np.flatnonzero((self._forms != DENSE).any(1)).tolist():
             self._take_form(index)
+        own, in_place = self._own, self._in_place
+        copied = [index for index in self._values if index not in in_place]
+        pairs = [(own[index], self._values[index]) for index in copied]
         _copy(
-            [
-                (own, self._values[index])
-                for index, own in enumerate(self._own)
-                if own is not None and index not in self._in_place
-            ]
+            [mine for mine, _ in pairs if mine is not None],
+            [value for mine, value in pairs if mine is not None],
         )
 
     def _take_form(self, index: int) -> None:
@@ -162,10 +162,9 @@ class Gradients:
             parameter.grad = value if dense else value.to_sparse(round(dims / share))
 
 
-def _copy(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Copy the second of each pair to the first."""
-    if pairs:
-        torch._foreach_copy_([to for to, _ in pairs], [value for _, value in pairs])
+def _copy(to: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    if to:
+        torch._foreach_copy_(to, values)
 
 
 def travels_as(dtype: torch.dtype, narrow: torch.dtype | None) -> torch.dtype:

@@ -6,10 +6,11 @@ import gc
 import hashlib
 import logging
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cached_property, wraps
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -244,7 +245,7 @@ class GradientAveraging(Closeable):
         if not _are_same(buffers, self._buffers):
             self._buffers = buffers
             self._state.refresh()
-        trainable = self._set_of(bytes(each.requires_grad for each in parameters))
+        trainable = self._set_of(bytes([each.requires_grad for each in parameters]))
         if trainable is not self._trainable:
             self._begin_anew()
             self._trainable = trainable
@@ -355,8 +356,11 @@ class GradientAveraging(Closeable):
 
     def _average_for(self, optimizer: torch.optim.Optimizer) -> None:
         """Average the gradients that this optimizer steps with, unless they are averaged."""
+        own, are_known = self._own(optimizer)
+        if are_known and self._are_averaged(own):
+            return
         self._follow_parameters()
-        own = self._own(optimizer)
+        own, _ = self._own(optimizer)
         if not (self._is_at_step or self._are_averaged(own)):
             self._average_replaced(own)
         if not self._are_averaged(own):  # others may be of parameters that are frozen by now
@@ -382,25 +386,27 @@ class GradientAveraging(Closeable):
                 self._connection.name,
             )
 
-    def _own(self, optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-        """Return the parameters of the module that this optimizer may change."""
-        known = self._known
-        return [
-            each
-            for group in optimizer.param_groups
-            for each in group["params"]
-            if id(each) in known and (each.requires_grad or each.grad is not None)
-        ]
+    def _own(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.nn.Parameter], bool]:
+        """Return the parameters of the module that this optimizer may change, and whether all of
+        its parameters are known to be of the module.
+        """
+        found = [each for group in optimizer.param_groups for each in group["params"]]
+        known = [each for each in found if id(each) in self._known]
+        own = [each for each in known if each.requires_grad or each.grad is not None]
+        return own, len(known) == len(found)
 
-    def _are_averaged(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
-        found = self._averaged.get
-        return all(found(id(each), UNKNOWN) is each.grad for each in parameters)
+    def _are_averaged(self, parameters: list[torch.nn.Parameter]) -> bool:
+        averaged = map(self._averaged.get, map(id, parameters), repeat(UNKNOWN))
+        return all(map(operator.is_, averaged, [each.grad for each in parameters]))
 
     def _is_replaced(self, parameter: torch.nn.Parameter) -> bool:
         averaged, own = self._averaged.get(id(parameter)), parameter.grad
         return averaged is not None and own is not None and own is not averaged
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if len(self._followed) == 1:
+            self._averaged.clear()
+            return
         for group in optimizer.param_groups:
             for each in group["params"]:
                 self._averaged.pop(id(each), None)
@@ -421,7 +427,8 @@ class GradientAveraging(Closeable):
             for gradients in averaged:
                 if is_taken and gradients is not None:
                     gradients.take()
-            self._averaged.update((id(each), each.grad) for each in buckets.parameters)
+            own = buckets.parameters
+            self._averaged.update(zip(map(id, own), [each.grad for each in own], strict=True))
         return is_taken
 
     def _averages(self, buckets: Buckets, which: str) -> list[Gradients | None]:
