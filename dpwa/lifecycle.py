@@ -94,11 +94,12 @@ def require_own_process(owner: int, name: str) -> None:
 
 def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
     """Return what calls a method as long as its object is there, and does not keep it alive."""
-    reference = weakref.WeakMethod(method)
+    bound: Any = method
+    owner, function = weakref.ref(bound.__self__), bound.__func__
 
     def call(*arguments: Any) -> R | None:
-        found = reference()
-        return None if found is None else found(*arguments)
+        found = owner()
+        return None if found is None else function(found, *arguments)
 
     return call
 

@@ -141,12 +141,13 @@ class Gradients:
         self.payload.result()
         for index in np.flatnonzero((self._forms != DENSE).any(1)).tolist():
             self._take_form(index)
-        own, in_place = self._own, self._in_place
+        in_place = self._in_place
         copied = [index for index in self._values if index not in in_place]
-        pairs = [(own[index], self._values[index]) for index in copied]
+        own = [self._own[index] for index in copied]
+        # No pairs: thousands of new tuples would call the garbage collector.
         _copy(
-            [mine for mine, _ in pairs if mine is not None],
-            [value for mine, value in pairs if mine is not None],
+            [mine for mine in own if mine is not None],
+            [self._values[index] for index in copied if self._own[index] is not None],
         )
 
     def _take_form(self, index: int) -> None:
