@@ -15,8 +15,7 @@ from dpwa.integrations.lightning import DpwaCallback
 rank, size = int(os.environ.get("DPWA_RANK", "0")), int(os.environ.get("DPWA_WORLD_SIZE", "1"))
 modules = ["argparse", "asyncio", "collections", "json", "pathlib", "socket", "string", "typing"]
 text = "".join(__import__(name).__doc__ or "" for name in modules)
-windows = torch.tensor(list(text.encode("ascii", "ignore"))).unfold(0, 9, 1)
-own = windows[rank::size]  # private to this node
+own = torch.tensor(list(text.encode("ascii", "ignore"))).unfold(0, 9, 1)[rank::size]  # private
 
 
 class NextLetter(lightning.LightningModule):  # noqa: D101

@@ -45,6 +45,7 @@ PARTS = {  # arguments of Python, and the most minutes
     "nodes": ((f"{CAMPAIGNS}many_names.py", "nodes"), 5),
     "interrupts": ((f"{CAMPAIGNS}interrupts.py", "random"), 20),
     "moments": ((f"{CAMPAIGNS}interrupts.py", "every"), 20),
+    "loops": ((f"{CAMPAIGNS}loops.py",), 20),
     "pairs": ((f"{CAMPAIGNS}pairs.py",), 50),
     "triples": ((f"{CAMPAIGNS}pairs.py", "--random", "300"), 30),
     "soak": ((f"{CAMPAIGNS}soak.py",), 40),
