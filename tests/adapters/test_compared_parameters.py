@@ -1,6 +1,7 @@
 """`algorithm: together`: parameters are compared by value, a part in each step."""
 
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -139,22 +140,26 @@ def test_what_one_node_changes_in_every_step_is_told_and_the_run_goes_on(caplog)
     assert "now those of w1, w2 in 'small.weight'" in again[0]
 
 
+HIDDEN = weakref.WeakKeyDictionary()
+
+
 class HiddenMomentum(torch.optim.Optimizer):
-    """Keeps what it has learnt where nobody looks for it."""
+    """Keeps its momentum outside of itself, where no node looks for state."""
 
     def __init__(self, parameters, lr):
         super().__init__(parameters, {"lr": lr})
-        self._kept = {}
+        HIDDEN[self] = {}
 
     @torch.no_grad()
     def step(self):
+        momentum = HIDDEN[self]
         for group in self.param_groups:
             for number, each in enumerate(group["params"]):
-                kept = [0.9 * v for v in self._kept.get(number, [0.0] * each.numel())]
-                self._kept[number] = [
+                kept = [0.9 * v for v in momentum.get(number, [0.0] * each.numel())]
+                momentum[number] = [
                     k + g for k, g in zip(kept, each.grad.flatten().tolist(), strict=True)
                 ]
-                each.sub_(group["lr"] * torch.tensor(self._kept[number]).view(each.shape))
+                each.sub_(group["lr"] * torch.tensor(momentum[number]).view(each.shape))
 
 
 def train_late(optimizer_of, until):
