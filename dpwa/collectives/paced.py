@@ -167,6 +167,7 @@ class PacedRounds:
         self._warned_at: dict[tuple[str, str], float] = {}  # by text, and of which node
         self._absence = Absence()
         self._asked_at: float | None = None  # to be let in; it has not been yet
+        self._only_looks = False  # whether it has been: it has waited for that in vain
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
         self._said_alone = False
@@ -388,20 +389,21 @@ class PacedRounds:
         self._keep(view.members)
 
     def _come_back(self) -> None:
-        """Ask to be let in, and wait for that once, as long as others wait for a node.
+        """Ask to be let in, and wait for that as long as others wait for a node.
 
-        A node that is let in while it trains comes back after that step. Nobody else may end a
-        round by then: other nodes may wait for this one elsewhere, or have ended their loop.
+        A node that is let in while it trains comes back after that step. Others may end no round by
+        then: they wait for this node elsewhere, or have ended their loop. After a first wait that
+        was in vain it only looks.
         """
         group, now = self._group, self._runtime.now()
         if self._exits != group.exits:
             self._fall_out("it was let in, and has not come in time")
             return
-        patience_s = 0.0
         if self._asked_at is None:
-            self._asked_at, group.is_answered = now, False
-            patience_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * self._worked_s))
-        if not self._runner.ask_in(patience_s):
+            self._asked_at, group.is_answered, self._only_looks = now, False, False
+        patience_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * self._worked_s))
+        if not self._runner.ask_in(0.0 if self._only_looks else patience_s):
+            self._only_looks |= self._runtime.now() - now >= patience_s
             if now - self._asked_at < self._timeout_s:
                 return
             if group.is_answered:
