@@ -48,7 +48,9 @@ def assert_resumed_exactly(folder, loop, kills, options=(), **settings):
     assert rest[1:] == whole[1:]
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    "loop", [*LOOPS[:4], *(pytest.param(each, marks=pytest.mark.slow) for each in LOOPS[4:])]
+)
 def test_a_run_that_was_killed_twice_ends_as_one_that_was_not(tmp_path, loop):
     rng = random.Random(loop)
     kills = rng.randrange(120, 180), rng.randrange(60, 90)
@@ -60,7 +62,14 @@ def test_so_it_is_with_other_algorithms(tmp_path, algorithm):
     assert_resumed_exactly(tmp_path, "two_calls", [201], algorithm=algorithm)
 
 
-@pytest.mark.parametrize("loop", ["two_calls", "one_call_and_then_the_schedule", "attached"])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "two_calls",
+        pytest.param("one_call_and_then_the_schedule", marks=pytest.mark.slow),
+        pytest.param("attached", marks=pytest.mark.slow),
+    ],
+)
 def test_under_together_who_is_killed_and_comes_back_ends_as_one_node_alone(tmp_path, loop):
     """Two nodes have the same data, so their mean gradient is that of one of them."""
     code, (_, *whole) = run(tmp_path, loop, "--steps", 150)

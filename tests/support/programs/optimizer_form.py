@@ -11,11 +11,14 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
-from support.optimizer_forms import FORMS
 
 import dpwa
+
+sys.path.append(str(Path(__file__).parents[2]))
+from support.optimizer_forms import FORMS
 
 name, config, form, steps, kill = sys.argv[1], json.loads(sys.argv[2]), *sys.argv[3:]
 torch.set_num_threads(1)
