@@ -5,14 +5,14 @@ import pytest
 
 FEW = {
     "unfrozen_in_the_middle": (2, "auto"),
-    "added_in_the_middle": (3, "auto"),
+    "added_in_the_middle": (2, "auto"),
     "gan_with_toggled_parameters": (2, "tcp"),
     "two_passes_over_a_shared_trunk_then_clipped": (2, "tcp"),
-    "two_steps_by_hand_that_are_clipped": (3, "auto"),
+    "two_steps_by_hand_that_are_clipped": (2, "auto"),
     "clamped_to_new_gradients": (3, "tcp"),
     "private_gradients_that_are_found_out": (2, "auto"),
     "averaged_at_the_steps_of_two_optimizers": (2, "tcp"),
-    "scaled_with_parameters_that_are_not_used": (3, "auto"),
+    "scaled_with_parameters_that_are_not_used": (2, "auto"),
     "closures_that_assign_gradients": (2, "auto"),
     "all_within_passes_within_a_pass": (2, "auto"),
     "used_twice_within_passes_within_a_pass": (2, "tcp"),
