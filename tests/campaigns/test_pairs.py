@@ -1,7 +1,10 @@
 """A small, fixed part of the campaign of pairs, and what its table says."""
 
+import re
+
 import pairs
 import pytest
+import torch
 
 CELLS = [
     "together clip scaler two_optimizers",
@@ -27,6 +30,45 @@ def test_a_cell_of_the_campaign_is_what_its_list_says(cell):
     algorithm, *features = cell.split()
     verdict = pairs.held_against(pairs.play(algorithm, tuple(features)), algorithm, features)
     assert verdict.kind in {"right", "refused"}, verdict.text
+
+
+def scaled_once(driver, step):
+    """Scale the weights of the second node before the last step."""
+    if driver.index == 1 and step == 38:
+        with torch.no_grad():
+            driver.training.net.head.weight.mul_(1.01)
+
+
+def scaled_at_the_end(driver, step):
+    """Have the second node scale a layer in its `finish`."""
+    if driver.index == 1 and step == 39:
+        end = driver.finish
+        driver.finish = lambda: (end(), driver.training.net.head.bias.data.mul_(1.1))
+
+
+WRONG = [
+    ("gossip", pairs.setting(fetch_probability=0.0), "nothing was merged"),
+    ("together", pairs.extra(scaled_once), "apart after step 39"),
+    ("gossip freeze", pairs.extra(scaled_at_the_end), "frozen layer has changed"),
+]
+WRONG_AS_WELL = [
+    ("elastic", pairs.extra(scaled_at_the_end), "w2 ends .* apart from w1"),
+    ("together", pairs.attribute(skips=lambda step: step % 9 == 5), "after step 6 .* mean of"),
+    ("AllReduceSGD", pairs.attribute(micro=2), "from training on the mean of gradients"),
+    ("noloco robust", pairs.extra(scaled_at_the_end), "w2 ends .* apart from w1"),
+    ("lsgd freeze", pairs.attribute(skips=lambda step: step > 3), "with a loss of"),
+]
+
+
+@pytest.mark.parametrize(
+    ("cell", "spoil", "found"),
+    [*WRONG, *(pytest.param(*each, marks=pytest.mark.slow) for each in WRONG_AS_WELL)],
+)
+def test_the_campaign_finds_what_is_wrong_on_purpose(cell, spoil, found):
+    algorithm, *features = cell.split()
+    verdict = pairs.play(algorithm, tuple(features) or ("plain",), spoil=spoil)
+    assert pairs.held_against(verdict, algorithm, features).kind == "finding"
+    assert re.search(found, verdict.text), verdict.text
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ class Plan:
         nodes: how many there are.
         steps: how many each takes; `short_steps` says how many fewer the last node takes.
         loop: which calls exchange: send, step, attach or wrapped (a `GossipOptimizer`).
+        kind: which class exchanges, in place of an adapter.
         dtype: of all parameters.
         micro: batches of a step.
         has_no_sync: whether all but the last backward pass of a step are in `no_sync`.
@@ -40,6 +41,10 @@ class Plan:
         frozen: tells whether the head is frozen at a step.
         pause_s: how long a node sleeps in a step.
         fault: what happens to the last node in mid-run; then nodes are processes.
+        inside: what is within each node: ddp or fsdp, of two ranks, or the trainer of a library.
+            Then nodes are processes, too.
+        rank: of this process in its node.
+        wrap: makes of the module what is trained.
         late_steps: how many steps the others have taken when the last node connects.
         extras: what a node does after each step, with its driver and the number of the step.
         per_node: settings of one node alone, by its index.
@@ -52,6 +57,7 @@ class Plan:
     steps: int = 40
     short_steps: int = 0
     loop: str = "send"
+    kind: str = ""
     dtype: torch.dtype = torch.float32
     optimizer: str = "SGD"
     has_two_optimizers: bool = False
@@ -65,6 +71,9 @@ class Plan:
     pause_s: Callable[[int, int], float] = lambda *_: 0.0
     late_steps: int = 0
     fault: str = ""
+    inside: str = ""
+    rank: int = 0
+    wrap: Callable[[nn.Module], nn.Module] = lambda net: net
     finishes: int = 1
     skips: Callable[[int], bool] = lambda _: False
     chooses_leaders: bool = False
@@ -74,9 +83,19 @@ class Plan:
     kept: list[Any] = field(default_factory=list)
 
     @property
+    def ranks(self) -> int:
+        """How many processes are a node."""
+        return 2 if self.inside in ("ddp", "fsdp") else 1
+
+    @property
+    def are_processes(self) -> bool:
+        """Whether nodes are processes, else threads."""
+        return bool(self.fault or self.inside)
+
+    @property
     def is_lockstep(self) -> bool:
         """Whether all nodes begin each step together."""
-        return not (self.late_steps or self.short_steps or self.fault)
+        return not (self.late_steps or self.short_steps or self.are_processes)
 
     def steps_of(self, index: int) -> int:
         """Return how many steps a node takes."""
@@ -133,19 +152,34 @@ def loss_of(net: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
     return (found.float() - targets).square().mean()
 
 
-def validation_loss(net: nn.Module) -> float:
+def validation_loss(plan: Plan, net: nn.Module) -> float:
     """Return the error on batches that nobody trains on, computed in float64."""
-    copied = copy.deepcopy(net).double()
+    copied = _plain_copy(plan, net).double()
     batches = [batch_of(977, step, 0) for step in range(4)]
     with torch.no_grad():
         return sum(float(loss_of(copied, batch)) for batch in batches) / len(batches)
+
+
+def _plain_copy(plan: Plan, net: nn.Module) -> nn.Module:
+    """Copy a module, whole if it is sharded, without what is around it."""
+    net = getattr(net, "module", net)
+    if not any(hasattr(p, "full_tensor") for p in net.parameters()):
+        return copy.deepcopy(net)
+    copied = net_of(plan)
+    for own, shard in zip(copied.parameters(), net.parameters(), strict=True):
+        own.data = _whole(shard)
+    return copied
+
+
+def _whole(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
 
 
 class Training:
     """A module with its optimizers, scheduler and scaler, as a plan has them."""
 
     def __init__(self, plan: Plan) -> None:
-        self.net = net_of(plan)
+        self.net = plan.wrap(net_of(plan))
         parameters = list(self.net.parameters())
         groups = [parameters[:2], parameters[2:]] if plan.has_two_optimizers else [parameters]
         self.optimizers = [OPTIMIZERS[plan.optimizer](plan, group) for group in groups]
@@ -173,7 +207,7 @@ class Training:
 
     def values(self) -> torch.Tensor:
         """Return all parameters in one vector of float64."""
-        return torch.cat([p.detach().double().flatten() for p in self.net.parameters()])
+        return torch.cat([_whole(p.detach()).double().flatten() for p in self.net.parameters()])
 
     def buffers(self) -> torch.Tensor:
         """Return the floating buffers in one vector."""
@@ -283,6 +317,8 @@ class Gossip(Driver):
     @property
     def pace(self) -> tuple[str, ...]:
         """Who is in sync, as this node has it."""
+        if self.plan.rank > 0:  # it may have no node
+            return ()
         found = self.adapter.connection.node.report().get("pace")
         return tuple(found["in_pace"]) if found else ()
 
@@ -290,7 +326,8 @@ class Gossip(Driver):
 class Synchronous(Driver):
     """AllReduceSGD, AllReduceEA or EASGD in the loop."""
 
-    def __init__(self, kind: str, training: Training, index: int, connection: Any) -> None:
+    def __init__(self, plan: Plan, training: Training, index: int, connection: Any) -> None:
+        kind = plan.kind
         super().__init__(training, index)
         self.collectives = connection
         self._parameters = list(training.net.parameters())
@@ -418,8 +455,8 @@ class Told:
 def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
     """Train as a plan says; return what has come of it."""
     index, rows, loss = driver.index, [], None
-    losses = [validation_loss(training.net)]
-    if not (plan.late_steps or plan.fault):
+    losses = [validation_loss(plan, training.net)]
+    if not (plan.late_steps or plan.are_processes):
         board.meet()
     while driver.step < plan.steps_of(index):
         board.steps[index] = step = driver.step
@@ -429,7 +466,7 @@ def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
         for extra in plan.extras:
             extra(driver, step)
         rows.append((driver.step, driver.pace, training.values()))
-        losses.append(validation_loss(training.net))
+        losses.append(validation_loss(plan, training.net))
     board.steps[index] = plan.steps
     if plan.is_lockstep:
         board.meet()
@@ -438,7 +475,7 @@ def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
     training.evaluate()
     return Told(
         rows,
-        [*losses, validation_loss(training.net)],
+        [*losses, validation_loss(plan, training.net)],
         before,
         training.values(),
         training.buffers(),
@@ -468,14 +505,14 @@ def _one_step(
 
 
 def _passes(plan: Plan, training: Training, driver: Driver, step: int) -> float:
-    total = 0.0
+    total, own = 0.0, driver.index + plan.nodes * plan.rank
     for micro in range(plan.micro):
         is_last = micro == plan.micro - 1
         waits = plan.has_no_sync and not is_last
         cast = torch.autocast("cpu", torch.bfloat16) if plan.autocasts else nullcontext()
         with driver.no_sync() if waits else nullcontext():
             with cast:
-                loss = loss_of(training.net, batch_of(driver.index, step, micro)) / plan.micro
+                loss = loss_of(training.net, batch_of(own, step, micro)) / plan.micro
             scaler = training.scaler
             (loss if scaler is None else scaler.scale(loss)).backward()
         total += float(loss.detach())
@@ -506,26 +543,27 @@ def _schedule(training: Training) -> None:
 
 @contextmanager
 def connected(
-    plan: Plan, kind: str, training: Training, index: int, config: dict[str, Any]
+    plan: Plan, training: Training, index: int, config: dict[str, Any]
 ) -> Iterator[Driver]:
     """Connect a training as an algorithm has it, or as a synchronous class does."""
     name = f"w{index + 1}"
     own = {key: value for make in plan.per_node for key, value in make(plan, index).items()}
-    if kind in ("AllReduceSGD", "AllReduceEA", "EASGD"):
+    if plan.kind:
         with DpwaConnection(name, {**config, **own}) as connection:
             meet_peers(plan, connection)
-            yield Synchronous(kind, training, index, connection)
+            yield Synchronous(plan, training, index, connection)
         return
     with DpwaPyTorchAdapter(
         training.net,
         name,
         {**config, **own},
-        leader_loss=(lambda: validation_loss(training.net)) if plan.chooses_leaders else None,
+        leader_loss=(lambda: validation_loss(plan, training.net)) if plan.chooses_leaders else None,
         optimizer=training.optimizers[:-1] if plan.loop == "wrapped" else training.optimizers,
         scheduler=training.to_hand_on,
     ) as adapter:
-        meet_peers(plan, adapter.connection)
         driver = Gossip(plan, training, index, adapter)
+        if plan.rank == 0:
+            meet_peers(plan, adapter.connection)
         driver.step = adapter.updates
         yield driver
 
