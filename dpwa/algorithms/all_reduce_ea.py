@@ -139,9 +139,12 @@ class AllReduceEA:
         Raises:
             ParametersError: parameters are not floating-point numbers.
         """
-        FlatFloats(params)  # to be refused, if so, before others are made to wait
-        self._steps.synchronize(params)
-        self._center = Center(FlatFloats(params))
+        flat = FlatFloats(params)  # refused, if so, before others are made to wait
+        center = Center(flat)
+        # In the form of the center, as a restarted node may meet `synchronize_center` of the others.
+        self._steps.synchronize(center.values)
+        flat.write(center.values)
+        self._center = center
         self._check_alpha()
 
     def copy_center(self, into: Any) -> None:

@@ -554,3 +554,24 @@ def test_narrow_parameters_are_drawn_by_less_than_half_a_unit_too(dtype):
     assert float((one - two).mean().abs()) < unit / 5  # it was 2 units
     # The mean of both and of the center, which began with the first one, is kept.
     assert float(((one + two) / 2 - 1.0 - 2 / 3 * unit).mean().abs()) < unit / 5
+
+
+def test_a_restarted_node_meets_the_others_at_the_end_of_their_epoch():
+    """Its script begins with its parameters, while the others synchronize the center."""
+
+    def task(node):
+        x = [np.full((2, 3), float(node.rank)), np.full(4, 7.0)]
+        ea = EASGD(node)
+        if node.rank == 2:
+            ea.synchronize_parameters(x)
+            return x
+        ea.average_parameters(x)
+        ea.synchronize_center(x)
+        ea.copy_center(x)
+        return x
+
+    first, second, restarted = Threads(NAMES).run(task).values()
+    for own, center, other in zip(restarted, first, second, strict=True):
+        assert own.shape == center.shape
+        np.testing.assert_array_equal(own, center)
+        np.testing.assert_array_equal(other, center)

@@ -36,6 +36,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ class Feature:
         unequal: the section that says which values may differ, by algorithm.
         differs: which ones: those of the frozen "head", or "told": all, if `finish` says so.
         without: algorithms with which it makes no sense.
+        needs: a library, without which its cells are skipped.
     """
 
     text: str
@@ -122,6 +124,7 @@ class Feature:
     unequal: Mapping[str, str] = field(default_factory=dict)
     differs: str = ""
     without: tuple[str, ...] = ()
+    needs: str = ""
 
 
 def setting(**settings: Any) -> Change:
@@ -235,6 +238,11 @@ SETTINGS = frozenset(
         *("guard_off", "lr_spread", "consensus_control", "own_state", "peers_state"),
     }
 )
+TRAINERS = {
+    "accelerate": "Accelerate",
+    "lightning": "Lightning",
+    "trainer": "the Trainer of Transformers",
+}
 BESIDE_RANKS = SETTINGS | {
     *("step", "attach", "wrapped", "clip", "clip_value", "adamw", "scheduler", "float64")
 }
@@ -318,7 +326,7 @@ FEATURES: dict[str, Feature] = {
         excludes=UNEVEN,
         keeps_pace=False,
         ends_at_mean=False,
-        without=SYNCHRONOUS,
+        without=SYNCHRONOUS,  # which begin when all are there
     ),
     "robust": Feature(
         "`robust: clip`",
@@ -361,7 +369,6 @@ FEATURES: dict[str, Feature] = {
             excludes=UNEVEN | {"uneven_speeds", "curve", "join", "three", "own_state"},
             keeps_pace=False,
             ends_at_mean=False,
-            without=SYNCHRONOUS,
         )
         for name, text, kind in [
             ("kill", "a node that is killed, and started again", "kill"),
@@ -390,6 +397,19 @@ FEATURES: dict[str, Feature] = {
             ),
         ]
     },
+    **{
+        name: Feature(
+            text,
+            attribute(inside=name, loop="step"),
+            "inside",
+            only=SETTINGS | {"adamw"},
+            keeps_pace=False,
+            ends_at_mean=False,
+            without=SYNCHRONOUS,
+            needs="transformers" if name == "trainer" else name,
+        )
+        for name, text in TRAINERS.items()
+    },
     "finish_twice": Feature("`finish` twice", attribute(finishes=2), without=SYNCHRONOUS),
 }
 REFUSED_PAIRS = {
@@ -407,7 +427,7 @@ class Verdict:
     """How a cell has ended.
 
     Attributes:
-        kind: right, refused, documented, meaningless or finding.
+        kind: right, refused, documented, meaningless, skipped or finding.
         text: the sentence, or what is wrong.
         warned: codes of warnings.
     """
@@ -503,6 +523,9 @@ def play(
 ) -> Verdict:
     """Play a cell, and judge it; `spoil` makes it wrong, to see that this is found."""
     began = time.monotonic()
+    for library in filter(None, (FEATURES[name].needs for name in features)):
+        if find_spec(library) is None:
+            return Verdict("skipped", f"needs {library}, which is not installed")
     reference = reference_of(features, algorithm)
     if wrong := [each for each in reference if isinstance(each, Exception)]:
         return Verdict("meaningless", f"torch alone: {wrong[0]!r}"[:200])
@@ -519,11 +542,6 @@ def play(
 
 
 FAULT_AT = 20  # steps of the last node
-PROGRAM_OF = {
-    "accelerate": "pair_accelerate.py",
-    "lightning": "pair_lightning.py",
-    "trainer": "pair_trainer.py",
-}
 
 
 def trained_by_processes(
@@ -564,7 +582,7 @@ def _begun(
             "DPWA_CHECKPOINT__DIR": folder,
             "DPWA_CHECKPOINT__EVERY_STEPS": "10",
         }
-    program = str(PROGRAMS / PROGRAM_OF.get(plan.inside, "pair_node.py"))
+    program = str(PROGRAMS / ("pair_trainer.py" if plan.inside in TRAINERS else "pair_node.py"))
     cell = [algorithm, ",".join(features), str(seed), json.dumps(plan.settings["nodes"])]
     return Program([program, *cell, folder, name, str(rank)], **environment)
 
@@ -802,7 +820,9 @@ def expected(algorithm: str, features: tuple[str, ...]) -> tuple[str, str]:
 def held_against(verdict: Verdict, algorithm: str, features: tuple[str, ...]) -> Verdict:
     """Compare how a cell has ended with what it is to be."""
     kind, what = expected(algorithm, features)
-    if verdict.kind in ("meaningless", kind) and (kind != "refused" or "DPWA-E" in verdict.text):
+    if verdict.kind in ("meaningless", "skipped", kind) and (
+        kind != "refused" or "DPWA-E" in verdict.text
+    ):
         return verdict
     if kind == "documented" and verdict.kind == "right":  # within the bounds of what may differ
         return Verdict("documented", verdict.text, verdict.warned, verdict.seconds)
@@ -887,14 +907,14 @@ def campaign(cells: list[tuple[str, tuple[str, ...]]], seed: int) -> int:
         verdict = held_against(play(algorithm, features, seed), algorithm, features)
         counts[verdict.kind] += 1
         warned.update(verdict.warned)
-        if verdict.kind == "finding":
+        if verdict.kind in ("finding", "skipped"):
             print(f"pairs.py {algorithm} {' '.join(features)} --seed {seed}\n    {verdict.text}")
         if verdict.warned:
             print(f"    ({algorithm} {' '.join(features)} warned: {', '.join(verdict.warned)})")
         if verdict.seconds > 10.0:
             print(f"    ({algorithm} {' '.join(features)} took {verdict.seconds:.0f} s)")
         sys.stdout.flush()
-    kinds = ("right", "refused", "documented", "meaningless", "finding")
+    kinds = ("right", "refused", "documented", "meaningless", "skipped", "finding")
     found = ", ".join(f"{counts[kind]} {kind}" for kind in kinds)
     print(f"{len(cells)} cells: {found}, in {time.monotonic() - began:.0f} s; {dict(warned)}")
     return counts["finding"]

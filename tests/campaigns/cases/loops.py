@@ -6,7 +6,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from dpwa import DpwaConnection
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.algorithms import EASGD, AllReduceEA, AllReduceSGD
+from dpwa.errors import PeerLost
 
 ROWS = 8  # of a batch
 MAX_WAIT_S = 20.0  # for other threads of a cell
@@ -335,7 +336,25 @@ class Synchronous(Driver):
         self.sync = made(connection, **({"tau": 5} if kind == "AllReduceEA" else {}))
         self._averages_gradients = kind == "AllReduceSGD"
         self.is_exact = self._averages_gradients
+        # Nodes that come later begin with the next epoch, at the step where the others are.
+        self._epoch_steps = 20 if plan.fault else 0
         self.sync.synchronize_parameters(self._parameters)
+        self._agree_on_the_step()
+
+    def _agree_on_the_step(self) -> None:
+        while self._epoch_steps:
+            tag = "AllReduceSGD" if self._averages_gradients else "AllReduceEA"  # it serves others
+            own = torch.tensor(float(self.step))
+            with suppress(PeerLost):  # the others go on, and ask again
+                self.step = int(self.collectives.all_reduce(own, "max", tag=tag)[0])
+                return
+
+    def _end_epoch(self) -> None:
+        if self._averages_gradients:
+            self.sync.synchronize_parameters(self._parameters)
+        else:
+            self.sync.synchronize_center(self._parameters)
+        self._agree_on_the_step()
 
     def gradients(self, loss: float) -> None:
         if self._averages_gradients:
@@ -349,12 +368,12 @@ class Synchronous(Driver):
         if not self._averages_gradients:
             self.sync.average_parameters(self._parameters)
         self.step += 1
+        if self._epoch_steps and self.step % self._epoch_steps == 0:
+            self._end_epoch()
 
     def finish(self) -> None:
-        if self._averages_gradients:
-            self.sync.synchronize_parameters(self._parameters)
-        else:
-            self.sync.synchronize_center(self._parameters)
+        self._end_epoch()
+        if not self._averages_gradients:
             with torch.no_grad():
                 self.sync.copy_center([p.data for p in self._parameters])
 
