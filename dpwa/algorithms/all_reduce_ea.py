@@ -141,7 +141,7 @@ class AllReduceEA:
         """
         flat = FlatFloats(params)  # refused, if so, before others are made to wait
         center = Center(flat)
-        # In the form of the center, as a restarted node may meet `synchronize_center` of the others.
+        # In the form of the center: the others of a restarted node may `synchronize_center`.
         self._steps.synchronize(center.values)
         flat.write(center.values)
         self._center = center
