@@ -28,7 +28,7 @@ from common import (
 
 from dpwa.errors import UserError
 
-CODECS = ("fp16", "bf16", "int8", "topk")
+CODECS = ("fp16", "bf16", "int8")
 LINKS: dict[str, dict[str, Any]] = {
     "publish": {"transport": "shm", "fetch_probability": 0.0},
     "publish_unguarded": {"transport": "shm", "guard": "off", "fetch_probability": 0.0},

@@ -44,7 +44,7 @@ from dpwa.config.methods import (
     method_names,
     methods_in_use,
 )
-from dpwa.config.problems import joined_all, listing, suggestion
+from dpwa.config.problems import IN_PLACE_OF_TOPK, joined_all, listing, suggestion
 from dpwa.config.public_keys import AllowedKeys, key_bytes
 from dpwa.data.codecs import codec_names
 from dpwa.errors import UnknownNameError, UserError, without_codes
@@ -89,6 +89,12 @@ def _one_of(names: Callable[[], tuple[str, ...]], kind: LiteralString = REFUSAL)
     return AfterValidator(check)
 
 
+def _check_codec(value: str) -> str:
+    if value == "topk" and value not in codec_names():
+        raise refusal(IN_PLACE_OF_TOPK, kind=UNKNOWN_CODEC)
+    return value
+
+
 def _check_distinct(value: dict[str, str]) -> AllowedKeys:
     if len(set(value.values())) < len(value):
         raise refusal("a key of its own for every name")
@@ -107,7 +113,7 @@ _KEY = "a public key, 40 characters as `dpwa keys new` prints them"
 Label = Annotated[str, _checked(is_label, _LABEL)]
 Bind = Annotated[str, _checked(is_bind_address, _HOST)]
 Host = Annotated[Bind, _checked(lambda host: not is_wildcard(host), _REACHABLE)]
-Codec = Annotated[str, _one_of(codec_names, UNKNOWN_CODEC)]
+Codec = Annotated[str, AfterValidator(_check_codec), _one_of(codec_names, UNKNOWN_CODEC)]
 PublicKey = Annotated[str, _checked(lambda text: key_bytes(text) is not None, _KEY)]
 # The schema has no null, so that messages speak of numbers only: one who writes a port wants one.
 Port = Annotated[
@@ -208,17 +214,6 @@ class LinkConfig(StrictModel):
         min_length=2, max_length=2, description="the names of the two nodes"
     )
     codec: Codec = Field(description="codec of what one of them fetches from the other")
-
-
-class TopKOptions(StrictModel):
-    """Options of the codec `topk`."""
-
-    keep: float = Field(
-        default=0.01, gt=0.0, le=1.0, description="share of the values that a fetch brings"
-    )
-    resync_every: int = Field(
-        default=50, ge=1, description="every so many fetches, a whole snapshot is fetched"
-    )
 
 
 class CheckpointOptions(StrictModel):
@@ -329,13 +324,8 @@ class Config(StrictModel):
     )
     codec: Codec = Field(
         default="none",
-        description="how streamed parameters are made smaller: none, fp16, bf16, int8, topk or a "
-        "codec of a plugin; fp16 and bf16 also what gradients of `algorithm: together` travel as",
-    )
-    topk: TopKOptions = Field(
-        default=TopKOptions(),
-        description="options of the codec topk: keep (share of the values that a fetch brings) and "
-        "resync_every (so many fetches from a whole snapshot to the next)",
+        description="how streamed parameters are made smaller: none, fp16, bf16, int8 or a codec "
+        "of a plugin; fp16 and bf16 also what gradients of `algorithm: together` travel as",
     )
     links: tuple[LinkConfig, ...] = Field(
         default=(),

@@ -15,6 +15,8 @@ _PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
 _SHOWN_CHARACTERS = 60
 _LISTED_NAMES = 20
 
+IN_PLACE_OF_TOPK = "fraction: 0.05 with codec: int8, as the codec topk was removed"
+
 
 @dataclass(frozen=True)
 class Place:

@@ -16,7 +16,14 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from dpwa.config.problems import Place, Problems, joined, listing, suggestion
+from dpwa.config.problems import (
+    IN_PLACE_OF_TOPK,
+    Place,
+    Problems,
+    joined,
+    listing,
+    suggestion,
+)
 from dpwa.config.tree import (
     SOURCE,
     BrokenNode,
@@ -124,6 +131,8 @@ def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
 
 def unknown_key(key: str, known: list[str]) -> str:
     """Return the message about a key that nothing is known by."""
+    if key == "topk":
+        return f"unknown key, expected {IN_PLACE_OF_TOPK} [DPWA-E206]"
     if key in _FORMER:
         return f"unknown key, expected {_FORMER[key]} (see docs/migration.md) [DPWA-E206]"
     if not known:

@@ -15,7 +15,6 @@ import numpy as np
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.data.codecs import Codec
-from dpwa.data.delta_base import NOTHING, DeltaBase
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
@@ -91,21 +90,16 @@ class IncomingSnapshot:
         pieces: Sequence[Piece],
         codec: Codec,
         buffer: ByteArray,  # room for the whole snapshot, shape `(nbytes,)`
-        # what this node holds of this peer: codecs that send differences decode into it
-        held: DeltaBase | None = None,
         is_finite: IsFinite | None = None,  # tests the values of a dtype; `None`: unchecked
     ) -> None:
-        self._header, self._codec, self._held = header, codec, held
-        self._start, self._stop = pieces[0].start, pieces[-1].stop
+        self._header, self._codec, self._buffer = header, codec, buffer
+        self._start = pieces[0].start
         # clock and loss of the peer
         self._progress = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
         # Its publisher has looked, and a checksum says that it comes as it was.
         is_checked = header.is_finite is True and header.codec == "none"
         self._is_finite = None if is_checked else is_finite
-        self._buffer = buffer if held is None else held.data
-        self._data = self._buffer[self._start : self._stop]  # complete once all pieces have come
-        if held is not None:
-            held.token = NOTHING  # until all of it is there
+        self._data = buffer[self._start : pieces[-1].stop]  # complete once all pieces have come
 
     def arrival(self, peer: str) -> Arrival:
         """Return what has come, once all pieces have; valid until the next fetch."""
@@ -126,8 +120,6 @@ class IncomingSnapshot:
         check = self._is_finite
         if check is not None and not check(decoded, piece.dtype, piece.start):
             raise BrokenFetchError(Outcome.DIVERGED, "its parameters or buffers are not finite")
-        if self._held is not None and piece.stop == self._stop:
-            self._held.token = self._header.token  # it is now what the peer thinks it is
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
 from dpwa.config.endpoints import is_wildcard, split_tcp, tcp_endpoint
 from dpwa.config.graphs import topology_of
-from dpwa.data.codecs import Codec, codec
+from dpwa.data.codecs import codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import AddressError, UserError
 from dpwa.node.fetching.peer_channel import ChannelSettings
@@ -35,11 +35,6 @@ log = logging.getLogger("dpwa.node")
 
 MOST_EXTRA_ROUNDS = 3
 WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
-
-
-def codec_of(config: Config, name: str) -> Codec:
-    """Each codec belongs to one thread."""
-    return codec(name, keep=config.topk.keep) if name == "topk" else codec(name)
 
 
 def algorithm_of(config: Config) -> Algorithm:
@@ -91,10 +86,10 @@ def advice_on(config: Config) -> list[str]:
 
 def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSettings:
     # Its modules are imported now, and not by the thread that answers when the peer asks.
-    codec_of(config, config.codec_for(server=own_name, reader=peer))
+    codec(config.codec_for(server=own_name, reader=peer))
     return ChannelSettings(
-        codec=codec_of(config, config.codec_for(server=peer, reader=own_name)),
-        plain=codec_of(config, "none"),
+        codec=codec(config.codec_for(server=peer, reader=own_name)),
+        plain=codec("none"),
         may_map=config.transport != "tcp",
         may_stream=config.transport != "shm",
     )

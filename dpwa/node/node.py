@@ -294,7 +294,6 @@ class Node(Closeable):
             memory={
                 **context.pool.report(),
                 **threads.tx.memory_report(),
-                "served_held_bytes": self._snapshots.held_bytes,
             },
             snapshots_served=self._snapshots.served,
             bytes_sent=threads.rx.bytes_sent + exchanged["sent"],

@@ -106,7 +106,7 @@ OTHER_NAMES = ("clock", "version", "loss", "staleness")
 # Names in a run may be ever new ones: after so long, who is gone makes room for who comes.
 GONE_S = 60.0
 
-MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes", "held_bytes", "served_held_bytes")
+MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes")
 
 
 def figures_of(report: NodeReport) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from dpwa.config.clashes import clashes
 from dpwa.plan.costs import RoundCost, Setting, cost_of, obeys_probability
 from dpwa.plan.payloads import Payloads
 
-CODECS = ("none", "bf16", "int8", "topk")  # from the most exact on
+CODECS = ("none", "bf16", "int8")  # from the most exact on
 SHARES = (0.5, 0.25, 0.1)  # of the parameters in a fetch, and of the rounds with one
 SMALL_SHARES = (*SHARES, 0.05, 0.02, 0.01)
 MOST_FITS = 3
@@ -66,7 +66,6 @@ _CODEC_WORDS = {
     "fp16": "every value, to 11 bits",
     "bf16": "every value, to 8 bits",
     "int8": "every value, to 1/254 of the largest of its 256",
-    "topk": "only the values that changed most; watch the loss",
 }
 
 
@@ -116,9 +115,8 @@ class Choices:
     def fitting(self) -> list[Choice]:
         """Return the settings that fit the budget, the best first.
 
-        The more of the parameters a round brings, the better; then the more exact. Codecs of
-        differences come last, as what is merged is partly old. The present settings, if they fit,
-        are the only ones.
+        The more of the parameters a round brings, the better; then the more exact. The present
+        settings, if they fit, are the only ones.
         """
         present = self.present()
         if not present.problems:
@@ -130,10 +128,9 @@ class Choices:
         """Return what costs the least, for a budget that nothing fits."""
         return min(self._all(), key=lambda choice: (choice.cost.wait_share, choice.cost.mbps))
 
-    def _rank(self, choice: Choice) -> tuple[bool, float, float, float]:
-        is_delta = self.payloads.is_delta(choice.config.codec)
+    def _rank(self, choice: Choice) -> tuple[float, float, float]:
         exactness = -choice.cost.fetch_bytes / choice.config.fraction
-        return is_delta, -choice.mixed, exactness, choice.cost.wait_share
+        return -choice.mixed, exactness, choice.cost.wait_share
 
     def _all(self) -> Iterator[Choice]:
         """Yield all combinations that bring no more than the present settings do."""

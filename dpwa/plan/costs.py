@@ -15,9 +15,7 @@ A round is one `update_send` and `update_wait` with a training step in between. 
 With `algorithm: together` a round brings n = 2 (N-1)/N S bytes, and waits w = 4 L + n / B.
 
 The last term of F: 6 pieces are on their way at most before the reader must say that it wants more.
-With a codec of differences, one fetch in `resync_every` brings all of the shard, as does one from a
-node that has forgotten what its reader holds: it remembers 8 readers. Nothing is streamed on one
-host.
+Nothing is streamed on one host.
 """
 
 from __future__ import annotations
@@ -30,17 +28,14 @@ from pydantic import Field
 from dpwa.algorithms import Terms, algorithm
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import Config
-from dpwa.config.graphs import topology_of
 from dpwa.node.serving.upload import BYTES_PER_MBIT
 from dpwa.plan.payloads import Payloads, Work
-from dpwa.policy.topology import neighbours_of
 from dpwa.types import StrictModel
 from dpwa.wire import limits
 
 LEAST_SLOTS = 2
 TIMEOUT_MARGIN = 1.5  # links are slower at times
 TIMEOUT_STEP_MS = 100
-MOST_NODES_LOOKED_AT = 64
 HOUR_S = 3600
 MESSAGES_OF_A_ROUND = 4  # one after the other: entered, asked for, asked for when reduced, ready
 
@@ -80,7 +75,6 @@ class RoundCost:
     fetches: float  # that a round starts
     fetch_bytes: float  # payload
     fetch_s: float
-    longest_s: float  # of the longest fetch
     overlap_s: float  # of a fetch, what passes during the training step
     wait_s: float  # of a round
     round_s: float
@@ -110,7 +104,7 @@ class RoundCost:
 
     @property
     def timeout_ms(self) -> int:
-        needed_ms = TIMEOUT_MARGIN * self.longest_s * 1000
+        needed_ms = TIMEOUT_MARGIN * self.fetch_s * 1000
         return math.ceil(needed_ms / TIMEOUT_STEP_MS) * TIMEOUT_STEP_MS
 
 
@@ -120,32 +114,28 @@ def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
     Settings of single nodes and links are left out.
     """
     asks = asks_per_round(config, setting.nodes)
-    peers = peers_of(config, setting.nodes)
     link = setting.link
     if link is None:
-        return _mapped(config, payloads, setting, asks)
+        least, most = _memory(config, payloads, is_streamed=False)
+        return RoundCost(asks, 0.0, 0.0, 0.0, 0.0, setting.step_s, least, most, is_late=False)
     if algorithm(config.algorithm).averages_gradients:
         return _averaged(config, payloads, setting, link)
-    kinds = [
-        (share, work.nbytes, _seconds(config, link, work, _readers(config, asks, setting.nodes)))
-        for share, work in fetches_of(config, payloads, peers)
-    ]
+    work = payloads.fetch(config.codec, config.fraction)
+    fetch_s = _seconds(config, link, work, _readers(config, asks, setting.nodes))
     timeout_s = config.timeout_ms / 1000
-    taken = [(share, min(seconds, timeout_s)) for share, _, seconds in kinds]
-    wait_s = asks * sum(share * max(0.0, s - setting.step_s) for share, s in taken)
-    least, most = _memory(config, payloads, peers, is_streamed=True)
+    taken_s = min(fetch_s, timeout_s)
+    wait_s = asks * max(0.0, taken_s - setting.step_s)
+    least, most = _memory(config, payloads, is_streamed=True)
     return RoundCost(
         fetches=asks,
-        # What has not come in time is given up.
-        fetch_bytes=sum(share * n * min(1.0, timeout_s / s) for share, n, s in kinds),
-        fetch_s=sum(share * seconds for share, _, seconds in kinds),
-        longest_s=max(seconds for _, _, seconds in kinds),
-        overlap_s=sum(share * min(s, setting.step_s) for share, s in taken),
+        fetch_bytes=work.nbytes * taken_s / fetch_s,  # what has not come in time is given up
+        fetch_s=fetch_s,
+        overlap_s=min(taken_s, setting.step_s),
         wait_s=wait_s,
         round_s=setting.step_s + wait_s,
         memory_bytes=least,
         most_memory_bytes=most,
-        is_late=any(seconds > timeout_s for _, _, seconds in kinds),
+        is_late=fetch_s > timeout_s,
     )
 
 
@@ -174,31 +164,13 @@ def obeys_probability(config: Config) -> bool:
     return asks_per_round(without, 2) == 0.0
 
 
-def _mapped(config: Config, payloads: Payloads, setting: Setting, asks: float) -> RoundCost:
-    least, most = _memory(config, payloads, 0, is_streamed=False)
-    return RoundCost(asks, 0.0, 0.0, 0.0, 0.0, 0.0, setting.step_s, least, most, is_late=False)
-
-
 def _averaged(config: Config, payloads: Payloads, setting: Setting, link: LinkFigures) -> RoundCost:
     """All wait for all: every value goes to who reduces it, and comes back."""
     nbytes = 2 * (1 - 1 / setting.nodes) * payloads.fetch("none", 1.0).nbytes
     seconds = MESSAGES_OF_A_ROUND * link.latency_s + nbytes / _rate(config, link)
-    least, most = _memory(config, payloads, 0, is_streamed=True)
+    least, most = _memory(config, payloads, is_streamed=True)
     round_s = setting.step_s + seconds
-    return RoundCost(
-        1.0, nbytes, seconds, seconds, 0.0, seconds, round_s, least, most, is_late=False
-    )
-
-
-def fetches_of(config: Config, payloads: Payloads, peers: int) -> list[tuple[float, Work]]:
-    """Return the kinds of fetches there are: their share of all, and what they cost."""
-    usual = payloads.fetch(config.codec, config.fraction)
-    if not payloads.is_delta(config.codec):
-        return [(1.0, usual)]
-    remembered = min(1.0, limits.MAX_HELD / peers)
-    changed = (1 - 1 / config.topk.resync_every) * remembered
-    whole = payloads.fetch("none", config.fraction)
-    return [(share, work) for share, work in ((changed, usual), (1 - changed, whole)) if share > 0]
+    return RoundCost(1.0, nbytes, seconds, 0.0, seconds, round_s, least, most, is_late=False)
 
 
 def _readers(config: Config, asks: float, nodes: int) -> float:
@@ -225,27 +197,10 @@ def _rate(config: Config, link: LinkFigures) -> float:
     return min(link.bytes_per_s, config.max_upload_mbps * BYTES_PER_MBIT)
 
 
-def peers_of(config: Config, nodes: int) -> int:
-    """Return from how many others a node fetches in the course of time, at the most."""
-    if config.topology in ("random", "full", "file") or config.is_open:
-        return nodes - 1
-    options = config.options_of(config.topology)
-    found = topology_of(config.topology, options, [f"w{n}" for n in range(nodes)])
-    rounds = range(found.period(options, nodes))
-    return max(
-        len({peer for r in rounds for peer in neighbours_of(found, options, node, nodes, r)})
-        for node in range(min(nodes, MOST_NODES_LOOKED_AT))
-    )
-
-
-def _memory(
-    config: Config, payloads: Payloads, peers: int, *, is_streamed: bool
-) -> tuple[int, int]:
+def _memory(config: Config, payloads: Payloads, *, is_streamed: bool) -> tuple[int, int]:
     """Return what a node holds beside its model as a rule, and at the most, in bytes."""
-    others = 0
-    if is_streamed:
-        others = 1  # the receive buffer
-        if payloads.is_delta(config.codec):
-            others += peers + min(peers, limits.MAX_HELD)
-    least, most = ((slots + others) * payloads.model_bytes for slots in (LEAST_SLOTS, config.slots))
+    buffers = 1 if is_streamed else 0  # to receive into
+    least, most = (
+        (slots + buffers) * payloads.model_bytes for slots in (LEAST_SLOTS, config.slots)
+    )
     return least, most

@@ -43,9 +43,6 @@ class Payloads:
         self._samples: dict[tuple[str, PieceKind], Work] = {}
         self._cuts: dict[float, list[Counter[PieceKind]]] = {}
 
-    def is_delta(self, codec: str) -> bool:
-        return self._codec(codec).is_delta
-
     def fetch(self, codec: str, fraction: float) -> Work:
         """Return what a fetch costs, in the mean of all shards that take turns."""
         shards = self._cut(fraction)
@@ -100,10 +97,9 @@ def _timed(codec: Codec, piece: ByteArray, dtype: str) -> tuple[ByteArray, float
 
     They are of this thread's work: a machine that is busy just now says nothing of a training.
     """
-    held = np.zeros_like(piece) if codec.is_delta else None
     buffer = np.zeros_like(piece)
     began = time.thread_time()
-    payload = codec.encode(piece, dtype, held)
+    payload = codec.encode(piece, dtype)
     checksum(payload)
     encoded = time.thread_time()
     checksum(payload)

@@ -12,7 +12,6 @@ from typing import Literal
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import Codec
-from dpwa.data.delta_base import DeltaBase
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
@@ -74,8 +73,6 @@ class FetchSession:
     greeting: Greeting  # who asks
     codec: str = "none"
     can_map: bool = False  # shared memory is welcome instead
-    # the token of what is still held from this peer, for codecs that send differences
-    held: int = 0
     shard: Shard = WHOLE
     version: int = 0  # 0 for the newest
     merged: int = 0  # the version that was merged before, and will not do again; 0: any will do
@@ -95,7 +92,6 @@ class FetchSession:
             fingerprint=self.layout.fingerprint,
             can_map=self.can_map,
             codec=self.codec,
-            held=self.held,
             chunk_bytes=self.shard.chunk_bytes,
             first=self.shard.first,
             count=self.shard.count,
@@ -134,9 +130,7 @@ class FetchSession:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes")
         if expected is not None and header.nbytes != expected:
             raise ProtocolError(f"a snapshot of {header.nbytes} bytes, expected {expected}")
-        # A node may always send all there is instead of differences, but nothing else.
-        is_whole = header.codec == "none" and header.token > 0
-        if header.codec != self.codec and not is_whole:
+        if header.codec != self.codec:
             raise ProtocolError(f"a snapshot in {printable(header.codec)!r}, not {self.codec!r}")
         self.pieces = pieces_of(self.layout, header.nbytes, self.shard)
         if not self.pieces:
@@ -188,25 +182,13 @@ Outgoing = tuple[SnapshotHeader | Chunk, ByteArray | None]
 
 
 class ServeSession:
-    """One snapshot on its way to one peer, within the credit that the peer grants.
+    """One snapshot on its way to one peer, within the credit that the peer grants."""
 
-    `held`: what the peer will hold afterwards, to be brought up to date on the way; `None` for a
-    codec that needs nothing of the kind.
-    """
-
-    def __init__(
-        self,
-        fetch: Fetch,
-        snapshot: Snapshot,
-        codec: Codec,
-        held: DeltaBase | None = None,
-        news: News = (),
-    ) -> None:
+    def __init__(self, fetch: Fetch, snapshot: Snapshot, codec: Codec, news: News = ()) -> None:
         self._news = news
         self.request = fetch.request
         self._snapshot = snapshot
         self._codec = codec
-        self._held = held
         self._has_usual_pieces = fetch.chunk_bytes == limits.CHUNK_BYTES
         shard = Shard(fetch.chunk_bytes, fetch.first, fetch.count)
         self._pieces = pieces_of(snapshot.layout, snapshot.data.nbytes, shard)
@@ -239,12 +221,8 @@ class ServeSession:
         return self._unsent is None and self._next == len(self._pieces)
 
     def _chunk(self, index: int, piece: Piece) -> Outgoing:
-        """Encode a piece, once: a codec that sends differences changes what is held."""
         data = self._snapshot.data[piece.start : piece.stop]
-        held = None if self._held is None else self._held.data[piece.start : piece.stop]
-        payload = self._codec.encode(data, piece.dtype, held)
-        if held is not None and not self._codec.is_delta:
-            held[:] = data
+        payload = self._codec.encode(data, piece.dtype)
         is_usual = self._has_usual_pieces and payload is data
         totals = self._snapshot.checksums if is_usual else {}
         if piece.start not in totals:
@@ -262,7 +240,6 @@ class ServeSession:
             is_finite=snapshot.is_finite,
             nbytes=snapshot.data.nbytes,
             codec=self._codec.name,
-            token=0 if self._held is None else self._held.token,
             news=self._news,
         )
 

@@ -6,7 +6,7 @@ full.
 
 from __future__ import annotations
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_CHUNK_BYTES = 4 * 1024 * 1024
@@ -24,7 +24,6 @@ GRANTED_CHUNKS = 3  # at once
 MAX_CREDIT_CHUNKS = 16
 
 MAX_SESSIONS = 64  # snapshots being served at once
-MAX_HELD = 8  # snapshots of readers that a node remembers, for codecs that send differences
 MAX_CODEC_CHARACTERS = 32
 MAX_DIGEST_BYTES = 16  # of the values that a node ends with
 MAX_UNSTRUCTURED_BYTES = 64 * 1024**3  # a bytes-like payload, whose length the peer decides

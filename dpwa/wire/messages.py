@@ -44,11 +44,9 @@ class Fetch(BaseMessage):
     """Ask for the newest snapshot, or some of its pieces, if its layout has this fingerprint.
 
     `chunk_bytes`, `first` and `count` say which pieces of `Layout.pieces` (`count` 0: all from
-    `first` on). `can_map` asks for shared memory instead. `held` is the token of the snapshot that
-    the asking side still has from this node, for a codec that sends differences; 0: none.
-    `version`, unless it is 0, names the snapshot that is wanted: a later one will do, an earlier
-    one is not sent. `merged`, unless it is 0, is the version that the asking side does not want
-    again.
+    `first` on). `can_map` asks for shared memory instead. `version`, unless it is 0, names the
+    snapshot that is wanted: a later one will do, an earlier one is not sent. `merged`, unless it is
+    0, is the version that the asking side does not want again.
     """
 
     type: Literal["fetch"] = "fetch"
@@ -60,7 +58,6 @@ class Fetch(BaseMessage):
     fingerprint: Fingerprint
     can_map: bool
     codec: Codec
-    held: Count
     chunk_bytes: ChunkBytes
     first: Count
     count: Count
@@ -126,8 +123,7 @@ class SharedMemoryName(BaseMessage):
 class SnapshotHeader(BaseMessage):
     """Pieces of a snapshot follow, one a chunk.
 
-    `token`, unless it is 0, names what the asking side holds when it has decoded them all. `trace`
-    is of the parameters that the training began with.
+    `trace` is of the parameters that the training began with.
     """
 
     type: Literal["snapshot"] = "snapshot"
@@ -138,7 +134,6 @@ class SnapshotHeader(BaseMessage):
     is_finite: bool | None  # None: the serving node has not checked
     nbytes: Annotated[int, Field(ge=0, lt=2**63)]
     codec: Codec
-    token: Count
     news: News
 
 

@@ -301,7 +301,6 @@ LOSSY = 0.6  # what was still under way, or was left out, is merged with what on
         ({"merge": "delta", "fetch_probability": 0.1}, EXACTLY),
         ({"transport": "tcp", "fraction": 0.5}, EXACTLY),
         ({"transport": "tcp", "codec": "int8"}, EXACTLY),
-        ({"transport": "tcp", "codec": "topk"}, LOSSY),
         ({"robust": "clip"}, 0.95),  # nobody is drawn as far as the mean of all
     ],
     ids=str,

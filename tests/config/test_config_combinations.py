@@ -28,7 +28,7 @@ def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
     ("line", "problem"),
     [
         ("codec: fp16", "3:8: codec: expected none, as algorithm: {} keeps sums exact (got fp16)"),
-        ("codec: topk", "3:8: codec: expected none, as algorithm: {} keeps sums exact (got topk)"),
+        ("codec: int8", "3:8: codec: expected none, as algorithm: {} keeps sums exact (got int8)"),
         ("links: [{between: [w1, w2], codec: int8}]",
          "3:36: links[0].codec: expected none, as algorithm: {} keeps sums exact (got int8)"),
         ("robust: clip", "3:9: robust: expected none, as algorithm: {} keeps sums exact "
@@ -115,9 +115,9 @@ def test_clipping_needs_whole_snapshots(tmp_path: Path) -> None:
         {"algorithm": "symmetric", "codec": "none", "interpolation": "constant", "fraction": 1},
         {"algorithm": "push_sum", "merge": "delta", "robust": "none", "consensus_control": "off"},
         {"algorithm": "lsgd", "codec": "int8", "robust": "clip"},
-        {"algorithm": "noloco", "codec": "topk", "constant": {"value": 0.3}},
+        {"algorithm": "noloco", "codec": "int8", "constant": {"value": 0.3}},
         {"algorithm": "local", "codec": "bf16", "robust": "clip"},
-        {"interpolation": "leader", "fraction": 0.1, "consensus_control": 2, "codec": "topk"},
+        {"interpolation": "leader", "fraction": 0.1, "consensus_control": 2, "codec": "int8"},
         {"robust": "clip", "consensus_control": 1, "quarantine_s": 60, "codec": "fp16"},
     ],
 )

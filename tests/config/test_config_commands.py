@@ -203,7 +203,7 @@ def test_the_schema_lets_settings_be_switched_off() -> None:
     assert {"enum": ["off", False]} in threshold["anyOf"]
     assert threshold["description"]
     assert settings["guard"]["enum"] == ["finite", "off", False]
-    for name in ("topk", "lsgd", "ring", "clip"):
+    for name in ("checkpoint", "lsgd", "ring", "clip"):
         assert {"enum": [0, False, None, "off"]} in settings[name]["anyOf"]
     for name in ("consensus_control", "quarantine_s"):
         assert {"enum": ["off", False]} in settings[name]["anyOf"]
@@ -212,7 +212,7 @@ def test_the_schema_lets_settings_be_switched_off() -> None:
 
 def test_the_schema_knows_the_codecs() -> None:
     definitions = json.loads(run("schema").stdout)["$defs"]
-    names = ["none", "fp16", "bf16", "int8", "topk"]
+    names = ["none", "fp16", "bf16", "int8"]
     assert definitions["Config"]["properties"]["codec"]["enum"] == names
     assert definitions["LinkConfig"]["properties"]["codec"]["enum"] == names
     node_codec = definitions["NodeConfig"]["properties"]["codec"]

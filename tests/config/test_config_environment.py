@@ -9,7 +9,7 @@ import pytest
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import load_config
 from dpwa.config.methods import ClipOptions
-from dpwa.config.model import TopKOptions
+from dpwa.config.model import CheckpointOptions
 from dpwa.config.schema import variables
 from dpwa.errors import ConfigError
 from dpwa.policy.interpolation import ConstantOptions, LeaderOptions
@@ -30,8 +30,7 @@ SOURCE = {"nodes": [{"name": "w1", "port": 1}], "timeout_ms": 100, "constant": {
         ("DPWA_TRANSPORT", "SHM", "transport", "shm"),
         ("DPWA_SLOTS", "5", "slots", 5),
         ("DPWA_CODEC", "int8", "codec", "int8"),
-        ("DPWA_TOPK__KEEP", ".1", "topk", TopKOptions(keep=0.1)),
-        ("DPWA_TOPK__RESYNC_EVERY", "7", "topk", TopKOptions(resync_every=7)),
+        ("DPWA_CHECKPOINT__KEEP", "7", "checkpoint", CheckpointOptions(keep=7)),
         ("DPWA_FRACTION", "0.25", "fraction", 0.25),
         ("DPWA_GUARD", "off", "guard", "off"),
         ("DPWA_SEED", "7", "seed", 7),
@@ -80,11 +79,11 @@ def test_options_of_algorithms_topologies_and_clipping_can_be_overridden(
     assert config.options_of("clip") == ClipOptions(window=9)
 
 
-@pytest.mark.parametrize("written", [{}, {"topk": 0}, {"topk": {"keep": 0.9}}])
-def test_options_of_topk_can_be_overridden_one_by_one(written: dict[str, object]) -> None:
-    environ = {"DPWA_TOPK__KEEP": "0.5"}
+@pytest.mark.parametrize("written", [{}, {"checkpoint": 0}, {"checkpoint": {"keep": 9}}])
+def test_options_of_a_setting_can_be_overridden_one_by_one(written: dict[str, object]) -> None:
+    environ = {"DPWA_CHECKPOINT__KEEP": "5"}
     config = load_config({"nodes": SOURCE["nodes"], **written}, environ=environ)
-    assert config.topk == TopKOptions(keep=0.5, resync_every=50)
+    assert config.checkpoint == CheckpointOptions(keep=5, every_steps=1000)
 
 
 def test_a_file_is_overridden_by_the_environment_of_the_process(
@@ -129,16 +128,21 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "expected a number below 2, the limit for momentum 0: from there "
             "on nodes drift apart without bound (got 2)",
         ),
-        ("DPWA_TOPK_KEEP", "1", "unknown variable; did you mean DPWA_TOPK__KEEP?"),
+        (
+            "DPWA_CODEC",
+            "topk",
+            "expected fraction: 0.05 with codec: int8, as the codec topk was removed (got topk)",
+        ),
+        ("DPWA_CHECKPOINT_KEEP", "1", "unknown variable; did you mean DPWA_CHECKPOINT__KEEP?"),
         ("DPWA_SLOTS", "off", "expected a whole number from 2 to 16 (got off)"),
         (
             "DPWA_XYZZY",
             "",
             "unknown variable, expected one of DPWA_FETCH_PROBABILITY, DPWA_TIMEOUT_MS, "
             "DPWA_ALGORITHM, DPWA_TOPOLOGY, DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, "
-            "DPWA_MERGE, DPWA_BUFFERS, DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_TOPK__KEEP, "
-            "DPWA_TOPK__RESYNC_EVERY, DPWA_FRACTION, DPWA_GUARD, DPWA_ROBUST, DPWA_REPEAT, "
-            "DPWA_CONSENSUS_CONTROL, DPWA_QUARANTINE_S, DPWA_LOSS_WINDOW "
+            "DPWA_MERGE, DPWA_BUFFERS, DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_FRACTION, "
+            "DPWA_GUARD, DPWA_ROBUST, DPWA_REPEAT, DPWA_CONSENSUS_CONTROL, DPWA_QUARANTINE_S, "
+            "DPWA_LOSS_WINDOW, DPWA_LEADER_SILENCE_S, DPWA_LR_SPREAD "
             f"and {len(variables()) - 20} more",
         ),
         ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),

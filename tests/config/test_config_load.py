@@ -299,9 +299,9 @@ def test_the_codec_is_that_of_the_link_then_of_the_serving_node_then_of_the_run(
 
 
 @pytest.mark.parametrize("nothing", [0, False, None, "off", {}])
-def test_topk_without_options_has_its_defaults(nothing: object) -> None:
-    config = load_config({"nodes": [{"name": "w1", "port": 1}], "topk": nothing}, environ={})
-    assert (config.topk.keep, config.topk.resync_every) == (0.01, 50)
+def test_a_setting_without_options_has_its_defaults(nothing: object) -> None:
+    config = load_config({"nodes": [{"name": "w1", "port": 1}], "checkpoint": nothing}, environ={})
+    assert (config.checkpoint.keep, config.checkpoint.every_steps) == (3, 1000)
 
 
 def test_off_as_other_readers_of_yaml_understand_it_switches_the_guard_off() -> None:

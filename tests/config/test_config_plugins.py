@@ -89,7 +89,7 @@ from dpwa.data.codecs import Codec, register_codec
 
 @register_codec("own")
 class Own(Codec):
-    def encode(self, piece, dtype, held=None):
+    def encode(self, piece, dtype):
         return piece
 
     def decode(self, payload, dtype, room):

@@ -18,7 +18,7 @@ from support.times import at_most
 from dpwa.algorithms import algorithm_names
 from dpwa.config import Config, NodeConfig, load_config
 from dpwa.config.methods import method_names, methods
-from dpwa.config.model import LinkConfig, TopKOptions
+from dpwa.config.model import CheckpointOptions, LinkConfig
 from dpwa.config.schema import options_model, setting_names
 from dpwa.errors import ConfigError, without_codes
 from dpwa.policy.topology import topology_names
@@ -107,16 +107,22 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("transport: rdma", "2:12: transport: expected one of auto, tcp, shm (got rdma)"),
         ("slots: 17", "2:8: slots: expected a whole number from 2 to 16 (got 17)"),
         (
-            "codec: topc",
-            "2:8: codec: expected one of none, fp16, bf16, int8, topk (got topc); did you mean "
-            "topk?",
+            "codec: int7",
+            "2:8: codec: expected one of none, fp16, bf16, int8 (got int7); did you mean int8?",
         ),
-        ("topk: 5", "2:7: topk: expected a mapping with keep, resync_every, or 0 for the defaults "
-         "(got 5)"),
-        ("topk: {keep: 0}", "2:14: topk.keep: expected a number above 0 and of at most 1 (got 0)"),
-        ("topk: {keeps: 1}", "2:8: topk.keeps: unknown key; did you mean keep?"),
-        ("topk: {resync_every: 0}", "2:22: topk.resync_every: expected a whole number of at least "
-         "1 (got 0)"),
+        (
+            "codec: topk",
+            "2:8: codec: expected fraction: 0.05 with codec: int8, as the codec topk was removed "
+            "(got topk)",
+        ),
+        (
+            "topk: {keep: 0.1}",
+            "2:1: topk: unknown key, expected fraction: 0.05 with codec: int8, as the codec topk "
+            "was removed",
+        ),
+        ("checkpoint: 5", "2:13: checkpoint: expected a mapping with dir, every_steps, keep, or 0 "
+         "for the defaults (got 5)"),
+        ("checkpoint: {keeps: 1}", "2:14: checkpoint.keeps: unknown key; did you mean keep?"),
         ("fraction: off", "2:11: fraction: expected a number above 0 and of at most 1 (got off)"),
         ("guard: nan", "2:8: guard: expected one of finite, off (got nan)"),
         ("links: {}", "2:8: links: expected a list (got a mapping)"),
@@ -148,8 +154,8 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
             "quite_else: 1",
             "2:1: quite_else: unknown key, expected one of nodes, fetch_probability, timeout_ms, "
             "algorithm, topology, interpolation, divergence_threshold, merge, buffers, transport, "
-            "slots, codec, topk, links, fraction, guard, robust, repeat, consensus_control, "
-            "quarantine_s and ",
+            "slots, codec, links, fraction, guard, robust, repeat, consensus_control, "
+            "quarantine_s, loss_window and ",
         ),
         (
             "algorithm: push-sum",
@@ -274,7 +280,9 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
         ("{name: a, endpoint: ~}", "1:9: nodes[0].port: missing, expected a whole number from 1 "
          "to 65535, or an endpoint"),
         ("{name: a, port: 1, codec: fp1}", "1:35: nodes[0].codec: expected one of none, fp16, "
-         "bf16, int8, topk (got fp1); did you mean fp16?"),
+         "bf16, int8 (got fp1); did you mean fp16?"),
+        ("{name: a, port: 1, codec: topk}", "1:35: nodes[0].codec: expected fraction: 0.05 with "
+         "codec: int8, as the codec topk was removed (got topk)"),
         ("w1", "1:9: nodes[0]: expected a mapping with name, host, endpoint, port, group, "
          "bind, codec (got w1)"),
     ],
@@ -382,7 +390,9 @@ def test_an_address_in_another_spelling_is_the_same(
          "(got a mapping)"),
         ("{codec: int8}", "4:10: links[1].between: missing, expected a list with 2 items"),
         ("{between: [w1, w2], codec: int9}", "4:37: links[1].codec: expected one of none, fp16, "
-         "bf16, int8, topk (got int9); did you mean int8?"),
+         "bf16, int8 (got int9); did you mean int8?"),
+        ("{between: [w2, w1], codec: topk}", "4:37: links[1].codec: expected fraction: 0.05 with "
+         "codec: int8, as the codec topk was removed (got topk)"),
     ],
 )  # fmt: skip
 def test_a_wrong_link_is_explained(link: str, problem: str, tmp_path: Path) -> None:
@@ -504,7 +514,7 @@ def test_the_page_of_settings_has_every_key() -> None:
         *(option for method in methods() for option in method.options.model_fields),
         *NodeConfig.model_fields,
         *LinkConfig.model_fields,
-        *TopKOptions.model_fields,
+        *CheckpointOptions.model_fields,
     ):
         assert f"| `{key}` |" in text
 

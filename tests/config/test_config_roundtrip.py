@@ -22,7 +22,7 @@ HOSTS = st.one_of(
     st.sampled_from(["localhost", "::1", "fe80::1%eth0", "no", "1.5", "_x"]),
     st.from_regex(r"[a-z0-9.-]{1,30}", fullmatch=True),
 )
-CODECS = st.sampled_from(["none", "fp16", "bf16", "int8", "topk"])
+CODECS = st.sampled_from(["none", "fp16", "bf16", "int8"])
 SHARES = st.floats(0.0, 1.0, exclude_min=True)
 FRACTIONS = st.floats(0.0, 1.0)
 SETTINGS = st.fixed_dictionaries(
@@ -37,8 +37,10 @@ SETTINGS = st.fixed_dictionaries(
         "transport": st.sampled_from(["auto", "tcp", "shm"]),
         "slots": st.integers(2, 16),
         "codec": CODECS,
-        "topk": st.sampled_from([0, None, "off"])
-        | st.fixed_dictionaries({"keep": SHARES}, optional={"resync_every": st.integers(1)}),
+        "checkpoint": st.sampled_from([0, None, "off"])
+        | st.fixed_dictionaries(
+            {"keep": st.integers(1, 9)}, optional={"every_steps": st.integers(1)}
+        ),
         "fraction": SHARES,
         "guard": st.sampled_from(["finite", "off", False]),
         "seed": st.none() | st.integers(0, 2**63 - 1),

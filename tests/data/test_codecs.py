@@ -16,7 +16,7 @@ from dpwa.data import codecs
 from dpwa.data.codecs import Codec, codec, codec_names, register_codec
 from dpwa.errors import ProtocolError, UnknownNameError, UserError
 
-NAMES = ("none", "fp16", "bf16", "int8", "topk")
+NAMES = ("none", "fp16", "bf16", "int8")
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 PIECE_BYTES = 2**20
 DOCUMENT = Path(__file__).parents[2] / "docs" / "links.md"
@@ -32,9 +32,8 @@ def piece_of(dtype, nbytes=PIECE_BYTES, seed=0):
 
 
 def through(name, piece, dtype):
-    """Send a piece to a reader that holds nothing but zeros."""
     one = codec(name)
-    payload = one.encode(piece, dtype, np.zeros_like(piece) if one.is_delta else None)
+    payload = one.encode(piece, dtype)
     return one.decode(memoryview(payload), dtype, np.zeros_like(piece)), payload
 
 
@@ -66,9 +65,6 @@ def test_a_decoded_piece_has_the_size_of_the_piece_and_the_piece_is_only_read(na
         ("int8", "float32", 3.9),
         ("int8", "float64", 7.7),
         ("int8", "bfloat16", 1.9),
-        ("topk", "float32", 66.0),
-        ("topk", "float64", 79.0),
-        ("topk", "float16", 49.0),
     ],
 )
 def test_pieces_shrink_as_much_as_documented(name, dtype, least):
@@ -76,7 +72,7 @@ def test_pieces_shrink_as_much_as_documented(name, dtype, least):
     assert PIECE_BYTES / payload.nbytes >= least
 
 
-@pytest.mark.parametrize("name", ["fp16", "bf16", "int8", "topk"])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "int8"])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_payloads_may_be_read_only_and_need_no_alignment(name, dtype):
     piece = piece_of(dtype, 3000)
@@ -90,7 +86,7 @@ def test_payloads_may_be_read_only_and_need_no_alignment(name, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_equal_pieces_give_equal_payloads(name, dtype):
     one, piece = codec(name), piece_of(dtype)
-    payloads = [one.encode(piece, dtype, np.zeros_like(piece)).tobytes() for _ in range(2)]
+    payloads = [one.encode(piece, dtype).tobytes() for _ in range(2)]
     assert payloads[0] == payloads[1]
 
 
@@ -101,14 +97,13 @@ def test_none_copies_nothing():
     assert np.shares_memory(codec("none").decode(payload.data, "float32", room), piece)
 
 
-@pytest.mark.parametrize("name", ["fp16", "int8", "topk"])
+@pytest.mark.parametrize("name", ["fp16", "int8"])
 def test_a_payload_stays_as_it_is_while_a_view_of_it_is_left(name):
     one = codec(name)
-    held = np.zeros(PIECE_BYTES, np.uint8)
-    kept = one.encode(piece_of("float32"), "float32", held)[7:].data
+    kept = one.encode(piece_of("float32"), "float32")[7:].data
     before = bytes(kept)
     for seed in range(1, 40):
-        one.encode(piece_of("float32", seed=seed), "float32", held)
+        one.encode(piece_of("float32", seed=seed), "float32")
     assert bytes(kept) == before
 
 
@@ -175,13 +170,10 @@ class TestRegistry:
     def _own_registry(self, monkeypatch):
         monkeypatch.setattr(codecs, "_REGISTRY", deepcopy(codecs._REGISTRY))
 
-    def test_a_codec_of_the_users_own_is_made_by_name_with_its_options(self):
+    def test_a_codec_of_the_users_own_is_made_by_name(self):
         @register_codec("mine")
         class Mine(Codec):
-            def __init__(self, bits=4):
-                self.bits = bits
-
-            def encode(self, piece, dtype, held=None):
+            def encode(self, piece, dtype):
                 return piece
 
             def decode(self, payload, dtype, room):
@@ -189,14 +181,13 @@ class TestRegistry:
 
         assert codec_names() == (*NAMES, "mine")
         assert codec("mine").name == "mine"
-        assert codec("mine", bits=2).bits == 2
 
     def test_a_name_is_given_once(self):
         with pytest.raises(UserError, match="already registered"):
             register_codec("int8")(lambda: None)
 
     def test_an_unknown_name_lists_the_known_ones(self):
-        with pytest.raises(UnknownNameError, match="known: none, fp16, bf16, int8, topk"):
+        with pytest.raises(UnknownNameError, match="known: none, fp16, bf16, int8"):
             codec("in8")
 
     def test_the_example_of_the_documentation_runs(self):
@@ -214,4 +205,3 @@ class TestRegistry:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_codec_knows_its_name(name):
     assert codec(name).name == name
-    assert codec(name).is_delta == (name == "topk")

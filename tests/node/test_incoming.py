@@ -1,4 +1,4 @@
-"""A snapshot on its way: pieces are decoded to their places, and differences agreed on."""
+"""A snapshot on its way: pieces are decoded to their places."""
 
 import numpy as np
 import pytest
@@ -8,14 +8,12 @@ from support.examples import examples
 from support.requests import header_of
 
 from dpwa.data.codecs import codec
-from dpwa.data.delta_base import NOTHING, DeltaBase
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
 from dpwa.node.arrival import BrokenFetchError, IncomingSnapshot
 from dpwa.policy.health import Outcome
 
 PIECE_BYTES = 64
-TOKEN = 7
 
 
 def is_finite(values, dtype, start):
@@ -25,35 +23,23 @@ def is_finite(values, dtype, start):
 class Stream:
     """An `IncomingSnapshot` of some pieces, with what a peer would send of random values."""
 
-    def __init__(self, count, codec_name="none", held=None, shard=slice(None), vouches=True):
+    def __init__(self, count, codec_name="none", shard=slice(None), vouches=True):
         self.data = np.random.default_rng(count).standard_normal(count * PIECE_BYTES // 4)
         self.data = self.data.astype(np.float32).view(np.uint8)
         layout = Layout((TensorSpec("weight", "float32", (len(self.data) // 4,), 4),))
         self.pieces = layout.pieces(len(self.data), PIECE_BYTES)[shard]
-        self.codec, self.held = codec(codec_name), held
-        header = header_of(
-            is_finite=vouches,
-            nbytes=len(self.data),
-            codec=codec_name,
-            token=0 if held is None else TOKEN,
-        )
+        self.codec = codec(codec_name)
+        header = header_of(is_finite=vouches, nbytes=len(self.data), codec=codec_name)
         self.buffer = np.zeros(len(self.data), np.uint8)
-        self.incoming = IncomingSnapshot(
-            header, self.pieces, self.codec, self.buffer, held, is_finite
-        )
+        self.incoming = IncomingSnapshot(header, self.pieces, self.codec, self.buffer, is_finite)
 
     def payload(self, index):
         piece = self.pieces[index]
-        nothing = np.zeros(piece.nbytes, np.uint8) if self.codec.is_delta else None
-        return self.codec.encode(self.data[piece.start : piece.stop], piece.dtype, nothing)
+        return self.codec.encode(self.data[piece.start : piece.stop], piece.dtype)
 
     def add(self, first=0, stop=None):
         for index in range(first, len(self.pieces) if stop is None else stop):
             self.incoming.add(self.pieces[index], memoryview(self.payload(index)))
-
-
-def held_of(count, token=NOTHING):
-    return DeltaBase(np.zeros(count * PIECE_BYTES, np.uint8), token=token)
 
 
 @given(count=st.integers(1, 40), name=st.sampled_from(["none", "fp16", "int8"]), data=st.data())
@@ -98,13 +84,3 @@ def test_values_are_checked_unless_they_come_as_their_publisher_has_checked_them
     else:
         with pytest.raises(BrokenFetchError):
             stream.add(1)
-
-
-def test_differences_are_agreed_on_when_all_have_come():
-    stream = Stream(30, "topk", held_of(30, token=3))
-    assert stream.held.token == NOTHING  # from the announcement on
-    stream.add(0, 29)
-    assert stream.held.token == NOTHING
-    stream.add(29)
-    assert stream.held.token == TOKEN
-    assert np.shares_memory(stream.incoming.arrival("w2").data, stream.held.data)

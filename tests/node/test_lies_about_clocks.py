@@ -159,7 +159,7 @@ def test_news_of_a_node_that_others_tell_make_nobody_a_beginner():
 def headers(clock):
     yield SnapshotHeader, {
         "version": 1, "clock": clock, "loss": None, "is_finite": None, "nbytes": 8, "codec": "none",
-        "token": 0, "news": [],
+        "news": [],
     }  # fmt: skip
     yield Agreed, {"transaction": bytes(8), "version": 1, "clock": clock, "units": 0, "news": []}
     yield StateStanding, {"clock": clock, "is_trained": True, "is_sound": True}

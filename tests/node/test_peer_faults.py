@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgpack
@@ -472,18 +472,6 @@ def test_an_unknown_codec_and_chunks_too_small_are_refused(node, config, monkeyp
             assert dealer.poll(30_000)
             refusals.append(decode(dealer.recv_multipart())[0].reason)
     assert refusals == ["unknown codec x", "the chunks are too small"]
-
-
-def test_readers_that_stop_in_the_middle_of_an_update_bound_what_is_held_of_them(config):
-    values = np.zeros(3 * limits.CHUNK_BYTES // 8)
-    with DpwaConnection("w1", {**config, "codec": "topk"}) as node, ExitStack() as stack:
-        node.update_send(values)
-        for _ in range(limits.MAX_HELD + 4):
-            dealer = stack.enter_context(asking(config))
-            dealer.send(encode(fetch_of(fingerprint_of(node), codec="topk")))
-            assert dealer.poll(30_000)
-        memory = node.node.report()["memory"]
-    assert 0 < memory["served_held_bytes"] <= limits.MAX_HELD * values.nbytes
 
 
 def test_memory_that_cannot_be_mapped_is_replaced_by_a_stream(config, monkeypatch):

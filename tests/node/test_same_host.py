@@ -172,9 +172,7 @@ def test_status_shows_what_the_memory_is_for():
             "lost_bytes": 0,
             "is_shared": True,
             "receive_bytes": 0,
-            "held_bytes": 0,
             "mapped_bytes": 0,
-            "served_held_bytes": 0,
         }
 
 

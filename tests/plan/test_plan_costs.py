@@ -9,8 +9,8 @@ from torch import nn
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.config import load_config
+from dpwa.data import codecs
 from dpwa.data.layout import Layout, TensorSpec
-from dpwa.node.assembly import codec_of
 from dpwa.plan.costs import LinkFigures, Setting, asks_per_round, cost_of, obeys_probability
 from dpwa.plan.payloads import Payloads, Work
 from dpwa.wire import limits
@@ -25,13 +25,10 @@ class FixedPayloads:
     """A model of 10 MB in ten pieces, of which codecs leave so much; they take no time."""
 
     model_bytes = 10_000_000
-    shares = {"none": 1.0, "bf16": 0.5, "int8": 0.25, "topk": 0.01}  # noqa: RUF012
+    shares = {"none": 1.0, "bf16": 0.5, "int8": 0.25}  # noqa: RUF012
 
     def fetch(self, codec, fraction):
         return Work(self.model_bytes * self.shares[codec] * fraction, 10 * fraction, 0.0)
-
-    def is_delta(self, codec):
-        return codec == "topk"
 
 
 def config(groups="xx", **settings):
@@ -91,19 +88,6 @@ def test_a_codec_that_is_slower_than_the_link_is_what_counts():
     assert cost(payloads=Slow()).fetch_s == pytest.approx(3.010)
 
 
-def test_a_codec_of_differences_brings_all_now_and_then():
-    topk = {"keep": 0.01, "resync_every": 50}
-    found = cost(codec="topk", topk=topk)
-    assert found.fetch_bytes == pytest.approx(10_000_000 * (0.98 * 0.01 + 0.02))
-    assert found.longest_s == pytest.approx(1.010)
-    assert found.memory_bytes == (2 + 1 + 1 + 1) * 10_000_000
-    # Of 16 readers, half are remembered.
-    crowd = cost(nodes=17, codec="topk", topk=topk)
-    assert crowd.fetch_bytes == pytest.approx(10_000_000 * (0.49 * 0.01 + 0.51))
-    ring = cost(nodes=17, codec="topk", topk=topk, topology="ring")
-    assert ring.fetch_bytes == pytest.approx(found.fetch_bytes)
-
-
 def test_fetches_that_are_longer_than_the_timeout_bring_nothing():
     found = cost(timeout_ms=600)
     assert found.is_late
@@ -145,21 +129,17 @@ def layout_of(elements, dtype="float32", item_bytes=4):
     return Layout((TensorSpec("weight", dtype, (elements,), item_bytes),))
 
 
-def payloads_of(made, layout):
-    return Payloads(layout, lambda name: codec_of(made, name))
-
-
 @pytest.mark.parametrize(
     ("codec", "per_value"), [("none", 4), ("bf16", 2), ("fp16", 2), ("int8", 1 + 4 / 256)]
 )
 def test_payloads_have_the_sizes_of_the_codecs(codec, per_value):
-    work = payloads_of(config(), layout_of(ELEMENTS)).fetch(codec, 1.0)
+    work = Payloads(layout_of(ELEMENTS), codecs.codec).fetch(codec, 1.0)
     assert work.nbytes == pytest.approx(per_value * ELEMENTS, rel=1e-5)
     assert (work.pieces, work.busy_s > 0) == (2, True)
 
 
 def test_fractions_are_cut_as_nodes_cut_them():
-    found = payloads_of(config(), layout_of(ELEMENTS))
+    found = Payloads(layout_of(ELEMENTS), codecs.codec)
     assert found.fetch("none", 0.25).nbytes == pytest.approx(MODEL_BYTES / 4)
     assert found.fetch("none", 0.001).nbytes >= limits.MIN_CHUNK_BYTES * 0.99
 
@@ -182,7 +162,6 @@ class Net(nn.Module):
     [
         {"codec": "none"},
         {"codec": "int8", "fraction": 0.5},
-        {"codec": "topk", "topk": {"keep": 0.05, "resync_every": 4}},
     ],
     ids=lambda settings: settings["codec"],
 )
@@ -207,6 +186,6 @@ def test_two_real_nodes_receive_what_the_plan_says(settings):
 
         eventually(merges)
         received = eventually(received_in_a_row, timeout_s=60.0)
-    payloads = payloads_of(made, layout_of(ELEMENTS))
+    payloads = Payloads(layout_of(ELEMENTS), codecs.codec)
     planned = cost_of(made, payloads, Setting(2, 0.1, LINK)).round_bytes
     assert received / ROUNDS == pytest.approx(planned, rel=0.05)

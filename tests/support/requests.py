@@ -10,11 +10,11 @@ def fetch_of(fingerprint, **fields):
     greeting = {"name": "asker", "algorithm": "gossip", "news": ()}
     newest = {"version": 0, "merged": 0}
     whole = {**greeting, **newest, "chunk_bytes": limits.CHUNK_BYTES, "first": 0, "count": 0}
-    return Fetch(**{**asked, **whole, "can_map": False, "codec": "none", "held": 0, **fields})
+    return Fetch(**{**asked, **whole, "can_map": False, "codec": "none", **fields})
 
 
 def header_of(**fields):
     """What begins the answer to request 1: a first version of 100 bytes, not encoded."""
     progress = {"version": 1, "clock": 1.0, "loss": None, "is_finite": None}
-    stream = {"nbytes": 100, "codec": "none", "token": 0}
+    stream = {"nbytes": 100, "codec": "none"}
     return SnapshotHeader(**{"request": 1, **progress, **stream, "news": (), **fields})

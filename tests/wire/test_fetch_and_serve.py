@@ -8,7 +8,6 @@ from support.requests import header_of
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import codec
-from dpwa.data.delta_base import DeltaBase
 from dpwa.data.layout import Layout, Piece, TensorSpec
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import ProtocolError
@@ -62,10 +61,10 @@ def begun(nbytes=100):
     return session
 
 
-def fetched(snapshot, fetch, held_there=None, encoder=None):
+def fetched(snapshot, fetch, encoder=None):
     """Run one fetch; return its announcement and the pieces, never more in flight than allowed."""
     request = fetch.request_message(budget_ms=1000)
-    serve = ServeSession(request, snapshot, encoder or codec("none"), held_there)
+    serve = ServeSession(request, snapshot, encoder or codec("none"))
     (first, nothing), *waiting = serve.due()
     announced = fetch.receive(first, nothing)
     assert isinstance(announced, SnapshotHeader)
@@ -121,32 +120,6 @@ def test_a_shard_brings_about_the_fraction_that_was_asked_for():
     for fraction in (0.5, 0.25, 0.1, 0.05):
         shard = shard_of(layout, fraction, turn=0)
         assert shard.count * shard.chunk_bytes == pytest.approx(layout.nbytes * fraction, rel=0.21)
-
-
-def test_differences_are_served_against_what_the_reader_holds():
-    layout = Layout((TensorSpec("w", "float32", (1000,), 4),))
-    encoder, decoder = codec("topk", keep=0.01), codec("topk", keep=0.01)
-    values = np.linspace(0, 1, 1000, dtype=np.float32)
-    snapshot = Snapshot(1, TrainingProgress(clock=1.0), layout, values.view(np.uint8))
-    there, here = DeltaBase(np.zeros(4000, np.uint8), token=5), np.zeros(4000, np.uint8)
-    fetch = session_of(layout, codec="topk", held=4)
-    announced, arrived = fetched(snapshot, fetch, there, encoder)
-    assert (announced.codec, announced.token) == ("topk", 5)
-    assert sum(len(payload) for _, payload in arrived) < 200
-    for piece, payload in arrived:
-        decoder.decode(payload, "float32", here[piece.start : piece.stop])
-    assert here.tobytes() == there.data.tobytes()
-    assert (here.view(np.float32) != 0).sum() == 10
-
-
-def test_a_reader_that_holds_nothing_gets_everything():
-    snapshot = snapshot_of(5000)
-    there = DeltaBase(np.zeros(5000, np.uint8), token=9)
-    fetch = session_of(snapshot.layout, codec="topk")
-    announced, arrived = fetched(snapshot, fetch, there, codec("none"))
-    assert (announced.codec, announced.token) == ("none", 9)
-    assert there.data.tobytes() == snapshot.data.tobytes()
-    assert b"".join(payload for _, payload in arrived) == snapshot.data.tobytes()
 
 
 def test_a_snapshot_is_summed_once_for_all_who_read_it_as_it_is():
@@ -224,7 +197,6 @@ def test_another_model_is_refused_naming_the_first_difference():
         ({"nbytes": 2**62}, Layout.of_bytes()),
         ({"nbytes": 0}, Layout.of_bytes()),
         ({"codec": "fp16"}, layout_of(100)),
-        ({"codec": "topk", "token": 3}, layout_of(100)),
     ],
     ids=str,
 )

@@ -87,7 +87,6 @@ FETCH = Fetch(
     fingerprint=b"f" * 16,
     can_map=True,
     codec="none",
-    held=0,
     chunk_bytes=4096,
     first=0,
     count=0,
@@ -102,7 +101,6 @@ SNAPSHOT = SnapshotHeader(
     is_finite=True,
     nbytes=100,
     codec="none",
-    token=0,
     news=(),
 )
 OF_GROUP = {"request": 0, "tag": "", "name": "w1", "incarnation": b"12345678"}
@@ -302,7 +300,6 @@ def test_whoever_says_its_name_has_one(message):
         {"is_finite": 1},
         {"codec": ""},
         {"codec": "x" * 33},
-        {"token": -1},
     ],
     ids=str,
 )

@@ -4,14 +4,13 @@
     fp16    16-bit floats with 11 significant bits, up to 65504
     bf16    16-bit floats with 8 significant bits, in the range of float32
     int8    8-bit integers and one scale for every 256 values
-    topk    the values that have changed most, against what the reader already holds
 
 docs/links.md compares them. Add one of your own under a name that configurations can use:
 
 >>> from dpwa.data.codecs import Codec, register_codec
 >>> @register_codec("mine")
 ... class Mine(Codec):
-...     def encode(self, piece, dtype, held=None):
+...     def encode(self, piece, dtype):
 ...         return piece
 ...     def decode(self, payload, dtype, room):
 ...         return exactly(payload, room.nbytes)  # from dpwa.data.codecs.payloads
@@ -22,7 +21,7 @@ The names are known without torch, which is imported when the first codec is mad
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dpwa.data.codecs.base import Codec
 from dpwa.registry import Registry
@@ -30,15 +29,15 @@ from dpwa.types import Frame
 
 __all__ = ["Codec", "Frame", "codec", "codec_names", "register_codec"]
 
-MakeCodec = TypeVar("MakeCodec", bound=Callable[..., Codec])
+MakeCodec = TypeVar("MakeCodec", bound=Callable[[], Codec])
 
-_REGISTRY: Registry[Callable[..., Codec]] = Registry("codec")
+_REGISTRY: Registry[Callable[[], Codec]] = Registry("codec")
 
 
 def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
     """Return a decorator that makes a codec available to configurations as `codec: NAME`.
 
-    It decorates a class, or a function that makes an object; `codec` passes its options on.
+    It decorates a class, or a function that makes an object.
 
     Raises:
         UserError: another codec already has this name.
@@ -51,9 +50,9 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
     return register
 
 
-def codec(name: str, **options: Any) -> Codec:
-    """Make the codec of this name, or raise `UnknownNameError`; `topk` takes the option `keep`."""
-    made = _REGISTRY.get(name)(**options)
+def codec(name: str) -> Codec:
+    """Make the codec of this name, which belongs to one thread, or raise `UnknownNameError`."""
+    made = _REGISTRY.get(name)()
     made.name = name
     return made
 
@@ -89,10 +88,3 @@ def _int8() -> Codec:
     from dpwa.data.codecs.int8 import Int8
 
     return Int8()
-
-
-@register_codec("topk")
-def _topk(**options: float) -> Codec:
-    from dpwa.data.codecs.topk import TopK
-
-    return TopK(**options)

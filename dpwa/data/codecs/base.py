@@ -22,15 +22,12 @@ class Codec(ABC):
 
     Attributes:
         name: the name it was made under.
-        is_delta: whether payloads only say what has changed since the last one. Both ends then keep
-            what the reader holds, shape `(nbytes,)`, for each piece: `held` and `room` below.
     """
 
     name: str
-    is_delta: bool = False
 
     @abstractmethod
-    def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:
+    def encode(self, piece: ByteArray, dtype: str) -> ByteArray:
         """Return the payload for one piece.
 
         The payload is `piece` itself or memory of its own, which stays as it is for as long as
@@ -39,8 +36,6 @@ class Codec(ABC):
         Args:
             piece: the values, shape `(nbytes,)`; only read.
             dtype: of the values.
-            held: for a delta codec what the reader holds, of the same size, else not used. It is
-                set to what the reader will hold when it has decoded the payload.
         """
 
     @abstractmethod
@@ -53,8 +48,7 @@ class Codec(ABC):
         Args:
             payload: foreign bytes, checked before they are used.
             dtype: of the values.
-            room: memory to decode into, writable, shape `(nbytes,)`. For a delta codec it is what
-                this reader holds; it is brought up to date and returned.
+            room: memory to decode into, writable, shape `(nbytes,)`.
 
         Raises:
             ProtocolError: the payload is none of a piece of this size and dtype; `room` is as it

@@ -30,7 +30,7 @@ class Half(Codec):
         self._largest = torch.finfo(self._narrow).max
         self._payloads = PayloadMemory()
 
-    def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:  # noqa: ARG002
+    def encode(self, piece: ByteArray, dtype: str) -> ByteArray:
         if not _is_wide(dtype):
             return piece
         values = tensor_over(piece, FLOATS[dtype])

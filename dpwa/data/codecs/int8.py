@@ -40,7 +40,7 @@ class Int8(Codec):
         self._payloads = PayloadMemory()
         self._scratch = Scratch()
 
-    def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:  # noqa: ARG002
+    def encode(self, piece: ByteArray, dtype: str) -> ByteArray:
         if dtype not in FLOATS:
             return piece
         values = tensor_over(piece, FLOATS[dtype])

@@ -11,7 +11,7 @@ from dpwa.types import Frame
 class Plain(Codec):
     """Changes nothing and copies nothing: payload and piece are the same bytes, of any dtype."""
 
-    def encode(self, piece: ByteArray, dtype: str, held: ByteArray | None = None) -> ByteArray:  # noqa: ARG002
+    def encode(self, piece: ByteArray, dtype: str) -> ByteArray:  # noqa: ARG002
         return piece
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""What the TxThread has of one peer: the link, its shared memory, and what is held of it."""
+"""What the TxThread has of one peer: the link, and its shared memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from dpwa.data.codecs import Codec
-from dpwa.data.delta_base import DeltaBase
 from dpwa.data.layout import Piece
 from dpwa.data.peer_memory import NotMappedError, PeerMemory
 from dpwa.data.segments import ByteArray
@@ -32,7 +29,7 @@ class ChannelSettings:
     """How to fetch from one peer."""
 
     codec: Codec  # of streams
-    plain: Codec  # the codec of whole snapshots, which a peer may always send
+    plain: Codec  # of fetches that must be exact
     may_map: bool = True  # use shared memory
     may_stream: bool = True
 
@@ -52,7 +49,6 @@ class PeerChannel:
         self._is_mappable = settings.may_map
         self._memory: PeerMemory | None = None
         self._left: str | None = None  # the folder of a peer that is down
-        self._held: DeltaBase | None = None
 
     @property
     def state(self) -> LinkState:
@@ -79,13 +75,8 @@ class PeerChannel:
             self.send(*self.unsent.popleft())
 
     @property
-    def held_bytes(self) -> int:
-        held = self._held  # another thread may ask while it is replaced
-        return 0 if held is None else held.data.nbytes
-
-    @property
     def mapped_bytes(self) -> int:
-        memory = self._memory  # likewise
+        memory = self._memory  # another thread may ask while it is replaced
         return 0 if memory is None else memory.nbytes
 
     def fetch(
@@ -98,11 +89,9 @@ class PeerChannel:
             layout=request.layout,
             codec=codec.name,
             can_map=self._is_mappable and (request.may_map or not self.may_stream),
-            held=0 if self._held is None else self._held.token,
             shard=request.shard,
             version=version,
-            # Differences of one snapshot come in several fetches, the largest values first.
-            merged=0 if codec.is_delta else request.merged_of(self.peer),
+            merged=request.merged_of(self.peer),
             greeting=greeting,
         )
 
@@ -126,11 +115,9 @@ class PeerChannel:
         buffer: ByteArray,
         is_finite: IsFinite | None,
     ) -> IncomingSnapshot:
-        codec, plain, held = self._settings.codec, self._settings.plain, None
-        if header.token:
-            held = self._held_of(header.nbytes)
+        codec, plain = self._settings.codec, self._settings.plain
         codec = codec if header.codec == codec.name else plain
-        return IncomingSnapshot(header, pieces, codec, buffer, held, is_finite)
+        return IncomingSnapshot(header, pieces, codec, buffer, is_finite)
 
     def follow(self) -> list[LinkState]:
         """Read the events of the connection; return the states entered since, in order."""
@@ -169,8 +156,3 @@ class PeerChannel:
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()
-
-    def _held_of(self, nbytes: int) -> DeltaBase:
-        if self._held is None or self._held.data.nbytes != nbytes:
-            self._held = DeltaBase(np.zeros(nbytes, np.uint8))
-        return self._held

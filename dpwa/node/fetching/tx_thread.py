@@ -220,7 +220,6 @@ class TxThread(NodeThread):
         channels = tuple(self._channels.values())
         return {
             "receive_bytes": self._fetcher.receive_bytes,
-            "held_bytes": sum(channel.held_bytes for channel in channels),
             "mapped_bytes": sum(channel.mapped_bytes for channel in channels),
         }
 

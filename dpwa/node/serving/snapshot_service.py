@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 
-from dpwa.data.delta_base import DeltaBase, ReaderBases
+from dpwa.data.codecs import codec
 from dpwa.data.layout import Layout
-from dpwa.data.snapshot import Lease, Snapshot
+from dpwa.data.snapshot import Lease
 from dpwa.errors import UnknownNameError
-from dpwa.node.assembly import codec_of
 from dpwa.node.context import NodeContext, longest_s
 from dpwa.node.serving.service import Reply, Service
 from dpwa.transport.sockets import Receipt
@@ -47,7 +46,6 @@ class _Serving:
     request: _Request
     session: ServeSession
     lease: Lease
-    held: DeltaBase | None
     is_blocked: bool = False  # the socket to this peer is full, or it is not its turn
     receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
 
@@ -74,23 +72,16 @@ class SnapshotService(Service):
     handles = (Fetch, Credit, Cancel)
 
     def __init__(self, context: NodeContext) -> None:
-        config, draw = context.config, context.runtime.token_bytes
+        config = context.config
         self._context = context
         self._pool, self._clock, self._upload = context.pool, context.runtime, context.upload
         self._longest_session_s = longest_s(config)  # whatever the peer asks
-        self._codecs = cache(partial(codec_of, config))
+        self._codecs = cache(codec)
         self._sessions_per_peer = config.limits.sessions_per_peer  # at once
-        self._held = ReaderBases(limits.MAX_HELD, config.topk.resync_every, draw)
         self._serving: dict[bytes, _Serving] = {}
         self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
         self._description: tuple[Layout, bytes] | None = None
         self.served = 0
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory of what is remembered of readers, for codecs that send differences."""
-        updating = [s.held for s in tuple(self._serving.values()) if s.held is not None]
-        return self._held.nbytes + sum(held.data.nbytes for held in updating)
 
     def receive(
         self,
@@ -205,7 +196,9 @@ class SnapshotService(Service):
         if len(self._serving) >= limits.MAX_SESSIONS:
             self._end_one_of_most()
         try:
-            session, held = self._session(sender, fetch, lease.snapshot)
+            session = ServeSession(
+                fetch, lease.snapshot, self._codecs(fetch.codec), self._context.news()
+            )
         except UnknownNameError:
             lease.release()
             reply(Refused(request=fetch.request, reason=f"unknown codec {printable(fetch.codec)}"))
@@ -213,30 +206,12 @@ class SnapshotService(Service):
         except BaseException:
             lease.release()
             raise
-        self._serving[sender] = _Serving(request, session, lease, held)
-
-    def _session(
-        self, sender: bytes, fetch: Fetch, snapshot: Snapshot
-    ) -> tuple[ServeSession, DeltaBase | None]:
-        """Make a session, and what the peer will hold after it, if the codec needs to know."""
-        codec, held = self._codecs(fetch.codec), None
-        if codec.is_delta:
-            self._end_oldest_update()
-            shard = fetch.chunk_bytes, fetch.first, fetch.count
-            held, agrees = self._held.take(sender, fetch.held, snapshot.data.nbytes, shard)
-            codec = codec if agrees else self._codecs("none")
-        return ServeSession(fetch, snapshot, codec, held, self._context.news()), held
+        self._serving[sender] = _Serving(request, session, lease)
 
     def _end_one_of_most(self) -> None:
         readers = {sender: serving.request.fetch.name for sender, serving in self._serving.items()}
         counts = Counter(readers.values())
         self._end(max(readers, key=lambda sender: counts[readers[sender]]))
-
-    def _end_oldest_update(self) -> None:
-        """Keep what is held bounded while it is being brought up to date, too."""
-        updating = [sender for sender, s in self._serving.items() if s.held is not None]
-        if len(updating) >= limits.MAX_HELD:
-            self._end(updating[0])
 
     def _described(self, layout: Layout) -> bytes:
         """Pack a layout once, not again for every peer that has another one."""
@@ -283,14 +258,9 @@ class SnapshotService(Service):
             if payload is not None:
                 self._context.peer_table.sent(serving.request.fetch.name, len(payload))
         if serving.session.finished:
-            self._finish(sender, serving)
+            self.served += 1
+            self._end(sender)
         return False
-
-    def _finish(self, sender: bytes, serving: _Serving) -> None:
-        self.served += 1
-        if serving.held is not None:
-            self._held.give_back(sender, serving.held)
-        self._end(sender)
 
     def _end(self, sender: bytes) -> None:
         self._waiting.pop(sender, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -111,9 +110,7 @@ class ArrayTraining:
 DTYPE = "float32"  # as models have it: codecs make of it what they make of models
 VALUE_BYTES = 4
 
-ENOUGH_BYTES = 512 * 1024  # of a snapshot, if its pieces are not too small by then
-SMALL_PIECE_BYTES = 16 * 1024  # below that, `topk` sends more than its share
-MOST_BYTES = 4 * 1024 * 1024  # of a snapshot, if its pieces are not tiny by then
+ENOUGH_BYTES = 512 * 1024  # of a snapshot, if its pieces are not tiny by then
 TINY_PIECE_BYTES = 1024  # a block of `int8`
 FEWEST_PIECES = 4  # of a snapshot in larger pieces
 ROUND_TRIPS = 1.2  # that what is granted at once lasts for, if no sender ever waits for more
@@ -144,20 +141,13 @@ class ScaledSnapshots:
         least = max(dimension * VALUE_BYTES, limits.MIN_CHUNK_BYTES / spec.config.fraction)
         real_piece = limits.CHUNK_BYTES * _pieces_in_one(spec, conditions, real)
         piece_bytes = limits.CHUNK_BYTES
-        while not _is_small(real * piece_bytes / real_piece, piece_bytes):
-            if real * piece_bytes / real_piece < 2.0 * least:
-                break
+        while piece_bytes > TINY_PIECE_BYTES and real * piece_bytes / real_piece > max(
+            ENOUGH_BYTES, 2.0 * least
+        ):
             piece_bytes //= 2
         scale = real_piece / piece_bytes
         elements = max(dimension, math.ceil(real / scale / VALUE_BYTES))
         return cls(_layout(elements, piece_bytes), scale, real)
-
-
-def _is_small(nbytes: float, piece_bytes: int) -> bool:
-    """Tell whether a snapshot is small enough, or its pieces are too small already."""
-    if piece_bytes <= TINY_PIECE_BYTES:
-        return True
-    return nbytes <= (ENOUGH_BYTES if piece_bytes > SMALL_PIECE_BYTES else MOST_BYTES)
 
 
 def _pieces_in_one(spec: RunSpec, conditions: Conditions, nbytes: float) -> int:
@@ -182,11 +172,11 @@ def _payload_bytes(spec: RunSpec, nbytes: float) -> float:
     config = spec.config
     if config.codec == "none":
         return limits.CHUNK_BYTES
-    from dpwa.node.assembly import codec_of  # brings torch
-    from dpwa.plan.payloads import Payloads
+    from dpwa.data.codecs import codec
+    from dpwa.plan.payloads import Payloads  # brings torch
 
     layout = _layout(math.ceil(nbytes / VALUE_BYTES))
-    work = Payloads(layout, partial(codec_of, config)).fetch(config.codec, 1.0)
+    work = Payloads(layout, codec).fetch(config.codec, 1.0)
     return work.nbytes / work.pieces
 
 

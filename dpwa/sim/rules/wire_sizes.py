@@ -14,12 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.algorithms import algorithm
 from dpwa.algorithms.base import follows_leaders
 from dpwa.config import Config
 from dpwa.data.layout import Layout, TensorSpec
@@ -62,8 +60,7 @@ class WireSizes:
     def of(cls, spec: RunSpec, dimension: int) -> WireSizes:
         config, nodes = spec.config, spec.scenario.nodes
         layout = _layout(spec, dimension)
-        needs_whole = algorithm(config.algorithm).needs_whole
-        shards = shards_of(layout, 1.0 if needs_whole else config.fraction)
+        shards = shards_of(layout, config.fraction)
         pieces = sum(len(pieces_of(layout, layout.nbytes or 0, s)) for s in shards) / len(shards)
         name = node_name(nodes - 1)
         has_news = follows_leaders(config.algorithm, config.interpolation)
@@ -78,12 +75,11 @@ class WireSizes:
             is_finite=True,
             nbytes=layout.nbytes or 0,
             codec=config.codec,
-            token=0,
             news=greeting.news,
         )
         chunk = Chunk(request=_COUNTER, index=int(pieces), checksum=_CHECKSUM)
         grants = max(0.0, pieces - limits.CREDIT_CHUNKS) / limits.GRANTED_CHUNKS
-        payload = _payload_bytes(config, layout, len(shards))
+        payload = _payload_bytes(config, layout)
         piece = wire_bytes([len(encode(chunk)), round(payload / pieces)])
         transaction = bytes(limits.TRANSACTION_BYTES)
         credit = _nbytes(Credit(request=_COUNTER, chunks=limits.GRANTED_CHUNKS))
@@ -133,18 +129,14 @@ def _layout(spec: RunSpec, dimension: int) -> Layout:
     return Layout((TensorSpec("parameters", "float32", (count,), VALUE_BYTES),))
 
 
-def _payload_bytes(config: Config, layout: Layout, shards: int) -> float:
+def _payload_bytes(config: Config, layout: Layout) -> float:
     """Return the payload of a fetch, as its codec leaves it."""
-    whole = (layout.nbytes or 0) / shards
     if config.codec == "none":
-        return whole
-    from dpwa.node.assembly import codec_of  # brings torch
-    from dpwa.plan.costs import fetches_of, peers_of
-    from dpwa.plan.payloads import Payloads
+        return (layout.nbytes or 0) / len(shards_of(layout, config.fraction))
+    from dpwa.data.codecs import codec
+    from dpwa.plan.payloads import Payloads  # brings torch
 
-    payloads = Payloads(layout, partial(codec_of, config))
-    fetches = fetches_of(config, payloads, max(1, peers_of(config, len(config.nodes))))
-    return sum(share * work.nbytes for share, work in fetches)
+    return Payloads(layout, codec).fetch(config.codec, config.fraction).nbytes
 
 
 def _news(nodes: int) -> tuple[tuple[str, str, float, int, int, float], ...]:
