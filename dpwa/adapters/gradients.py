@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import logging
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cached_property, wraps
+from functools import wraps
 from itertools import repeat
 from typing import Any
 
@@ -69,8 +68,8 @@ class GradientAveraging(Closeable):
         self._optimizers = optimizers
         self._narrow = NARROW.get(connection.node.config.codec)
 
-        def leaves_out() -> bool:
-            return not self._is_scaled
+        def leaves_out() -> bool:  # else a scaler sees it, and all skip the step
+            return not any(each.is_enabled() for each in optimizers.scalers)
 
         self._rounds = PacedRounds(
             connection.collectives,
@@ -161,14 +160,6 @@ class GradientAveraging(Closeable):
             if self._thread is not None:
                 self._thread.shutdown()
             self._rounds.leave()
-
-    @cached_property
-    def _is_scaled(self) -> bool:
-        """Whether a `GradScaler` sees that gradients are not finite, given to this node or not."""
-        return any(
-            issubclass(type(each), torch.amp.GradScaler) and each.is_enabled()
-            for each in gc.get_objects()
-        )
 
     def _stop(self) -> None:
         """Follow nothing any more."""

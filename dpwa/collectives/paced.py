@@ -325,7 +325,8 @@ class PacedRounds:
                 for name in reduce.left_out:
                     self._warn(
                         "%s: the gradients of %s are not finite: the average is that of the others;"
-                        " look at what %s trains with [DPWA-W084]",
+                        " look at what %s trains with; if it has a GradScaler, give it to "
+                        "dpwa.connect(..., scheduler=scaler) [DPWA-W084]",
                         name,
                         name,
                         of=name,

@@ -1,6 +1,5 @@
 """`algorithm: together`: gradients of one node that are not finite spoil no other node."""
 
-import gc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,12 +14,6 @@ import dpwa
 RATE = 0.5
 LARGE, SMALL = 5000, 7  # numbers: the first do not travel along with what is said of them
 STEPS = 6
-
-
-@pytest.fixture(autouse=True)
-def no_scaler():
-    """None of another test is left: it would see to damaged gradients by itself."""
-    gc.collect()
 
 
 class Constant(nn.Module):

@@ -580,9 +580,16 @@ def test_what_is_clipped_is_what_was_averaged():
         assert are_equal(nodes.nodes.values())
 
 
-def test_a_scaler_skips_the_step_on_all_nodes_or_on_none():
+@pytest.mark.parametrize(
+    ("is_given", "is_on", "scale"), [(True, True, 8.0), (True, False, 1.0), (False, True, 16.0)]
+)
+def test_a_scaler_that_is_given_skips_the_step_on_all_nodes(is_given, is_on, scale, caplog):
+    """Of another scaler dpwa does not know, so it leaves out the gradient that is not finite."""
+
     def train(node):
-        scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=is_on)
+        if is_given:
+            node.gossip.include_optimizer(node.optimizer, scaler)
         for step in range(20):
             node.gossip.update_send()
             node.optimizer.zero_grad()
@@ -595,8 +602,10 @@ def test_a_scaler_skips_the_step_on_all_nodes_or_on_none():
         return scaler.get_scale(), node.pace
 
     with nodes_of(2) as nodes:
-        assert nodes.each(train) == [(8.0, ("w1", "w2"))] * 2
+        assert nodes.each(train) == [(scale, ("w1", "w2"))] * 2
         assert are_equal(nodes.nodes.values())
+        assert all(each.isfinite().all() for each in nodes.nodes[0].net.parameters())
+    assert ("DPWA-W084" in caplog.text) == (not (is_given and is_on))
 
 
 def test_attached_to_an_optimizer_no_other_line_is_needed():
