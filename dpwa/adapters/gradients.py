@@ -112,6 +112,11 @@ class GradientAveraging(Closeable):
         self._thread: ThreadPoolExecutor | None = None  # for these
         self._ahead: list[Future[Gradients | None]] = []
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether this node has begun with what the others have."""
+        return self._rounds.has_begun
+
     def update(self) -> None:
         """Begin with what the others have, the first time; tell the algorithm who keeps pace."""
         self.follow()

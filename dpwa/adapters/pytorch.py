@@ -64,6 +64,10 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         adapter: Any = args[0]
         if adapter._optimizers.to_prepare:
+            if begins and adapter._gradients is not None and not adapter._gradients.has_begun:
+                # In a call of its own, as for the others: each switch rounds what it computes.
+                with adapter._optimizers.prepared():
+                    adapter._gradients.update()
             with adapter._optimizers.prepared(for_good=ends):
                 return called(*args, **kwargs)
         if adapter._ranks.is_inside:

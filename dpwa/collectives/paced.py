@@ -158,7 +158,7 @@ class PacedRounds:
         self._group.watch(weakly(self._view_changed))
         self._patience = Patience(timeout_s)
         self._exchanges: dict[int, FetchTimes] = {}  # once all have entered, by size in bytes
-        self._has_begun = False
+        self.has_begun = False  # with what the others have
         self._steps = 0  # that it has taken itself
         # Since all were made equal: updates, and steps of the optimizers; rounds in this update
         self._place = self._taken = self._passes = 0
@@ -195,8 +195,8 @@ class PacedRounds:
 
     def begin(self) -> None:
         """Begin with what the others have, or all with what the first of them has; once."""
-        if not self._has_begun:
-            self._has_begun, self._absence, self._out_of_sync_at = True, Absence(), None
+        if not self.has_begun:
+            self.has_begun, self._absence, self._out_of_sync_at = True, Absence(), None
             self._make_equal()
 
     def update(self, algorithm: Algorithm) -> None:
@@ -231,7 +231,7 @@ class PacedRounds:
         Returns:
             How many they are: 0 if this node is out of pace, and its value is as it was.
         """
-        if self.is_apart or not self._has_begun or self._differs:
+        if self.is_apart or not self.has_begun or self._differs:
             return 0
         began = self._runtime.now()
         waits_since = began if waits_since is None else waits_since
@@ -256,7 +256,7 @@ class PacedRounds:
 
         Whoever has `taken` more or fewer steps of its optimizers than others is not equal to them.
         """
-        if not self._has_begun:
+        if not self.has_begun:
             return
         self._steps += 1
         self._place += 1
@@ -271,8 +271,8 @@ class PacedRounds:
 
     def leave(self) -> None:
         """Let nobody wait for this node any more, until it begins anew."""
-        if self._has_begun:
-            self._has_begun, self._absence = False, self._absence.left(self._steps)
+        if self.has_begun:
+            self.has_begun, self._absence = False, self._absence.left(self._steps)
             self._out_of_sync_at = self._asked_at = None
             self._forget_all()
             self._group.leave()

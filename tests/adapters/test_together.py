@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 import pytest
 import torch
 from support.nodes import config_of, eventually
+from support.optimizers import ScheduleFree
 from torch import nn
 
 import dpwa
@@ -191,6 +192,39 @@ def test_who_comes_late_gets_all_that_the_others_have():
         eventually(lambda: nodes.nodes[0].pace == ("w1", "w2", "w3"))
         stop.set()
         [future.result(60) for future in running]
+
+
+@pytest.mark.parametrize("loop", ["two calls", "step"])
+def test_a_late_node_with_an_iterate_of_its_own_has_the_bits_of_the_others(loop):
+    """It is switched as often as that of the others, because each switch rounds."""
+    count, stop = 3000, threading.Event()
+
+    def train(index, told):
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Linear(4, count), nn.Tanh(), nn.Linear(count, 2))
+        optimizer = ScheduleFree(net.parameters(), 0.05, beta2=0.99)
+        optimizer.train()
+        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
+            while not stop.is_set() and (index == 0 or len(told) < 10):
+                if loop == "two calls":
+                    gossip.update_send()
+                time.sleep(0.01)
+                optimizer.zero_grad()
+                loss_of(net, index, len(told)).backward()
+                optimizer.step()
+                gossip.update_wait() if loop == "two calls" else gossip.step()
+                told.append((gossip.updates, net[0].weight.detach().clone()))
+
+    config = config_of(2, algorithm="together", initial_state="own")
+    first, late = [], []
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(train, 0, first)
+        eventually(lambda: len(first) > 3)
+        pool.submit(train, 1, late).result(60)
+        stop.set()
+        running.result(60)
+    compared = [(dict(first)[updates], weight) for updates, weight in late[2:]]
+    assert all(torch.equal(*pair) for pair in compared)
 
 
 @pytest.mark.parametrize("left", [1, 2])
