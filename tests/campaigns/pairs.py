@@ -24,6 +24,7 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import random
 import re
 import signal
@@ -44,7 +45,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from cases.loops import MAX_WAIT_S, Board, Exact, Plan, Told, Training, connected, train
+from cases.loops import ITEMS, MAX_WAIT_S, Board, Exact, Plan, Told, Training, connected, train
 from support.keys import key_folders
 from support.nodes import config_of, eventually
 from support.ports import ports_in_a_row
@@ -328,6 +329,14 @@ FEATURES: dict[str, Feature] = {
         ends_at_mean=False,
         without=SYNCHRONOUS,  # which begin when all are there
     ),
+    "sampler": Feature(
+        "`SharedSampler`",
+        attribute(epochs=2),
+        excludes=UNEVEN | {"accumulate", "accumulate_bare"},
+        keeps_pace=False,
+        ends_at_mean=False,
+        without=SYNCHRONOUS,  # whose sums need nodes that wait in the sampler
+    ),
     "robust": Feature(
         "`robust: clip`",
         setting(robust="clip"),
@@ -366,15 +375,17 @@ FEATURES: dict[str, Feature] = {
             text,
             fault(kind),
             "fault",
-            excludes=UNEVEN | {"uneven_speeds", "curve", "join", "three", "own_state"},
+            excludes=UNEVEN | {"uneven_speeds", "curve", "join", "three", "own_state", "sampler"},
             keeps_pace=False,
             ends_at_mean=False,
+            without=SYNCHRONOUS if kind == "spare" else (),  # it comes too late for their short run
         )
         for name, text, kind in [
             ("kill", "a node that is killed, and started again", "kill"),
             ("kill_checkpoint", "the same from its own checkpoint", "kill_checkpoint"),
             ("stop", "a node that is stopped for 1.5 s", "stop"),
             ("terminate", "a node that ends by SIGTERM", "terminate"),
+            ("spare", "`--spare`, and a node that is killed", "spare"),
         ]
     },
     **{
@@ -489,7 +500,7 @@ def reference_of(features: tuple[str, ...], algorithm: str) -> list[Any]:
 @functools.cache
 def _reference(features: tuple[str, ...], kind: str) -> list[Any]:
     plan = plan_of("gossip", features, 7)
-    plan.extras, plan.short_steps, plan.late_steps = [], 0, 0
+    plan.extras, plan.short_steps, plan.late_steps, plan.epochs = [], 0, 0, 0
     plan.loop = "send"
     plan.pause_s = lambda *_: 0.0
     board = Board(plan.nodes)
@@ -549,6 +560,8 @@ def trained_by_processes(
 ) -> list[Any]:
     """Run the nodes of a cell as processes; return what each has told, or raised."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        if plan.fault == "spare":
+            return _launched(algorithm, features, plan, seed, folder)
         begun = functools.partial(_begun, algorithm, features, plan, seed, folder)
         nodes = [f"w{index + 1}" for index in range(plan.nodes)]
         told = [(name, rank) for name in nodes for rank in range(plan.ranks)]
@@ -587,6 +600,20 @@ def _begun(
     return Program([program, *cell, folder, name, str(rank)], **environment)
 
 
+def _launched(
+    algorithm: str, features: tuple[str, ...], plan: Plan, seed: int, folder: str
+) -> list[Any]:
+    """Have `dpwa launch --spare` start the nodes, the last of which kills itself once."""
+    launch = ["launch", "-n", str(plan.nodes), "--spare", "--restart", "on-failure"]
+    cell = [algorithm, ",".join(features), str(seed), json.dumps(plan.settings["nodes"])]
+    nodes = [sys.executable, str(PROGRAMS / "pair_node.py"), *cell, folder, "", "0"]
+    launcher = Program([str(PROGRAMS / "dpwa_command.py"), *launch, "--", *nodes])
+    with ended(launcher):
+        said = "".join(launcher.communicate(timeout=4 * MAX_WAIT_S))
+    names = [(f"w{index + 1}", 0) for index in range(plan.nodes)]
+    return [_told(Path(folder), each, launcher, said) for each in names]
+
+
 def _harm(fault: str, victim: Program) -> None:
     """Do something to a node when it has taken some steps, or when it has ended before."""
     for line in victim.stdout:
@@ -611,16 +638,28 @@ def _told(folder: Path, each: tuple[str, int], process: Program, errors: str) ->
     return torch.load(file, weights_only=False)
 
 
+def _kill_once(mark: Path, _: Any, step: int) -> None:
+    """Kill this process at a step; the next one must be the spare one of the launcher."""
+    if not mark.exists() and step >= FAULT_AT:
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif mark.exists() and b"spare.py" not in Path("/proc/self/cmdline").read_bytes():
+        raise RuntimeError("this process is not the spare one")
+
+
 TOLD = "{}-{}.pt"  # of a node's name, and a rank
 
 
 def node_of_a_cell() -> tuple[Plan, int, Callable[[Any], None]]:
     """Return the plan of the cell that this process is a node of, its index, and where to tell."""
     algorithm, features, seed, nodes, folder, name, rank = sys.argv[1:]
+    name = name or os.environ["DPWA_NAME"]  # of a launcher's node
     torch.set_num_threads(1)
     plan = plan_of(algorithm, tuple(features.split(",")), int(seed))
     plan.settings["nodes"], plan.rank = json.loads(nodes), int(rank)
     file = Path(folder) / TOLD.format(name, rank)
+    if plan.fault == "spare" and name == f"w{plan.nodes}":
+        plan.extras.append(functools.partial(_kill_once, Path(folder) / "killed"))
     return plan, int(name.removeprefix("w")) - 1, functools.partial(torch.save, f=file)
 
 
@@ -702,8 +741,11 @@ def _wrong(
                 yield f"w{index + 1}: finish says {report}"
         if plan.has_scheduler and quiet and each.rates != reference[0].rates:
             yield f"w{index + 1}: rates {each.rates} instead of {reference[0].rates}"
-        if each.updates != plan.steps_of(index):
+        if each.updates != plan.steps_of(index) and not plan.epochs:
             yield f"w{index + 1} has made {each.updates} updates of {plan.steps_of(index)}"
+    items = [(epoch, item) for epoch in range(plan.epochs) for item in range(ITEMS)]
+    if (seen := sorted(each for one in told for each in one.seen)) != items:
+        yield f"items {seen} were seen in place of each once"
     if is_exact and quiet and algorithm not in ("AllReduceEA", "EASGD"):
         yield from _apart_in_steps(told, plan)
     if is_exact and quiet and plan.loop == "send":

@@ -16,7 +16,7 @@ CELLS = [
     "lsgd step sparse",
     "symmetric wrapped scheduler",
     "push_sum attach float64",
-    "noloco bfloat16",
+    "noloco bfloat16 sampler",
     "local batch_norm autocast",
     "elastic collectives",
     "AllReduceSGD tcp batch_norm",
@@ -77,6 +77,22 @@ def test_the_campaign_finds_what_is_wrong_on_purpose(cell, spoil, found):
 def test_a_cell_of_processes_is_right(algorithm, fault):
     verdict = pairs.play(algorithm, (fault, "adamw"))
     assert verdict.kind == "right", verdict.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("EASGD kill", "local spare", "noloco ddp tcp", "elastic fsdp adamw", "together ddp"),
+        *("together accelerate", "push_sum lightning", "lsgd trainer"),
+    ],
+)
+def test_a_cell_whose_nodes_are_more_than_a_loop_is_what_its_list_says(cell):
+    algorithm, *features = cell.split()
+    verdict = pairs.held_against(pairs.play(algorithm, tuple(features)), algorithm, features)
+    if verdict.kind == "skipped":
+        pytest.skip(verdict.text)
+    assert verdict.kind in {"right", "refused"}, verdict.text
 
 
 def test_the_page_has_the_table_of_the_campaign():

@@ -14,14 +14,17 @@ import torch
 from support.nodes import eventually
 from support.optimizers import ScheduleFree
 from torch import nn
+from torch.utils.data import DataLoader
 
 from dpwa import DpwaConnection
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.algorithms import EASGD, AllReduceEA, AllReduceSGD
+from dpwa.dataset import SharedSampler
 from dpwa.errors import PeerLost
 
 ROWS = 8  # of a batch
+ITEMS = 40  # of an epoch of a sampler
 MAX_WAIT_S = 20.0  # for other threads of a cell
 
 
@@ -42,6 +45,7 @@ class Plan:
         frozen: tells whether the head is frozen at a step.
         pause_s: how long a node sleeps in a step.
         fault: what happens to the last node in mid-run; then nodes are processes.
+        epochs: over items that a `SharedSampler` hands out, in place of a number of steps.
         inside: what is within each node: ddp or fsdp, of two ranks, or the trainer of a library.
             Then nodes are processes, too.
         rank: of this process in its node.
@@ -72,6 +76,7 @@ class Plan:
     pause_s: Callable[[int, int], float] = lambda *_: 0.0
     late_steps: int = 0
     fault: str = ""
+    epochs: int = 0
     inside: str = ""
     rank: int = 0
     wrap: Callable[[nn.Module], nn.Module] = lambda net: net
@@ -96,7 +101,7 @@ class Plan:
     @property
     def is_lockstep(self) -> bool:
         """Whether all nodes begin each step together."""
-        return not (self.late_steps or self.short_steps or self.are_processes)
+        return not (self.late_steps or self.short_steps or self.epochs or self.are_processes)
 
     def steps_of(self, index: int) -> int:
         """Return how many steps a node takes."""
@@ -135,6 +140,9 @@ def net_of(plan: Plan) -> Net:
 
 _one_seeds = threading.Lock()
 _teacher = torch.randn(4, 2, generator=torch.Generator().manual_seed(11))
+
+
+Batches = list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  # of one step
 
 
 def batch_of(index: int, step: int, micro: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -243,6 +251,7 @@ class Driver:
         self.merges = 0
         self.reports: list[Any] = []
         self.collectives: Any = None
+        self.seen: list[tuple[int, int]] = []
 
     def no_sync(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -458,6 +467,7 @@ class Told:
         rows: after each step: its number, who is in sync, and the parameters.
         before: the parameters before `finish`; `after`: at the end.
         losses: on the validation batches, at the begin, then after each step.
+        seen: the epoch and the number of each item that a sampler has handed out.
     """
 
     rows: list[tuple[int, tuple[str, ...], torch.Tensor]]
@@ -469,6 +479,7 @@ class Told:
     merges: int
     reports: list[Any]
     updates: int
+    seen: list[tuple[int, int]] = field(default_factory=list)
 
 
 def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
@@ -477,11 +488,11 @@ def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
     losses = [validation_loss(plan, training.net)]
     if not (plan.late_steps or plan.are_processes):
         board.meet()
-    while driver.step < plan.steps_of(index):
+    for batches in _from_a_sampler(plan, driver) if plan.epochs else _counted(plan, driver):
         board.steps[index] = step = driver.step
         if plan.is_lockstep:
             board.meet()
-        loss = _one_step(plan, training, driver, step, loss)
+        loss = _one_step(plan, training, driver, step, batches, loss)
         for extra in plan.extras:
             extra(driver, step)
         rows.append((driver.step, driver.pace, training.values()))
@@ -502,11 +513,35 @@ def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
         driver.merges,
         driver.reports,
         driver.step,
+        driver.seen,
     )
 
 
+def _counted(plan: Plan, driver: Driver) -> Iterator[Batches]:
+    """Yield the batches of each step until there are as many as the plan has."""
+    own = driver.index + plan.nodes * plan.rank
+    while driver.step < plan.steps_of(driver.index):
+        yield [batch_of(own, driver.step, micro) for micro in range(plan.micro)]
+
+
+def _from_a_sampler(plan: Plan, driver: Driver) -> Iterator[Batches]:
+    """Yield batches whose numbers all nodes share."""
+    with SharedSampler(ITEMS, driver.collectives, range_size=2) as sampler:
+        loader = DataLoader(range(ITEMS), batch_size=1, sampler=sampler)
+        for epoch in range(plan.epochs):
+            sampler.set_epoch(epoch)
+            for item in map(int, sampler.batches(loader)):
+                driver.seen.append((epoch, item))
+                yield [batch_of(epoch, item, 0)]
+
+
 def _one_step(
-    plan: Plan, training: Training, driver: Driver, step: int, loss: float | None
+    plan: Plan,
+    training: Training,
+    driver: Driver,
+    step: int,
+    batches: Batches,
+    loss: float | None,
 ) -> float:
     if plan.frozen is not None:
         training.net.head.requires_grad_(not plan.frozen(step))
@@ -514,7 +549,7 @@ def _one_step(
     time.sleep(plan.pause_s(driver.index, step))
     for optimizer in training.optimizers:
         optimizer.zero_grad()
-    loss = _passes(plan, training, driver, step)
+    loss = _passes(plan, training, driver, batches)
     driver.gradients(loss)
     if not plan.skips(step):
         _apply(plan, training)
@@ -523,15 +558,15 @@ def _one_step(
     return loss
 
 
-def _passes(plan: Plan, training: Training, driver: Driver, step: int) -> float:
-    total, own = 0.0, driver.index + plan.nodes * plan.rank
-    for micro in range(plan.micro):
+def _passes(plan: Plan, training: Training, driver: Driver, batches: Batches) -> float:
+    total = 0.0
+    for micro, batch in enumerate(batches):
         is_last = micro == plan.micro - 1
         waits = plan.has_no_sync and not is_last
         cast = torch.autocast("cpu", torch.bfloat16) if plan.autocasts else nullcontext()
         with driver.no_sync() if waits else nullcontext():
             with cast:
-                loss = loss_of(training.net, batch_of(own, step, micro)) / plan.micro
+                loss = loss_of(training.net, batch) / plan.micro
             scaler = training.scaler
             (loss if scaler is None else scaler.scale(loss)).backward()
         total += float(loss.detach())
