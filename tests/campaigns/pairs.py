@@ -378,7 +378,6 @@ FEATURES: dict[str, Feature] = {
             excludes=UNEVEN | {"uneven_speeds", "curve", "join", "three", "own_state", "sampler"},
             keeps_pace=False,
             ends_at_mean=False,
-            without=SYNCHRONOUS if kind == "spare" else (),  # it comes too late for their short run
         )
         for name, text, kind in [
             ("kill", "a node that is killed, and started again", "kill"),
@@ -638,6 +637,14 @@ def _told(folder: Path, each: tuple[str, int], process: Program, errors: str) ->
     return torch.load(file, weights_only=False)
 
 
+def _wait_for_the_killed_one(driver: Any, step: int) -> None:
+    """Have the others not end before a node that was killed is back, however busy the machine."""
+    if step != 3 * FAULT_AT:
+        return
+    node = getattr(driver.collectives, "connection", driver.collectives).node
+    eventually(lambda: all(link.value == "up" for link in node.links.values()), MAX_WAIT_S)
+
+
 def _kill_once(mark: Path, _: Any, step: int) -> None:
     """Kill this process at a step; the next one must be the spare one of the launcher."""
     if not mark.exists() and step >= FAULT_AT:
@@ -658,6 +665,8 @@ def node_of_a_cell() -> tuple[Plan, int, Callable[[Any], None]]:
     plan = plan_of(algorithm, tuple(features.split(",")), int(seed))
     plan.settings["nodes"], plan.rank = json.loads(nodes), int(rank)
     file = Path(folder) / TOLD.format(name, rank)
+    if plan.fault in ("kill", "kill_checkpoint", "spare"):
+        plan.extras.append(_wait_for_the_killed_one)
     if plan.fault == "spare" and name == f"w{plan.nodes}":
         plan.extras.append(functools.partial(_kill_once, Path(folder) / "killed"))
     return plan, int(name.removeprefix("w")) - 1, functools.partial(torch.save, f=file)

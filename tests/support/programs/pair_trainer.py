@@ -137,7 +137,7 @@ def by_trainer(plan, training, index, watch, **given):
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder, max_steps=plan.steps, per_device_train_batch_size=8,
-            max_grad_norm=0.0, logging_strategy="no", save_strategy="no", report_to=[],
+            max_grad_norm=0.0, logging_steps=1, save_strategy="no", report_to=[],
             disable_tqdm=True, use_cpu=True, seed=0,
         )  # fmt: skip
         (optimizer,) = training.optimizers
