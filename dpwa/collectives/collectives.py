@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar, get_args
 
 from dpwa.collectives.contacts import Contacts
@@ -62,7 +63,7 @@ class Collectives(Closeable, Service):
         )
         self._listener = PullListener(self.contacts)
         self._pull_source = PullSource(node.rx.wake, node.traffic.sent)
-        self._unthrottled = node.rx.unthrottled
+        self._unthrottled, self._lull_s = node.rx.unthrottled, node.rx.admission.lull_s
         self._connect = node.tx.connect
         self._upload = node.upload
         self._is_closed = False
@@ -76,6 +77,12 @@ class Collectives(Closeable, Service):
         if admits_at_once:  # a message of a peer may have made the group
             runner.group.admit_at_once()
         return runner
+
+    def give_way(self, tag: str) -> None:
+        """Let nobody wait for long in collectives of a tag while the thread that calls this waits
+        for others in something else.
+        """
+        self._runner(tag).group.lull_s = partial(self._lull_s, self._runtime.current_thread())
 
     def members(self, tag: str = "") -> tuple[str, ...]:
         return self._runner(tag).group.view.names

@@ -9,6 +9,7 @@ votes.
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -89,6 +90,8 @@ def after(event: Event, phase: Phase) -> Phase | None:
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
 ASK_AGAIN_S = 0.5  # between two times that a node asks to be let in while it trains
 REPEAT_S = 0.1  # between two times that a vote is told
+ELSEWHERE_S = 0.1  # for which a thread has waited for peers that may wait for it
+GIVE_WAY_S = 0.2  # for which it lets them wait
 SEEK_AT_FIRST_EVERY_S = 0.1
 
 
@@ -146,6 +149,11 @@ class Group:
         self.silence = Silence()  # of members in ballots
         self.exits = 0  # how often it has been outside
         self.is_answered = False  # it has heard of a view since it was left behind
+        self.is_refused = False  # a member of that waits elsewhere, since this node has asked
+        # For how long the thread that calls these collectives has waited for peers, anywhere; only
+        # where members are not to wait for it meanwhile
+        self.lull_s: Callable[[], float] = lambda: 0.0
+        self._awaited_at = math.inf  # since when others wait for a node that waits elsewhere
         self._has_part = False  # it has ended a collective in this view
         self._asks_again, self._asked_at = False, 0.0  # to be let in, until it is
         self._is_untold = False  # was left behind after that, which its caller does not know yet
@@ -199,9 +207,14 @@ class Group:
         """Make ready for a collective."""
         with self.lock:
             if self.is_outranked and self.called == self.number:
-                had_part = self._has_part
-                self.leave()
-                self._is_untold |= had_part
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Leave, which the caller of a collective is told."""
+        with self.lock:
+            had_part = self._has_part
+            self.leave()
+            self._is_untold |= had_part
 
     def enter(self, record: bytes) -> None:
         """Say that this node has called the next collective, unless that is over already."""
@@ -278,11 +291,18 @@ class Group:
             return None if record is None else (self.number, record)
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether members are in a collective that this node has not called yet."""
-        with self.lock:
-            is_elsewhere = self.phase is Phase.IDLE and self.called == self.number
-            return is_elsewhere and bool(self.records(ENTERED))
+    def _waits_elsewhere(self) -> bool:
+        """Whether the thread that calls these collectives waits for others in something else."""
+        return self.phase in (Phase.IDLE, Phase.ASKING) and self.lull_s() >= ELSEWHERE_S
+
+    def _give_way(self, now: float) -> None:
+        """Leave if members are in a collective that this node cannot come to, as it waits too."""
+        if not (self._waits_elsewhere and self.phase is Phase.IDLE and self.records(ENTERED)):
+            self._awaited_at = math.inf
+            return
+        self._awaited_at = min(self._awaited_at, now)
+        if now - self._awaited_at >= GIVE_WAY_S:
+            self.give_up()
 
     def check_open(self) -> None:
         if self._is_closed:
@@ -463,7 +483,9 @@ class Group:
         with self.lock:
             ballot = self.ballot
             is_due = now - self._asked_at >= ASK_AGAIN_S  # this is called for each message
-            if self._asks_again and self.phase is Phase.ASKING and is_due:
+            self._give_way(now)
+            may_ask = self._asks_again and not self._waits_elsewhere
+            if may_ask and self.phase is Phase.ASKING and is_due:
                 self._asked_at = now
                 self.discovery.ask_to_join()
             if ballot is None:
@@ -715,6 +737,8 @@ class Group:
         name, is_of_view = message.name, message.name in self.view.names
         if self.is_evicted:
             self.is_answered = True
+            self.is_refused |= isinstance(message, Evicted) and message.waits
+            self.changed.notify_all()
         elif is_of_view and isinstance(message, Evicted):
             if (message.view, message.number) == self.key and not self._suspects(name):
                 self._step_outside()
@@ -745,5 +769,6 @@ class Group:
 
     def _tell_evicted(self, name: str, key: Key = NOWHERE) -> None:
         """Tell a node that it is not of this view, in which it has spoken of a collective."""
-        rank, (view, number) = asdict(self._rank()), key
-        self._sender.tell([name], self._sender.signed(Evicted, view=view, number=number, **rank))
+        fields = asdict(self._rank()) | {"view": key[0], "number": key[1]}
+        told = self._sender.signed(Evicted, waits=self._waits_elsewhere, **fields)
+        self._sender.tell([name], told)

@@ -6,13 +6,15 @@ import hashlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpwa.algorithms import Algorithm
 from dpwa.algorithms.together import Together
+from dpwa.clock import Deadline
 from dpwa.collectives.collectives import Collectives
 from dpwa.collectives.comparison import Comparison, Difference, History, Sample, difference
 from dpwa.collectives.entries import PackedObject, unpack_object
@@ -30,7 +32,7 @@ from dpwa.errors import (
 )
 from dpwa.lifecycle import weakly
 from dpwa.node.report import PaceReport
-from dpwa.policy.ballots import LATE_S, STALLED_S, Silence
+from dpwa.policy.ballots import GONE_S, LATE_S, STALLED_S, Silence
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
 from dpwa.policy.pace import MOST_S, MOST_STEPS, Absence, Patience
@@ -38,12 +40,14 @@ from dpwa.runtime import Runtime
 
 log = logging.getLogger("dpwa.collectives")
 
-GONE_S = 0.05  # who is left out for nothing is back a step later
+GONE_IN_STEP_S = 0.05  # who is left out for nothing is back a step later
+MOST_SHARE = 0.75  # of what is left to an update; the rest is for one more try among those there
 LEAST_ANSWER_S = 0.05  # an answer may take, however fast the network is
 LEAST_EXCHANGE_S = 0.25
 EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
 MISMATCHES, WITHIN_STEPS = 3, 10  # a newcomer may be the reason of fewer
 WARNED_EVERY_S = 60.0
+ALONE_S = 1.0  # after which a node that trains alone says so
 BYTES_PER_S = 2e6  # at which values come at least
 
 
@@ -165,12 +169,15 @@ class PacedRounds:
         self._differs = False  # in this step, from others
         self._differed_at: deque[int] = deque(maxlen=MISMATCHES)  # the last such steps
         self._warned_at: dict[tuple[str, str], float] = {}  # by text, and of which node
+        # For which the node may still wait in this update, beside the time that values travel
+        self._left_s = timeout_s
+        self._deadline = Deadline(runtime, timeout_s)  # in this call
         self._absence = Absence()
         self._asked_at: float | None = None  # to be let in; it has not been yet
         self._only_looks = False  # whether it has been: it has waited for that in vain
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
-        self._said_alone = False
+        self._alone_at: float | None = None  # since when; infinite once it has said so
         self._ended_at = -math.inf  # those of the last step
         self._worked_s = 0.0  # between the last two steps' rounds
         self._missed_s: dict[str, float] = {}  # of this step: for how long others were missing
@@ -197,7 +204,12 @@ class PacedRounds:
         """Begin with what the others have, or all with what the first of them has; once."""
         if not self.has_begun:
             self.has_begun, self._absence, self._out_of_sync_at = True, Absence(), None
-            self._make_equal()
+            self._steps = 0
+            self._differed_at.clear()
+            self._collectives.give_way(self._tag)
+            with self._waiting():
+                self._make_equal()
+            self._left_s = self._timeout_s
 
     def update(self, algorithm: Algorithm) -> None:
         """Begin, before an update, and tell the algorithm who keeps pace."""
@@ -239,7 +251,8 @@ class PacedRounds:
         place = f"of step {self._place} ({self._taken} taken) pass {self._passes}"
         label = f"{place} {settings}".strip()
         digest = self._comparison.digest() if self._passes == 1 else b""
-        contributors = self._averaged(payload, label, digest, is_last)
+        with self._waiting():
+            contributors = self._averaged(payload, label, digest, is_last)
         now = self._runtime.now()
         self._seconds += now - began
         if is_last:
@@ -263,11 +276,16 @@ class PacedRounds:
         self._taken += taken
         self._passes, self._differs = 0, False
         self._comparison.stepped()
-        if self.is_apart:
-            if self._asked_at is not None or self._absence.may_enter(self._steps):
-                self._come_back()
-        elif self._newcomers():  # a node that is evicted knows of nobody
-            self._make_equal()
+        if not self.is_apart and self._group.is_evicted:
+            self._fall_out("it has left")
+        with self._waiting():
+            if self.is_apart:
+                if self._asked_at is not None or self._absence.may_enter(self._steps):
+                    self._come_back()
+            elif self._newcomers():
+                self._make_equal()
+        self._left_s = self._timeout_s
+        self._say_if_alone()
 
     def leave(self) -> None:
         """Let nobody wait for this node any more, until it begins anew."""
@@ -285,26 +303,30 @@ class PacedRounds:
         out_of_sync_s = None if since is None else self._runtime.now() - since
         return PaceReport(names, rounds, self._seconds, patience_s, out_of_sync_s, rounds_with)
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Let the block wait for others for as long as is left to this update."""
+        self._deadline = Deadline(self._runtime, self._left_s)
+        try:
+            yield
+        finally:
+            self._left_s = self._deadline.remaining_s()
+
     def _averaged(self, payload: Payload, label: str, digest: bytes, is_last: bool) -> int:
         if self._exits != self._group.exits:  # such as after an interrupt in the last round
             self._fall_out("it has left")
         reduce = Reduce(payload, "mean", None, label, self._leaves_out, digest)
-        longest_s = self._longest_s(payload.nbytes)
         missed_s: dict[str, float] = {}  # in this round
         while not self.is_apart:
-            began, exchange = self._runtime.now(), self._exchange(payload.nbytes)
-            usual_s = exchange.deadline_s(longest_s)
-            exchange_s = min(longest_s, max(LEAST_EXCHANGE_S, EXCHANGES * usual_s))
+            exchange = self._exchange(payload.nbytes)
+            usual_s = exchange.deadline_s(self._timeout_s + self._travels_s(payload.nbytes))
             most_s = self._patience.allowances(self.others, missed_s)
-            limits = RoundLimits(most_s, exchange_s, lets_in=is_last)
-            # Nobody's answer takes longer than an exchange does.
-            late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
-            self._group.silence = Silence(GONE_S, late_s, stalled_s)
+            limits = self._limits(payload.nbytes, most_s, usual_s, lets_in=is_last)
             hasty: list[str] = []
             try:
-                contributors = self._run(reduce, self._timeout_s + longest_s, limits)
+                contributors = self._run(reduce, payload.nbytes, limits)
             except PeerLost:
-                self._say_if_alone()
+                pass  # once more, without them
             except CollectiveTimeoutError as late:
                 self._exchanges[payload.nbytes] = exchange.timed_out()
                 hasty = limits.given_up
@@ -316,9 +338,7 @@ class PacedRounds:
             else:
                 if len(contributors) > 1:  # alone, it would learn that exchanges take no time
                     self._rounds_with.update(contributors)
-                    entered_at = began if limits.entered_at is None else limits.entered_at
-                    took_s = self._runtime.now() - entered_at
-                    self._exchanges[payload.nbytes] = exchange.succeeded(took_s)
+                    self._exchanges[payload.nbytes] = exchange.succeeded(limits.took_s)
                 if len(reduce.digests) > 1:
                     self._forget_all()
                     self._comparison.note_difference()
@@ -364,19 +384,41 @@ class PacedRounds:
             self._parted(each.name)
         self._equal = kept
 
-    def _longest_s(self, nbytes: int) -> float:
-        """Return how long so many bytes may take, when nobody knows better."""
-        return self._timeout_s + nbytes * self._runtime.bytes_scale / BYTES_PER_S
+    def _travels_s(self, nbytes: int) -> float:
+        """Return how long so many bytes may travel at most."""
+        return nbytes * self._runtime.bytes_scale / BYTES_PER_S
 
-    def _run(
-        self, operation: Operation, timeout_s: float, limits: RoundLimits | None = None
-    ) -> tuple[str, ...]:
-        """Run a collective; if the others have gone on without this node, nobody took part."""
+    def _limits(
+        self, nbytes: int, most_s: Mapping[str, float], usual_s: float, *, lets_in: bool = True
+    ) -> RoundLimits:
+        """Return limits of a collective that takes so long as a rule, once all have entered."""
+        left_s = self._deadline.remaining_s()
+        share_s, rest_s = MOST_SHARE * left_s, (1 - MOST_SHARE) * left_s
+        # Nobody's answer takes longer than an exchange does.
+        gone_s = GONE_IN_STEP_S if self._steps else GONE_S
+        late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
+        self._group.silence = Silence(gone_s, min(late_s, rest_s), min(stalled_s, rest_s))
+        exchange_s = max(LEAST_EXCHANGE_S, EXCHANGES * usual_s)
+        most_s = {name: min(s, share_s) for name, s in most_s.items()}
+        exchange_s = min(exchange_s, share_s + self._travels_s(nbytes))
+        return RoundLimits(most_s, exchange_s, lets_in=lets_in)
+
+    def _run(self, operation: Operation, nbytes: int, limits: RoundLimits) -> tuple[str, ...]:
+        """Run a collective; nobody took part if this node is outside by now, or has no time."""
+        began, left_s = self._runtime.now(), self._deadline.remaining_s()
+        if left_s == 0.0 or (self._steps and self._group.is_evicted):
+            self._group.leave()
+            self._fall_out("it has left")
+            return ()
         try:
-            return self._collectives.run(operation, timeout_s, self._tag, limits)
+            bound_s = left_s + self._travels_s(nbytes)
+            contributors = self._collectives.run(operation, bound_s, self._tag, limits)
         except LeftBehindError as behind:
             self._fall_out(behind.text)
             return ()
+        limits.took_s = self._runtime.now() - max(began, limits.entered_at)
+        self._deadline.end += limits.took_s
+        return contributors
 
     def _fall_out(self, why: str) -> None:
         self._forget_all()
@@ -402,8 +444,9 @@ class PacedRounds:
             return
         if self._asked_at is None:
             self._asked_at, group.is_answered, self._only_looks = now, False, False
-        patience_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * self._worked_s))
-        if not self._runner.ask_in(0.0 if self._only_looks else patience_s):
+        wanted_s = max(MOST_S, MOST_STEPS * self._worked_s)
+        patience_s = 0.0 if self._only_looks else min(self._deadline.remaining_s(), wanted_s)
+        if not self._runner.ask_in(patience_s):
             self._only_looks |= self._runtime.now() - now >= patience_s
             if now - self._asked_at < self._timeout_s:
                 return
@@ -415,7 +458,6 @@ class PacedRounds:
         self._absence, self._out_of_sync_at = self._absence.returned(self._steps), None
         if self._newcomers():
             self._make_equal()
-        self._say_if_alone()
 
     def _newcomers(self) -> list[str]:
         known = self._known()
@@ -443,7 +485,6 @@ class PacedRounds:
                 str(unfit),
             )
         self._ended_at, self._missed_s = -math.inf, {}
-        self._say_if_alone()
 
     def _are_equal(self) -> bool:
         """Try to make them so; return whether that has worked, and nobody else has come."""
@@ -507,19 +548,15 @@ class PacedRounds:
 
         `missing_s` is how long any of them may be missing.
         """
-        longest_s = self._longest_s(nbytes)
         largest = max(self._exchanges, default=0)
         as_large = max(1.0, nbytes / largest) if largest else math.inf
-        usual_s = EXCHANGES * as_large * self._exchange(largest).deadline_s(longest_s)
-        limits = RoundLimits(
-            dict.fromkeys(self.others, missing_s),
-            min(longest_s, max(LEAST_EXCHANGE_S, usual_s)),
-        )
+        longest_s = self._timeout_s + self._travels_s(nbytes)
+        usual_s = min(longest_s, as_large * self._exchange(largest).deadline_s(longest_s))
+        limits = self._limits(nbytes, dict.fromkeys(self.others, missing_s), usual_s)
         try:
-            return bool(self._run(operation, self._timeout_s + longest_s, limits))
+            return bool(self._run(operation, nbytes, limits))
         except PeerLost:
             self._took_too_long()  # unless somebody is dead
-            self._say_if_alone()
         except (CollectiveTimeoutError, MismatchError) as failed:
             log.info("%s: begins anew: %s", self._own, failed.text)
             self._took_too_long()
@@ -533,12 +570,17 @@ class PacedRounds:
         self._exchanges = {size: each.timed_out() for size, each in self._exchanges.items()}
 
     def _say_if_alone(self) -> None:
-        is_alone = len(self._group.view.names) == 1
-        if is_alone and not self._said_alone:
+        """Warn if nobody else has come for some time, and nobody asks to be let in."""
+        now, group = self._runtime.now(), self._group
+        if self.is_apart or len(group.view.names) > 1 or group.join_requests():
+            self._alone_at = None
+        elif self._alone_at is None:
+            self._alone_at = now
+        elif now - self._alone_at >= ALONE_S:
+            self._alone_at = math.inf  # once
             self._warn(
                 "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]"
             )
-        self._said_alone = is_alone
 
     def _warn(self, text: str, *more: str, of: str = "") -> None:
         """Warn, but not of the same again and again."""

@@ -73,7 +73,8 @@ class Runner:
     ) -> tuple[str, ...]:
         """Take part; return who has contributed.
 
-        It ends at the latest at its `limits`, with those who have entered.
+        It ends at the latest at its `limits`, with those who have entered. With these, this node
+        leaves the others if it is still in it after `timeout_s`.
 
         Raises:
             MismatchError: members have called different things.
@@ -84,8 +85,8 @@ class Runner:
         with self._call():
             if self._inside is not None:
                 self._give_up()
-            self._meet(Deadline(self._runtime, min(MEET_S, timeout_s / 2)))
             deadline = Deadline(self._runtime, timeout_s)
+            self._meet(Deadline(self._runtime, min(MEET_S, timeout_s / 2)))
             while True:
                 self.group.begin()
                 if self.group.told():
@@ -96,8 +97,8 @@ class Runner:
                     )
                 if self.group.is_evicted:
                     self._get_in(deadline, timeout_s)
-                    # Or who was let in late would take those who let it in for late.
-                    deadline = Deadline(self._runtime, timeout_s)
+                    if limits is None:  # or one let in late would take those who did it for late
+                        deadline = Deadline(self._runtime, timeout_s)
                 try:
                     return self._attempt(operation, deadline, timeout_s, limits)
                 except _EvictedError:
@@ -117,23 +118,25 @@ class Runner:
     def ask_in(self, patience_s: float) -> bool:
         """Ask to be let in, if this node was left behind; return whether it is a member.
 
-        Waits for `patience_s` at most, and no longer once other nodes wait for this one in another
-        group. The RxThread goes on asking afterwards.
+        Waits for `patience_s` at most, and no longer once a member says that it waits elsewhere,
+        maybe for this node. The RxThread goes on asking afterwards.
         """
         with self._call():
             group, deadline = self.group, Deadline(self._runtime, patience_s)
             group.told()
-            group.ask_to_join(again=True)
+            group.is_refused = False
             while group.is_evicted:
                 group.check_open()
-                if deadline.expired() or self._is_awaited_elsewhere():
+                group.ask_to_join(again=True)
+                if deadline.expired() or group.is_refused:
                     return False
                 with group.lock:
-                    group.changed.wait(LOOK_EVERY_S)
+                    patience_s = min(ASK_EVERY_S, deadline.remaining_s())
+                    group.changed.wait_for(self._is_answered, patience_s)
             return True
 
-    def _is_awaited_elsewhere(self) -> bool:
-        return any(group.is_awaited for group in self._groups() if group is not self.group)
+    def _is_answered(self) -> bool:
+        return not self.group.is_evicted or self.group.is_refused
 
     def _call(self) -> CallLock:
         """Return what belongs to the call under way; one within another would never end."""
@@ -278,7 +281,8 @@ class Runner:
             group.check_open()
             reached = group.ask_to_join()
             with group.lock:
-                group.changed.wait_for(lambda: not group.is_evicted, ASK_EVERY_S)
+                patience_s = min(ASK_EVERY_S, deadline.remaining_s())
+                group.changed.wait_for(lambda: not group.is_evicted, patience_s)
             if group.is_evicted and deadline.expired():
                 if not group.is_answered:
                     group.start_alone()

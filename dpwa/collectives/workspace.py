@@ -42,8 +42,8 @@ class RoundLimits:
     """How long a collective may take: until all have entered it, and from there on.
 
     `most_s` is for how long each other member may be missing while nobody enters, and `longest_s`
-    for how long each was. `exchange_s` is how long it may take once all have entered, which was at
-    `entered_at`, as far as that was seen. Unless it `lets_in`, newcomers have to wait.
+    for how long each was. `exchange_s` is how long it may take once all have entered, which was
+    after `entered_at`, and `took_s` how long it did. Unless it `lets_in`, newcomers have to wait.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class RoundLimits:
         self.exchange_s = exchange_s
         self.lets_in = lets_in
         self.longest_s = dict.fromkeys(most_s, 0.0)
-        self.entered_at: float | None = None
+        self.entered_at, self.took_s = -math.inf, 0.0
         self._missing, self._since = set(most_s), -math.inf
 
     @property
@@ -67,15 +67,18 @@ class RoundLimits:
             self._missing, self._since = missing, now
         passed_s = now - self._since
         if not missing:
-            self.entered_at = self._since
             return passed_s >= self.exchange_s
+        self.entered_at = now
         for name in missing & self.longest_s.keys():
             self.longest_s[name] = max(self.longest_s[name], passed_s)
         return passed_s >= max(self.most_s.get(name, 0.0) for name in missing)
 
 
 class CollectiveWait:
-    """Waits until the collective is over; after `deadline`, whoever is missing is left behind."""
+    """Waits until the collective is over.
+
+    After `deadline`, whoever is missing is left behind, or this node leaves if there are limits.
+    """
 
     def __init__(
         self, group: Group, clock: Clock, deadline: Deadline, limits: RoundLimits | None = None
@@ -132,7 +135,9 @@ class CollectiveWait:
         if now - self._looked >= LOOK_EVERY_S:
             self._looked = now
             self._group.look_around()
-            if self._deadline.expired() or self._are_limits_over(now):
+            if self._limits is not None and self._deadline.expired():
+                self._group.give_up()
+            elif self._deadline.expired() or self._are_limits_over(now):
                 self._group.expire()
             self._group.tick(now)
 

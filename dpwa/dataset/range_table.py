@@ -128,12 +128,13 @@ class RangeTable:
     def wait(self) -> int | None:
         """`None` if the epoch is over."""
         pause_s = FIRST_LOOK_S
-        while True:
-            number = self.take()
-            if number is not None or (self.leases.is_over and self.is_over()):
-                return number
-            self._runtime.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_LOOK_S)
+        with self.tables.waiting():
+            while True:
+                number = self.take()
+                if number is not None or (self.leases.is_over and self.is_over()):
+                    return number
+                self._runtime.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
     def is_over(self) -> bool:
         self.look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -168,6 +169,10 @@ class Tables(Closeable):
         """
         self._user.barrier(self._user.deadline(timeout_s))
         self._user.waited_at = None
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Return a context in which the caller waits for others, such as until a row changes."""
+        return self._connection.node.rx.unthrottled()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything that this node has added is in all copies."""

@@ -86,6 +86,7 @@ class Evicted(_OfGroup):
     """The receiver is not of the sender's view, which has so many members.
 
     `ended`: how many collectives have come before the one that the sender calls now, or next.
+    `waits`: the sender waits for others in something else, and comes to no collective before.
     `view` and `number` repeat those of the collective that the receiver has spoken of.
     """
 
@@ -95,6 +96,7 @@ class Evicted(_OfGroup):
     size: Count
     ended: Count
     first: OptionalName
+    waits: bool
 
 
 class AskToJoinView(_OfGroup):

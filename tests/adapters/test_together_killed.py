@@ -111,7 +111,7 @@ def test_one_that_is_stopped_for_twenty_seconds_costs_a_deadline_and_is_back_wit
 
 def test_two_of_whom_one_is_killed_one_trains_alone_and_says_so():
     config = config_for(2) | {"log_level": "warning"}
-    alone, killed = (Trainer(name, config, steps=60) for name in ("w1", "w2"))
+    alone, killed = (Trainer(name, config, steps=100) for name in ("w1", "w2"))
     with ended(alone.process, killed.process):
         while killed.row()["step"] < 20:
             pass
@@ -120,5 +120,5 @@ def test_two_of_whom_one_is_killed_one_trains_alone_and_says_so():
         alone.process.stdin.close()
         alone.process.wait(PROCESS_HANGS_AFTER_S)
         told = alone.process.stderr.read()
-    assert rows[-1]["step"] == 60
+    assert rows[-1]["step"] == 100
     assert "nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]" in told

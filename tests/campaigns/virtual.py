@@ -16,6 +16,7 @@ collectives: nodes add up values all the time; they are killed and come back, or
 paced: nodes average values in rounds of those who keep pace; some are killed, cut off, or are up to
     40 times slower for a while.
 buckets: as paced, in three rounds a step.
+waits: as paced, with collectives in between; all nodes live, some are late or leave out a step.
 
 Prints what went wrong with which seed, and the command that plays it again with a log of its nodes;
 exits with 1 if a promise was broken.
@@ -41,6 +42,7 @@ from cases.members import AnyMembers
 from cases.paced import PacedCallers
 from cases.partition import Partition
 from cases.tables import TableWorkers
+from cases.waits import MixedCallers
 
 CASES = {
     "churn": Churn,
@@ -51,6 +53,7 @@ CASES = {
     "collectives": CollectiveCallers,
     "paced": PacedCallers,
     "buckets": partial(PacedCallers, rounds=3),
+    "waits": MixedCallers,
 }
 MOST_SEEDS_AT_ONCE = 10  # by one process: then it tells
 

@@ -7,6 +7,7 @@ at most one message of a greedy one. While the trainer waits in a collective, th
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 
@@ -34,20 +35,31 @@ class AdmissionControl:
         self._now, self._thread_time = runtime.now, runtime.thread_time
         self._budget = ServingBudget(limits.serving_share, limits.serving_burst_ms / 1000)
         self._current_thread = runtime.current_thread
-        self._lulls: set[threading.Thread] = set()  # of the trainer, that wait for peers
+        self._lulls: dict[threading.Thread, float] = {}  # that wait for peers, since when
         self._resume_at = 0.0
         self._started_s = 0.0  # seconds of a core
         self._over_budget = self._forged = self._revoked = self._clogged = 0
         self._dropping_since: float | None = None  # of a message with too many frames
         self.is_clogged = False  # the socket must be made anew, to be rid of an endless message
 
-    def begin_unthrottled(self) -> None:
-        """Ignore the budget while the trainer only waits for peers; from any thread."""
-        self._lulls.add(self._current_thread())
+    def begin_unthrottled(self) -> bool:
+        """Ignore the budget while the trainer only waits for peers; from any thread.
+
+        Returns:
+            Whether this thread has not said so before.
+        """
+        thread = self._current_thread()
+        is_first = thread not in self._lulls
+        self._lulls.setdefault(thread, self._now())
+        return is_first
 
     def end_unthrottled(self) -> None:
         """Mind the budget again; also after an interrupted call."""
-        self._lulls.discard(self._current_thread())
+        self._lulls.pop(self._current_thread(), None)
+
+    def lull_s(self, thread: threading.Thread) -> float:
+        """Return for how long a thread has been waiting for peers; 0: it does not."""
+        return max(0.0, self._now() - self._lulls.get(thread, math.inf))
 
     def paused_s(self) -> float:
         """Return for how long nothing may be taken; 0: it may."""

@@ -109,13 +109,14 @@ class RxThread(NodeThread):
     def unthrottled(self) -> Iterator[None]:
         """Serve peers without a limit while the trainer waits for them; from any thread."""
         is_paused = self.admission.paused_s()
-        self.admission.begin_unthrottled()
+        is_first = self.admission.begin_unthrottled()
         try:
             if is_paused:
                 self.wake()
             yield
         finally:
-            self.admission.end_unthrottled()
+            if is_first:
+                self.admission.end_unthrottled()
 
     def _run(self) -> None:
         try:

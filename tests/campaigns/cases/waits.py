@@ -1,0 +1,103 @@
+"""Rounds among those who keep pace, with collectives of users in between; nodes are late at times.
+
+All nodes live, and call the same. So no call fails, none waits for as long as a timeout, and all
+have the same state at the end.
+"""
+
+import random
+
+import numpy as np
+
+from cases.situation import FaultyCallers
+from dpwa.collectives.paced import PacedRounds
+from dpwa.data.payload import Payload
+
+TIMEOUT_S = 20.0  # more than nodes that live may have to wait for each other
+LATE_S = 3.0
+WAITED_S = LATE_S + 7.0  # for those who are late, one after the other, and over slow networks
+STEPS, LAST_STEPS = 20, 300
+SETTINGS = {"timeout_ms": int(1000 * TIMEOUT_S), "collective_timeout_s": TIMEOUT_S}
+CALLS = {
+    "barrier": lambda node, tag: node.barrier(tag=tag),
+    "all_reduce": lambda node, tag: node.all_reduce(np.ones(3), "mean", tag=tag),
+    "broadcast": lambda node, tag: node.broadcast(np.ones(2), "n0", tag=tag),
+    "gather": lambda node, tag: node.all_gather([node.name], tag=tag),
+    "join": lambda node, tag: node.join(tag=tag),
+}
+
+
+class MixedCallers(FaultyCallers):
+    """Nodes that train together, and call collectives after some steps.
+
+    Args:
+        seed: of all chance.
+    """
+
+    kind, settings = "waits", SETTINGS
+    fewest, longest_pause_s, most_faults, fewest_living = 2, 0.3, 1, 6
+    over_within_s = 400.0
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self._faults = [lambda: None]
+        self._seed, rng = seed, self._rng
+        self._calls = [
+            (rng.choice([*CALLS]), rng.choice(["", "a", "b"])) if rng.random() < 0.5 else None
+            for _ in range(STEPS)
+        ]
+
+    def play(self):
+        broken = super().play()
+        if len({repr(state) for state in self.run.results.values()}) > 1:
+            broken.append(f"states differ at the end: {self.run.results}")
+        return broken
+
+    def _work(self, node, runtime, connection):
+        rng = random.Random(f"{self.kind} {self._seed} {node.index}")
+        runtime.sleep(rng.uniform(0.0, 4.0))
+        state, done = np.zeros(1), [0]
+
+        def take_over(peer, given):
+            done[0], state[0] = given
+
+        rounds = PacedRounds(
+            connection.collectives,
+            "paced",
+            TIMEOUT_S,
+            runtime,
+            step=lambda: done[0],
+            copy=lambda: [done[0], float(state[0])],
+            take_over=take_over,
+        )
+        rounds.begin()
+
+        def step(pause_s, *, leaves_out=False):
+            began = runtime.now()
+            runtime.sleep(pause_s)
+            if not leaves_out:
+                value = np.full(1, 2.0**node.index)
+                rounds.average(Payload(value))
+                state[0] += value[0]
+            done[0] += 1
+            rounds.stepped(0 if leaves_out else 1)
+            waited_s = runtime.now() - began - pause_s
+            if waited_s > WAITED_S:
+                self._broken.append(f"{node.name} has waited for {waited_s:.1f} s in a step")
+
+        for call in self._calls:
+            is_late, leaves_out = rng.random() < 0.1, rng.random() < 0.05
+            step(rng.uniform(0.8, LATE_S) if is_late else self._pause_s, leaves_out=leaves_out)
+            if call is not None:
+                began = runtime.now()
+                CALLS[call[0]](connection, call[1])
+                waited_s = runtime.now() - began
+                if waited_s > WAITED_S:
+                    self._broken.append(f"{node.name} has waited for {waited_s:.1f} s in {call}")
+        for _ in range(LAST_STEPS):
+            step(self._pause_s)
+            members = rounds.report().in_pace
+            said = connection.all_gather(len(members), tag="end")
+            if set(said.values()) == {self.nodes}:
+                return float(state[0]), done[0]
+        self._broken.append(f"{node.name} is not among all others again")
+        return None
