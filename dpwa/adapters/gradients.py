@@ -75,7 +75,6 @@ class GradientAveraging(Closeable):
             connection.collectives,
             TAG,
             connection.node.config.timeout_ms / 1000,
-            connection.node.runtime,
             step=lambda: connection.updates,
             copy=self._captured,
             take_over=self._take_over,

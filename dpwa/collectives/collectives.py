@@ -42,7 +42,7 @@ class Collectives(Closeable, Service):
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
         self.name = node.name
         self._timeout_s = node.config.collective_timeout_s
-        self._runtime = node.runtime
+        self.runtime = node.runtime
         self._are_known = are_known or (lambda: True)
         ranks = tuple(listed.name for listed in node.config.nodes)
         # Where nodes come and go, each begins alone, and their order is that of their names.
@@ -82,7 +82,7 @@ class Collectives(Closeable, Service):
         """Let nobody wait for long in collectives of a tag while the thread that calls this waits
         for others in something else.
         """
-        self._runner(tag).group.lull_s = partial(self._lull_s, self._runtime.current_thread())
+        self._runner(tag).group.lull_s = partial(self._lull_s, self.runtime.current_thread())
 
     def members(self, tag: str = "") -> tuple[str, ...]:
         return self._runner(tag).group.view.names
@@ -165,9 +165,9 @@ class Collectives(Closeable, Service):
 
     def _add(self, tag: str) -> Runner:
         self._connect(needs_all=True)
-        group = Group(tag, self._ranks, self.contacts, self._runtime, self._are_known)
+        group = Group(tag, self._ranks, self.contacts, self.runtime, self._are_known)
         places = self.contacts, self._listener, self._pull_source
-        runner = self._runners[tag] = Runner(group, *places, self._runtime, self._groups)
+        runner = self._runners[tag] = Runner(group, *places, self.runtime, self._groups)
         return runner
 
     def _group(self, tag: str) -> Group | None:

@@ -152,7 +152,7 @@ class Group:
         self.is_refused = False  # a member of that waits elsewhere, since this node has asked
         # For how long the thread that calls these collectives has waited for peers, anywhere; only
         # where members are not to wait for it meanwhile
-        self.lull_s: Callable[[], float] = lambda: 0.0
+        self.lull_s: Callable[[], float] | None = None
         self._awaited_at = math.inf  # since when others wait for a node that waits elsewhere
         self._has_part = False  # it has ended a collective in this view
         self._asks_again, self._asked_at = False, 0.0  # to be let in, until it is
@@ -279,10 +279,10 @@ class Group:
                 self._call()
 
     def _call(self) -> None:
-        """Send word to members that may not know this group, and so read no board of it."""
+        """Send word to members that have not entered: they may read no board, or wait elsewhere."""
         self._has_called = True
-        strangers = [name for name in self._other_members() if not self._records.knows(name)]
-        self._records.send(strangers, self.key, ENTERED, self._posted[ENTERED])
+        missing = {*self.view.names} - self.records(ENTERED).keys()
+        self._records.send(sorted(missing), self.key, ENTERED, self._posted[ENTERED])
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return which collective a member waits in, and its record; `None` if in none."""
@@ -293,16 +293,23 @@ class Group:
     @property
     def _waits_elsewhere(self) -> bool:
         """Whether the thread that calls these collectives waits for others in something else."""
-        return self.phase in (Phase.IDLE, Phase.ASKING) and self.lull_s() >= ELSEWHERE_S
+        is_free = self.phase in (Phase.IDLE, Phase.ASKING)
+        return is_free and self.lull_s is not None and self.lull_s() >= ELSEWHERE_S
 
-    def _give_way(self, now: float) -> None:
-        """Leave if members are in a collective that this node cannot come to, as it waits too."""
-        if not (self._waits_elsewhere and self.phase is Phase.IDLE and self.records(ENTERED)):
+    def _gives_way(self, now: float) -> bool:
+        """Leave if members are in a collective that this node cannot come to, as it waits too.
+
+        Returns:
+            Whether members are in one that it has not called yet.
+        """
+        is_awaited = bool(self.phase is Phase.IDLE and self.lull_s and self.records(ENTERED))
+        if not (is_awaited and self._waits_elsewhere):
             self._awaited_at = math.inf
-            return
+            return is_awaited
         self._awaited_at = min(self._awaited_at, now)
         if now - self._awaited_at >= GIVE_WAY_S:
             self.give_up()
+        return True
 
     def check_open(self) -> None:
         if self._is_closed:
@@ -476,20 +483,20 @@ class Group:
     # Ballots
 
     def tick(self, now: float) -> bool:
-        """Go on with a ballot; return whether there is one.
+        """Go on with a ballot; return whether there is one, or members wait for this node.
 
         Whoever is silent for too long is suspected, and the vote is told again.
         """
         with self.lock:
             ballot = self.ballot
             is_due = now - self._asked_at >= ASK_AGAIN_S  # this is called for each message
-            self._give_way(now)
+            is_awaited = self._gives_way(now)
             may_ask = self._asks_again and not self._waits_elsewhere
             if may_ask and self.phase is Phase.ASKING and is_due:
                 self._asked_at = now
                 self.discovery.ask_to_join()
             if ballot is None:
-                return False
+                return is_awaited
             has_changed = ballot.pass_time(now, self.lost(), self.records(ENTERED))
             if has_changed or now - self._told_at >= REPEAT_S:
                 self._tell_vote(ballot)

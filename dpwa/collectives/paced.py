@@ -36,12 +36,12 @@ from dpwa.policy.ballots import GONE_S, LATE_S, STALLED_S, Silence
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
 from dpwa.policy.pace import MOST_S, MOST_STEPS, Absence, Patience
-from dpwa.runtime import Runtime
 
 log = logging.getLogger("dpwa.collectives")
 
 GONE_IN_STEP_S = 0.05  # who is left out for nothing is back a step later
-MOST_SHARE = 0.75  # of what is left to an update; the rest is for one more try among those there
+MAX_MISSING = 0.7  # of the time that is left to an update: others may be missing for so long
+MAX_SILENCE = 0.15  # likewise, in a ballot; the rest is for one more try among those that are there
 LEAST_ANSWER_S = 0.05  # an answer may take, however fast the network is
 LEAST_EXCHANGE_S = 0.25
 EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
@@ -127,8 +127,7 @@ class PacedRounds:
     Args:
         collectives: of this node.
         tag: of its rounds.
-        timeout_s: longest time to wait for others.
-        runtime: of the node.
+        timeout_s: longest time to wait for others in an update, beside that in which values travel.
         step: returns how many steps this node has taken.
         copy: returns a copy of the state, plain data for others.
         take_over: takes over the name of a peer, and its copy.
@@ -142,7 +141,6 @@ class PacedRounds:
         collectives: Collectives,
         tag: str,
         timeout_s: float,
-        runtime: Runtime,
         step: Callable[[], int],
         copy: Callable[[], object],
         take_over: Callable[[str, Any], None],
@@ -154,7 +152,7 @@ class PacedRounds:
         self._own = collectives.name
         self._tag = tag
         self._timeout_s = timeout_s
-        self._runtime = runtime
+        self._runtime = runtime = collectives.runtime
         self._step, self._copy, self._take_over, self._parted = step, copy, take_over, parted
         self._leaves_out, self._comparison = leaves_out, Comparison(sample)
         self._runner = collectives.runner(tag)
@@ -393,25 +391,26 @@ class PacedRounds:
     ) -> RoundLimits:
         """Return limits of a collective that takes so long as a rule, once all have entered."""
         left_s = self._deadline.remaining_s()
-        share_s, rest_s = MOST_SHARE * left_s, (1 - MOST_SHARE) * left_s
+        missing_s, silence_s = MAX_MISSING * left_s, MAX_SILENCE * left_s
         # Nobody's answer takes longer than an exchange does.
         gone_s = GONE_IN_STEP_S if self._steps else GONE_S
         late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
-        self._group.silence = Silence(gone_s, min(late_s, rest_s), min(stalled_s, rest_s))
+        self._group.silence = Silence(gone_s, min(late_s, silence_s), min(stalled_s, silence_s))
         exchange_s = max(LEAST_EXCHANGE_S, EXCHANGES * usual_s)
-        most_s = {name: min(s, share_s) for name, s in most_s.items()}
-        exchange_s = min(exchange_s, share_s + self._travels_s(nbytes))
+        most_s = {name: min(s, missing_s) for name, s in most_s.items()}
+        exchange_s = min(exchange_s, missing_s + self._travels_s(nbytes))
         return RoundLimits(most_s, exchange_s, lets_in=lets_in)
 
     def _run(self, operation: Operation, nbytes: int, limits: RoundLimits) -> tuple[str, ...]:
         """Run a collective; nobody took part if this node is outside by now, or has no time."""
         began, left_s = self._runtime.now(), self._deadline.remaining_s()
-        if left_s == 0.0 or (self._steps and self._group.is_evicted):
+        is_late = left_s == 0.0 and bool(self.others)
+        if is_late or (self._steps and self._group.is_evicted):
             self._group.leave()
             self._fall_out("it has left")
             return ()
         try:
-            bound_s = left_s + self._travels_s(nbytes)
+            bound_s = (left_s or LEAST_EXCHANGE_S) + self._travels_s(nbytes)
             contributors = self._collectives.run(operation, bound_s, self._tag, limits)
         except LeftBehindError as behind:
             self._fall_out(behind.text)

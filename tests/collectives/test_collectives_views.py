@@ -116,7 +116,7 @@ def test_who_votes_is_frozen(contacts, told):
 
 def outside(size, ended=0):
     fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "size": size}
-    fields |= {"ended": ended, "first": "w2"}
+    fields |= {"ended": ended, "first": "w2", "waits": False}
     return Evicted(request=0, tag="", name="w3", incarnation=NEW, **fields)
 
 

@@ -25,7 +25,6 @@ def averaged_with(count):
             connection.collectives,
             "paced",
             5.0,
-            runtime,
             step=lambda: len(mine),
             copy=lambda: list(state),
             take_over=lambda _, given: state.__setitem__(0, given[0]),

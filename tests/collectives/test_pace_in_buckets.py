@@ -21,7 +21,6 @@ def steps_of_all(slower):
             connection.collectives,
             "paced",
             5.0,
-            runtime,
             step=lambda: 0,
             copy=lambda: 0,
             take_over=lambda *_: None,

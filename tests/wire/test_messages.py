@@ -121,7 +121,7 @@ COLLECTIVE_MESSAGES = [
         join_requests=MEMBERS,
     ),
     CollectiveOutcome(**OF_COLLECTIVE, holds=True, lost=("w3",), members=MEMBERS, since=4),
-    Evicted(**OF_COLLECTIVE, size=2, ended=9, first="w1"),
+    Evicted(**OF_COLLECTIVE, size=2, ended=9, first="w1", waits=True),
     AskToJoinView(**OF_GROUP, size=0, ended=0, first=""),
     Pull(**OF_COLLECTIVE, area=1, start=0, stop=4096),
     PulledPiece(request=7, start=0),

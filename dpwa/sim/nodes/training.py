@@ -91,7 +91,6 @@ class ArrayTraining:
             connection.collectives,
             "dpwa.gradients",
             node.config.timeout_ms / 1000,
-            node.runtime,
             step=lambda: connection.updates,
             copy=lambda: [connection.clock, connection.updates, model.array.copy()],
             take_over=take_over,

@@ -56,7 +56,6 @@ class PacedCallers(FaultyCallers):
             connection.collectives,
             "paced",
             TIMEOUT_S,
-            runtime,
             step=lambda: done[0],
             copy=lambda: [done[0], state.copy()],
             take_over=take_over,

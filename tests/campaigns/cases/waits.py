@@ -1,7 +1,8 @@
-"""Rounds among those who keep pace, with collectives of users in between; nodes are late at times.
+"""Rounds among those who keep pace, with other calls in between; nodes are late at times.
 
-All nodes live, and call the same. So no call fails, none waits for as long as a timeout, and all
-have the same state at the end.
+The other calls are collectives of users, barriers of tables, and epochs of a data set that nodes
+share. All nodes live, and call the same. So no call fails, none waits for as long as a timeout, and
+all have the same state at the end.
 """
 
 import random
@@ -11,12 +12,15 @@ import numpy as np
 from cases.situation import FaultyCallers
 from dpwa.collectives.paced import PacedRounds
 from dpwa.data.payload import Payload
+from dpwa.dataset.range_table import DatasetRanges, RangeTable
+from dpwa.tables.tables import Tables
 
 TIMEOUT_S = 20.0  # more than nodes that live may have to wait for each other
 LATE_S = 3.0
-WAITED_S = LATE_S + 7.0  # for those who are late, one after the other, and over slow networks
+WAITED_S = LATE_S + 3.0  # for those who are late, and over slow networks
 STEPS, LAST_STEPS = 20, 300
 SETTINGS = {"timeout_ms": int(1000 * TIMEOUT_S), "collective_timeout_s": TIMEOUT_S}
+RANGES = DatasetRanges(dataset_size=12, range_size=1, shuffle=False, seed=0)
 CALLS = {
     "barrier": lambda node, tag: node.barrier(tag=tag),
     "all_reduce": lambda node, tag: node.all_reduce(np.ones(3), "mean", tag=tag),
@@ -27,7 +31,7 @@ CALLS = {
 
 
 class MixedCallers(FaultyCallers):
-    """Nodes that train together, and call collectives after some steps.
+    """Nodes that train together, and make other calls after some steps.
 
     Args:
         seed: of all chance.
@@ -41,8 +45,9 @@ class MixedCallers(FaultyCallers):
         super().__init__(seed)
         self._faults = [lambda: None]
         self._seed, rng = seed, self._rng
+        kinds = [*CALLS, *rng.choice([[], ["table barrier"], ["epoch"]])]
         self._calls = [
-            (rng.choice([*CALLS]), rng.choice(["", "a", "b"])) if rng.random() < 0.5 else None
+            (rng.choice(kinds), rng.choice(["", "a", "b"])) if rng.random() < 0.5 else None
             for _ in range(STEPS)
         ]
 
@@ -55,7 +60,10 @@ class MixedCallers(FaultyCallers):
     def _work(self, node, runtime, connection):
         rng = random.Random(f"{self.kind} {self._seed} {node.index}")
         runtime.sleep(rng.uniform(0.0, 4.0))
-        state, done = np.zeros(1), [0]
+        state, done, worked_s = np.zeros(1), [0], [0.0]
+        uses_tables = any(call and call[0] not in CALLS for call in self._calls)
+        tables = Tables(connection) if uses_tables else None
+        ranges = RangeTable(tables, RANGES, replicas=1, lease_s=600.0) if uses_tables else None
 
         def take_over(peer, given):
             done[0], state[0] = given
@@ -64,15 +72,21 @@ class MixedCallers(FaultyCallers):
             connection.collectives,
             "paced",
             TIMEOUT_S,
-            runtime,
             step=lambda: done[0],
             copy=lambda: [done[0], float(state[0])],
             take_over=take_over,
         )
         rounds.begin()
 
+        def watched(call, what):
+            began, worked_before_s = runtime.now(), worked_s[0]
+            call()
+            waited_s = runtime.now() - began - (worked_s[0] - worked_before_s)
+            if waited_s > WAITED_S:
+                self._broken.append(f"{node.name} has waited for {waited_s:.1f} s in {what}")
+
         def step(pause_s, *, leaves_out=False):
-            began = runtime.now()
+            worked_s[0] += pause_s
             runtime.sleep(pause_s)
             if not leaves_out:
                 value = np.full(1, 2.0**node.index)
@@ -80,19 +94,27 @@ class MixedCallers(FaultyCallers):
                 state[0] += value[0]
             done[0] += 1
             rounds.stepped(0 if leaves_out else 1)
-            waited_s = runtime.now() - began - pause_s
-            if waited_s > WAITED_S:
-                self._broken.append(f"{node.name} has waited for {waited_s:.1f} s in a step")
 
-        for call in self._calls:
+        def epoch(number):
+            ranges.begin(number)
+            while (taken := ranges.wait()) is not None:
+                watched(lambda: step(self._pause_s), "a step of an epoch")
+                ranges.acknowledge(taken)
+
+        def other(kind, tag, number):
+            if kind == "epoch":
+                epoch(number)
+            elif kind == "table barrier":
+                tables.barrier()
+            else:
+                CALLS[kind](connection, tag)
+
+        for number, call in enumerate(self._calls):
             is_late, leaves_out = rng.random() < 0.1, rng.random() < 0.05
-            step(rng.uniform(0.8, LATE_S) if is_late else self._pause_s, leaves_out=leaves_out)
+            pause_s = rng.uniform(0.8, LATE_S) if is_late else self._pause_s
+            watched(lambda: step(pause_s, leaves_out=leaves_out), "a step")  # noqa: B023
             if call is not None:
-                began = runtime.now()
-                CALLS[call[0]](connection, call[1])
-                waited_s = runtime.now() - began
-                if waited_s > WAITED_S:
-                    self._broken.append(f"{node.name} has waited for {waited_s:.1f} s in {call}")
+                watched(lambda: other(*call, number), call)  # noqa: B023
         for _ in range(LAST_STEPS):
             step(self._pause_s)
             members = rounds.report().in_pace
