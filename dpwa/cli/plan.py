@@ -116,7 +116,6 @@ def plan(
         dpwa plan -c nodes.yaml --parameters 7M --step-ms 90 --link link.json --max-wait 5% --write
     """
     require_torch("dpwa plan")
-    from dpwa.data.codecs import codec
     from dpwa.plan.choices import Budget, Choices
     from dpwa.plan.costs import Setting
     from dpwa.plan.payloads import Payloads
@@ -139,7 +138,7 @@ def plan(
     if count < FEWEST_NODES:
         raise UserError(f"{config}: expected the number of nodes beside it (-n N) [DPWA-E271]")
     layout = _layout_of(parameters, checkpoint, dtype)
-    payloads = Payloads(layout, codec)
+    payloads = Payloads(layout)
     setting = Setting(count, step_ms / 1000, figures)
     choices = Choices(base, payloads, setting, budget)
     fits = choices.fitting() if budget.is_given else []

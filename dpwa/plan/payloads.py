@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 
 from dpwa.data.checksum import checksum
-from dpwa.data.codecs import Codec
+from dpwa.data.codecs import Codec, codec
 from dpwa.data.codecs.arrays import FLOATS
 from dpwa.data.layout import Layout, Piece
 from dpwa.data.segments import ByteArray
@@ -35,11 +36,10 @@ class Work:
 class Payloads:
     """Costs of the fetches of one model, by codec and fraction."""
 
-    def __init__(self, layout: Layout, make_codec: Callable[[str], Codec]) -> None:
+    def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self.model_bytes = layout.nbytes or 0
-        self._make_codec = make_codec
-        self._codecs: dict[str, Codec] = {}
+        self._codec = cache(codec)
         self._samples: dict[tuple[str, PieceKind], Work] = {}
         self._cuts: dict[float, list[Counter[PieceKind]]] = {}
 
@@ -62,11 +62,6 @@ class Payloads:
                 _kinds(pieces_of(self._layout, self.model_bytes, shard)) for shard in shards
             ]
         return self._cuts[fraction]
-
-    def _codec(self, name: str) -> Codec:
-        if name not in self._codecs:
-            self._codecs[name] = self._make_codec(name)
-        return self._codecs[name]
 
     def _sample(self, name: str, kind: PieceKind) -> Work:
         if (name, kind) not in self._samples:

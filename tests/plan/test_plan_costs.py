@@ -9,7 +9,6 @@ from torch import nn
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.config import load_config
-from dpwa.data import codecs
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.plan.costs import LinkFigures, Setting, asks_per_round, cost_of, obeys_probability
 from dpwa.plan.payloads import Payloads, Work
@@ -133,13 +132,13 @@ def layout_of(elements, dtype="float32", item_bytes=4):
     ("codec", "per_value"), [("none", 4), ("bf16", 2), ("fp16", 2), ("int8", 1 + 4 / 256)]
 )
 def test_payloads_have_the_sizes_of_the_codecs(codec, per_value):
-    work = Payloads(layout_of(ELEMENTS), codecs.codec).fetch(codec, 1.0)
+    work = Payloads(layout_of(ELEMENTS)).fetch(codec, 1.0)
     assert work.nbytes == pytest.approx(per_value * ELEMENTS, rel=1e-5)
     assert (work.pieces, work.busy_s > 0) == (2, True)
 
 
 def test_fractions_are_cut_as_nodes_cut_them():
-    found = Payloads(layout_of(ELEMENTS), codecs.codec)
+    found = Payloads(layout_of(ELEMENTS))
     assert found.fetch("none", 0.25).nbytes == pytest.approx(MODEL_BYTES / 4)
     assert found.fetch("none", 0.001).nbytes >= limits.MIN_CHUNK_BYTES * 0.99
 
@@ -186,6 +185,6 @@ def test_two_real_nodes_receive_what_the_plan_says(settings):
 
         eventually(merges)
         received = eventually(received_in_a_row, timeout_s=60.0)
-    payloads = Payloads(layout_of(ELEMENTS), codecs.codec)
+    payloads = Payloads(layout_of(ELEMENTS))
     planned = cost_of(made, payloads, Setting(2, 0.1, LINK)).round_bytes
     assert received / ROUNDS == pytest.approx(planned, rel=0.05)

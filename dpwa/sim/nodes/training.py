@@ -171,11 +171,10 @@ def _payload_bytes(spec: RunSpec, nbytes: float) -> float:
     config = spec.config
     if config.codec == "none":
         return limits.CHUNK_BYTES
-    from dpwa.data.codecs import codec
     from dpwa.plan.payloads import Payloads  # brings torch
 
     layout = _layout(math.ceil(nbytes / VALUE_BYTES))
-    work = Payloads(layout, codec).fetch(config.codec, 1.0)
+    work = Payloads(layout).fetch(config.codec, 1.0)
     return work.nbytes / work.pieces
 
 

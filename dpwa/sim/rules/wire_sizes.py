@@ -133,10 +133,9 @@ def _payload_bytes(config: Config, layout: Layout) -> float:
     """Return the payload of a fetch, as its codec leaves it."""
     if config.codec == "none":
         return (layout.nbytes or 0) / len(shards_of(layout, config.fraction))
-    from dpwa.data.codecs import codec
     from dpwa.plan.payloads import Payloads  # brings torch
 
-    return Payloads(layout, codec).fetch(config.codec, config.fraction).nbytes
+    return Payloads(layout).fetch(config.codec, config.fraction).nbytes
 
 
 def _news(nodes: int) -> tuple[tuple[str, str, float, int, int, float], ...]:
