@@ -206,7 +206,8 @@ class Algorithm:
         terms: those of its asks, all of them.
         follows_leaders: whether the nodes pass on the news of who has the lowest loss, at every
             update.
-        uses_rule: whether it goes by `Received.factor`, that of the configured interpolation rule.
+        uses_rule: whether it goes by `Received.factor`, that of the configured interpolation rule,
+            and by `merge`.
         repeats: whether a snapshot of a peer that was merged before is merged again while there is
             no newer one, unless `repeat` says otherwise.
         needs_whole: whether it needs all values of a peer at once, and not a part of them.

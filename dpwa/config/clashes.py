@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from dpwa.algorithms import Terms, algorithm, algorithm_names
+from dpwa.algorithms import Algorithm, Terms, algorithm, algorithm_names
 from dpwa.config.endpoints import MAX_PORT, ipc_path, same_host_key, split_tcp
 from dpwa.config.problems import listing, suggestion
 from dpwa.policy.interpolation import interpolation_names
@@ -13,6 +15,70 @@ from dpwa.policy.interpolation import interpolation_names
 # Where the mistake is, as steps from the root, and the sentence about it.
 Clash = tuple[tuple[str | int, ...], str]
 Plain = Mapping[str, object]
+Kind = type[Algorithm]
+
+
+class _Need(NamedTuple):
+    """What a setting must be with some algorithms, because they have no use for anything else."""
+
+    setting: str
+    value: object
+    of: Callable[[Kind], bool]
+    reason: str  # with the name of the algorithm
+    code: str = " [DPWA-E217]"
+
+
+def _keeps_sums(kind: Kind) -> bool:
+    return kind.terms is not Terms.PULL
+
+
+def _averages(kind: Kind) -> bool:
+    return kind.averages_gradients
+
+
+def _has_no_rule(kind: Kind) -> bool:
+    return not kind.uses_rule
+
+
+_NEEDS = (
+    _Need("codec", "none", _keeps_sums, "algorithm: {} keeps sums exact"),
+    _Need("robust", "none", _keeps_sums, "algorithm: {} keeps sums exact"),
+    _Need("robust", "none", _averages, "nothing clips the gradients that algorithm: {} averages"),
+    _Need("lr_spread", "none", _averages, "nodes take equal steps with algorithm: {}"),
+    _Need(
+        "consensus_control",
+        0,
+        lambda kind: _has_no_rule(kind) or _keeps_sums(kind),
+        "only algorithm: gossip can mix more within a step",
+        "",
+    ),
+    _Need(
+        "quarantine_s",
+        0,
+        lambda kind: kind.repeats or _averages(kind),
+        "the loss tells nothing of a peer with algorithm: {}",
+    ),
+    _Need(
+        "fraction",
+        1,
+        lambda kind: kind.needs_whole or _keeps_sums(kind) or _averages(kind),
+        "algorithm: {} needs whole snapshots",
+        "",
+    ),
+    *(
+        _Need(key, value, _has_no_rule, "rules have no effect with algorithm: {}", " [DPWA-E220]")
+        for key, value in (("interpolation", "constant"), ("divergence_threshold", 0))
+    ),
+    _Need("merge", "delta", _has_no_rule, "algorithm: {} has a rule of its own", " [DPWA-E220]"),
+    _Need("repeat", None, _keeps_sums, "it has no effect with algorithm: {}", " [DPWA-E220]"),
+    _Need(
+        "topology",
+        "random",
+        lambda kind: kind.name == "lsgd",
+        "algorithm: {} asks leaders, whoever the neighbours are",
+        " [DPWA-E220]",
+    ),
+)
 
 
 def clashes(settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]) -> Iterator[Clash]:
@@ -23,26 +89,50 @@ def clashes(settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]) -> 
     yield from _nodes_alike(nodes)
     names = [name for node in nodes if isinstance(name := node.get("name"), str)]
     yield from _links_amiss(links, names)
-    chosen = settings.get("algorithm", "gossip")
-    known = chosen if isinstance(chosen, str) and chosen in algorithm_names() else "gossip"
-    kind = algorithm(known)
-    is_transaction = kind.terms is not Terms.PULL
-    if is_transaction:
-        yield from _inexact(known, settings, nodes, links)
-    if is_transaction or not kind.uses_rule:
-        yield from _extra_gossip(settings)
-    if not kind.uses_rule:
-        yield from _useless_rule(known, settings)
-    if kind.averages_gradients:
-        yield from _unequal(known, settings)
     yield from _changing_nodes(settings)
     yield from _metrics_ports(settings, nodes)
-    if kind.repeats or kind.averages_gradients:
-        yield from _blameless(known, settings)
-    if is_transaction or kind.needs_whole or kind.averages_gradients:
-        yield from _partial(f"algorithm: {known} needs", settings)
-    elif settings.get("robust") == "clip":
-        yield from _partial("robust: clip measures", settings)
+    chosen = settings.get("algorithm", "gossip")
+    known = chosen if isinstance(chosen, str) and chosen in algorithm_names() else "gossip"
+    for need in _NEEDS:
+        if need.of(algorithm(known)):
+            places = _places(need.setting, settings, nodes, links)
+            yield from _unmet(need, known, places)
+    part = settings.get("fraction")
+    if settings.get("robust") == "clip" and _is_other(part, 1):
+        yield ("fraction",), f"expected 1, as robust: clip measures whole snapshots (got {part})"
+
+
+def _places(
+    setting: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
+) -> Iterator[tuple[tuple[str | int, ...], Plain]]:
+    """Yield where a setting may stand."""
+    yield (), settings
+    if setting == "codec":
+        for key, items in (("nodes", nodes), ("links", links)):
+            for index, item in enumerate(items):
+                yield (key, index), item
+
+
+def _unmet(
+    need: _Need, name: str, places: Iterable[tuple[tuple[str | int, ...], Plain]]
+) -> Iterator[Clash]:
+    expected = "it unset" if need.value is None else need.value
+    for place, item in places:
+        value = item.get(need.setting, need.value)
+        is_known = need.setting != "interpolation" or value in interpolation_names()
+        if is_known and _is_other(value, need.value):
+            reason = need.reason.format(name)
+            text = f"expected {expected}, as {reason} (got {value}){need.code}"
+            yield (*place, need.setting), text
+
+
+def _is_other(value: object, needed: object) -> bool:
+    """Tell whether a value is another one than is needed, and none that is wrong in any case."""
+    if isinstance(needed, int):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return value != needed and 0 <= value <= (needed or math.inf)
+    return isinstance(value, str) and value != needed
 
 
 def _nodes_alike(nodes: Sequence[Plain]) -> Iterator[Clash]:
@@ -92,60 +182,6 @@ def _links_amiss(links: Sequence[Plain], names: Sequence[str]) -> Iterator[Clash
 
 def _taken(expected: str, got: str, items: str, first: int) -> str:
     return f"expected {expected} (got {got}, already taken by {items}[{first}])"
-
-
-def _unequal(name: str, settings: Plain) -> Iterator[Clash]:
-    """Find what nodes that take their steps together cannot have."""
-    expected = f"expected none, as nothing clips the gradients that algorithm: {name} averages"
-    if settings.get("robust") == "clip":
-        yield ("robust",), f"{expected} (got clip) [DPWA-E217]"
-    spread = settings.get("lr_spread")
-    if isinstance(spread, str) and spread != "none":
-        expected = f"expected none, as nodes take equal steps with algorithm: {name}"
-        yield ("lr_spread",), f"{expected} (got {spread}) [DPWA-E217]"
-
-
-def _inexact(
-    name: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
-) -> Iterator[Clash]:
-    """Find what would change the sums that both ends of a transaction keep together."""
-    reason = f"as algorithm: {name} keeps sums exact"
-    codecs: list[tuple[tuple[str | int, ...], object]] = [(("codec",), settings.get("codec"))]
-    for key, items in (("nodes", nodes), ("links", links)):
-        codecs += [((key, index, "codec"), item.get("codec")) for index, item in enumerate(items)]
-    for path, codec in codecs:
-        if isinstance(codec, str) and codec != "none":
-            yield path, f"expected none, {reason} (got {codec}) [DPWA-E217]"
-    if settings.get("robust") == "clip":
-        yield ("robust",), f"expected none, {reason} (got clip) [DPWA-E217]"
-
-
-def _extra_gossip(settings: Plain) -> Iterator[Clash]:
-    control = settings.get("consensus_control")
-    if isinstance(control, (int, float)) and control > 0.0:
-        expected = "expected 0, as only algorithm: gossip can mix more within a step"
-        yield ("consensus_control",), f"{expected} (got {control})"
-
-
-def _useless_rule(name: str, settings: Plain) -> Iterator[Clash]:
-    rule = settings.get("interpolation")
-    if rule != "constant" and rule in interpolation_names():
-        expected = f"expected constant, as rules have no effect with algorithm: {name}"
-        yield ("interpolation",), f"{expected} (got {rule}) [DPWA-E220]"
-
-
-def _blameless(name: str, settings: Plain) -> Iterator[Clash]:
-    """Find a quarantine where a jump of the loss says nothing about the peer."""
-    seconds = settings.get("quarantine_s")
-    if isinstance(seconds, (int, float)) and seconds > 0.0:
-        expected = f"expected 0, as the loss tells nothing of a peer with algorithm: {name}"
-        yield ("quarantine_s",), f"{expected} (got {seconds}) [DPWA-E217]"
-
-
-def _partial(who: str, settings: Plain) -> Iterator[Clash]:
-    fraction = settings.get("fraction")
-    if isinstance(fraction, (int, float)) and 0.0 < fraction < 1.0:
-        yield ("fraction",), f"expected 1, as {who} whole snapshots (got {fraction})"
 
 
 def _metrics_ports(settings: Plain, nodes: Sequence[Plain]) -> Iterator[Clash]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpwa.algorithms import algorithm, algorithm_names
 from dpwa.config.clashes import Plain, clashes
 from dpwa.config.graphs import absolute, found_from, require_connected, topology_of
 from dpwa.config.methods import KINDS, changed_options, method_names, methods
@@ -233,7 +234,9 @@ class _Loading:
         for path, value in _from_environment(environ, self._problems, rules_known=complete):
             self._override(path, value)
         self._entries.update(arguments)
-        if self._document.is_list:  # its scripts rely on the rule that there was
+        chosen = self._text("algorithm") or "gossip"
+        has_rule = chosen in algorithm_names() and algorithm(chosen).uses_rule
+        if self._document.is_list and has_rule:  # its scripts rely on the rule that there was
             place, merge = self._document.place, "interpolate"
             written = ConfigValue("merge", place, ScalarNode(place, merge, merge))
             self._entries.setdefault("merge", written)

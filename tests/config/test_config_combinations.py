@@ -127,6 +127,61 @@ def test_what_works_together_is_let_alone(settings: dict[str, object]) -> None:
     assert load_config(config.to_mapping(), environ={}) == config
 
 
+VALUES = {
+    "timeout_ms": [100],
+    "fetch_probability": [0.5],
+    "topology": ["ring"],
+    "interpolation": ["clock", "leader"],
+    "divergence_threshold": [0.5],
+    "merge": ["interpolate"],
+    "buffers": ["keep"],
+    "transport": ["tcp", "shm"],
+    "slots": [5],
+    "codec": ["bf16", "int8"],
+    "fraction": [0.5],
+    "guard": ["off"],
+    "robust": ["clip"],
+    "repeat": ["skip", "merge"],
+    "consensus_control": [1.0],
+    "quarantine_s": [5.0],
+    "lr_spread": ["linear"],
+    "initial_state": ["own", "peers"],
+    "join": [[]],
+    "max_upload_mbps": [10.0],
+}
+RULES = {"interpolation", "divergence_threshold", "merge", "consensus_control", "fraction"}
+REFUSED = {
+    "gossip": set(),
+    "together": RULES | {"robust", "quarantine_s", "lr_spread"},
+    "symmetric": RULES | {"codec", "robust", "repeat"},
+    "push_sum": RULES | {"codec", "robust", "repeat"},
+    "lsgd": RULES | {"quarantine_s", "topology"},
+    "noloco": RULES | {"quarantine_s"},
+    "local": RULES | {"quarantine_s"},
+    "elastic": RULES | {"quarantine_s"},
+}
+
+
+@pytest.mark.parametrize("algorithm", REFUSED)
+@pytest.mark.parametrize("setting", VALUES)
+def test_what_has_no_effect_with_an_algorithm_is_refused_in_one_line(
+    algorithm: str, setting: str
+) -> None:
+    nodes = [{"name": "w1", "port": 1}, {"name": "w2", "port": 2}]
+    for value in VALUES[setting]:
+        given = {"nodes": nodes, "algorithm": algorithm, setting: value}
+        if setting not in REFUSED[algorithm]:
+            load_config(given, environ={})
+            continue
+        with pytest.raises(ConfigError) as caught:
+            load_config(given, environ={})
+        (problem,) = caught.value.problems
+        assert f"{setting}: expected " in problem
+        assert f"(got {value})" in problem
+        in_order = [{key: each} for key, each in given.items() if key != setting]
+        load_config(in_order, environ={})  # the old rule of a list is not said to be a mistake
+
+
 def test_all_is_told_beside_other_mistakes(tmp_path: Path) -> None:
     text = """\
 - nodes: [{name: w1, port: 0, codec: fp16}, {name: w1, port: 2}]

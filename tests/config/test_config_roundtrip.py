@@ -66,16 +66,17 @@ SETTINGS = st.fixed_dictionaries(
 )
 # What each of these has no use for, in place of what is drawn.
 WHOLE = {"fraction": 1.0, "consensus_control": 0.0}
-JUMPS = {**WHOLE, "quarantine_s": 0.0}
+OWN_RULE = {"interpolation": "constant", "divergence_threshold": 0.0, "merge": "delta"}
+JUMPS = {**WHOLE, **OWN_RULE, "quarantine_s": 0.0}
 OTHERS = st.sampled_from(
     [
         {},
         {"algorithm": "gossip"},
         {"robust": "clip", "fraction": 1.0},
-        {"algorithm": "lsgd", "interpolation": "constant", **JUMPS},
-        {"algorithm": "noloco", "interpolation": "constant", "robust": "clip", **JUMPS},
-        {"algorithm": "local", "interpolation": "constant", **JUMPS},
-        {"algorithm": "elastic", "interpolation": "constant", **JUMPS},
+        {"algorithm": "lsgd", "topology": "random", **JUMPS},
+        {"algorithm": "noloco", "robust": "clip", **JUMPS},
+        {"algorithm": "local", **JUMPS},
+        {"algorithm": "elastic", **JUMPS},
     ]
 )
 EXACT = st.sampled_from(["symmetric", "push_sum"])
@@ -120,7 +121,7 @@ def configs(draw: st.DrawFn) -> Config:
 def exact_configs(draw: st.DrawFn) -> Config:
     names = draw(st.lists(LABELS, min_size=1, max_size=4, unique=True))
     nodes = [{"name": name, "port": 1 + index} for index, name in enumerate(names)]
-    plain = {"interpolation": "constant", "codec": "none", **WHOLE}
+    plain = {"codec": "none", **OWN_RULE, **WHOLE}
     chosen = {"nodes": nodes, **draw(SETTINGS), **plain, "algorithm": draw(EXACT)}
     return load_config(chosen, environ={})
 
@@ -162,12 +163,10 @@ def test_defaults_are_filled_in() -> None:
 
 def test_options_of_what_is_selected_are_written() -> None:
     nodes = (NodeConfig(name="w1", port=1), NodeConfig(name="w2", port=2))
-    config = Config(nodes=nodes, algorithm="lsgd", topology="star", robust="clip")
+    config = Config(nodes=nodes, algorithm="noloco", topology="star", robust="clip")
     written = yaml.safe_load(config.to_yaml())
-    assert list(written)[-4:] == ["constant", "lsgd", "star", "clip"]
-    assert written["lsgd"] == {
-        "c1": 0.1, "c2": 0.1, "p1": 0.1, "p2": 0.1, "local_period": None, "global_period": None,
-    }  # fmt: skip
+    assert list(written)[-4:] == ["constant", "noloco", "star", "clip"]
+    assert written["noloco"] == {"period": 50, "alpha": 0.5, "beta": 0.7, "gamma": 0.7}
     assert (written["star"], written["clip"]) == ({"center": 0}, {"quantile": 0.5, "window": 50})
     assert reload(config.to_yaml()) == config
 
