@@ -34,7 +34,7 @@ from dpwa.types import StrictModel
 log = logging.getLogger("dpwa.node")
 
 MOST_EXTRA_ROUNDS = 3
-WARM_UP = 15  # distances: of fewer, most may be those of one adversary among eight, by chance
+WARM_UP = 15  # distances: most of fewer may be those of one adversary among eight, by chance
 
 
 def algorithm_of(config: Config) -> Algorithm:

@@ -86,7 +86,7 @@ class ReceivedSnapshot:
         scale = 1.0 if self._clip is None else self._clipped(self._clip)
         values, self.distance = self._model.values_of(self._all(), into)
         if scale < 1.0:
-            values.lerp_(self._model.values(), 1.0 - scale)
+            values.lerp_(self.published, 1.0 - scale)
         return values
 
     def _merge(self, factor: float, delta: float, buffers: float) -> float:

@@ -14,6 +14,7 @@ from dpwa.node.assembly import (
     MOST_EXTRA_ROUNDS,
     WARM_UP,
 )
+from dpwa.policy.clipping import MIN_DISTANCES
 from dpwa.wire.messages import Fetch
 
 
@@ -42,7 +43,7 @@ def clipping():
 
 def test_nothing_is_merged_before_the_radius_is_known(clipping):
     member, partner = clipping
-    for _ in range(WARM_UP - 1):
+    for _ in range(MIN_DISTANCES - 1):
         eventually(lambda: served(member, partner, 1.0))  # a busy machine may be late
         assert (member.x == 0.0).all()
     merge = served(member, partner, 1.0)
@@ -54,8 +55,8 @@ def test_an_adversary_moves_a_node_no_farther_than_an_honest_peer(clipping):
     member, partner = clipping
     for _ in range(WARM_UP):
         served(member, partner, 1.0)
-    with torch.no_grad():
-        member.net.weight.zero_()
+        with torch.no_grad():
+            member.net.weight.zero_()
     merge = eventually(lambda: served(member, partner, 1e6))  # a busy machine may be late
     assert merge.consensus_distance == pytest.approx(1e6 * math.sqrt(8))
     assert merge.factor == pytest.approx(0.5e-6)
@@ -95,6 +96,24 @@ def test_a_swarm_that_clips_comes_to_agree(algorithm, transport):
             return (values.max(0).values - values.min(0).values).max()
 
         eventually(lambda: spread() < 0.1)
+
+
+def test_a_center_is_left_alone_by_what_is_clipped_away():
+    """A center that is to go nowhere toward a peer's stays, wherever the parameters are."""
+    options = {"period": 1, "beta": 0.25}
+    config = config_of(2, algorithm="elastic", robust="clip", elastic=options)
+    with members(config, [0.0, 10.0]) as nodes:
+        center = x = 0.0
+        rounds = nodes[0].adapter.connection.node.rounds
+        nodes[0].adapter.connection.wait_for_peers(timeout_s=60)
+        while rounds.merges < MIN_DISTANCES - 1:  # none of them moves a center
+            in_lockstep(nodes, 1)
+            gap = x - center
+            x, center = x - gap * 0.25 / 2, center + gap * 0.25
+            assert nodes[0].adapter.center()["weight"][0, 0] == pytest.approx(center)
+            x += 1.0
+            with torch.no_grad():
+                nodes[0].net.weight.add_(1.0)
 
 
 # Consensus control

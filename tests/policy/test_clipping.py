@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.clipping import ClipRadius
+from dpwa.policy.clipping import MIN_DISTANCES, ClipRadius
 
 FINITE = st.floats(0.0, 1e300)
 DISTANCES = FINITE | st.sampled_from([math.inf, math.nan])
@@ -69,6 +69,17 @@ def test_nothing_is_merged_during_the_warm_up():
     assert [radius.scale(1.0) for _ in range(2)] == [0.0, 0.0]
     assert radius.radius is None
     assert radius.scale(1.0) == 1.0
+
+
+@given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=10), st.integers(0, 9))
+def test_before_the_quantile_is_known_the_smallest_distance_is_the_radius(honest, place):
+    arrivals = [1e9] * (13 - len(honest))
+    for distance in honest:
+        arrivals.insert(place, distance)
+    radius = ClipRadius(warm_up=15)
+    assert [radius.scale(distance) for distance in arrivals[: MIN_DISTANCES - 1]] == [0.0] * 3
+    for count, distance in enumerate(arrivals[3:], start=4):
+        assert radius.scale(distance) == min(1.0, min(arrivals[:count]) / distance)
 
 
 @pytest.mark.parametrize("distance", NOT_FINITE)
