@@ -69,13 +69,13 @@ _NEEDS = (
         _Need(key, value, _has_no_rule, "rules have no effect with algorithm: {}", " [DPWA-E220]")
         for key, value in (("interpolation", "constant"), ("divergence_threshold", 0))
     ),
-    _Need("merge", "delta", _has_no_rule, "algorithm: {} has a rule of its own", " [DPWA-E220]"),
+    _Need("merge", "delta", _has_no_rule, "it has no effect with algorithm: {}", " [DPWA-E220]"),
     _Need("repeat", None, _keeps_sums, "it has no effect with algorithm: {}", " [DPWA-E220]"),
     _Need(
         "topology",
         "random",
         lambda kind: kind.name == "lsgd",
-        "algorithm: {} asks leaders, whoever the neighbours are",
+        "it has no effect with algorithm: {}, which asks leaders",
         " [DPWA-E220]",
     ),
 )
