@@ -47,7 +47,7 @@ LEAST_EXCHANGE_S = 0.25
 EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
 MISMATCHES, WITHIN_STEPS = 3, 10  # a newcomer may be the reason of fewer
 WARNED_EVERY_S = 60.0
-ALONE_S = 1.0  # after which a node that trains alone says so
+ALONE_S, ALONE_STEPS = 1.0, 3  # after which a node that trains alone says so
 BYTES_PER_S = 2e6  # at which values come at least
 
 
@@ -175,7 +175,7 @@ class PacedRounds:
         self._only_looks = False  # whether it has been: it has waited for that in vain
         self._equal: frozenset[Member] = frozenset()
         self._exits = 0  # of the group, when these were noted
-        self._alone_at: float | None = None  # since when; infinite once it has said so
+        self._alone: tuple[float, int] | None = None  # since when, and which of its steps
         self._ended_at = -math.inf  # those of the last step
         self._worked_s = 0.0  # between the last two steps' rounds
         self._missed_s: dict[str, float] = {}  # of this step: for how long others were missing
@@ -572,11 +572,11 @@ class PacedRounds:
         """Warn if nobody else has come for some time, and nobody asks to be let in."""
         now, group = self._runtime.now(), self._group
         if self.is_apart or len(group.view.names) > 1 or group.join_requests():
-            self._alone_at = None
-        elif self._alone_at is None:
-            self._alone_at = now
-        elif now - self._alone_at >= ALONE_S:
-            self._alone_at = math.inf  # once
+            self._alone = None
+        elif self._alone is None:
+            self._alone = now, self._steps
+        elif now - self._alone[0] >= ALONE_S and self._steps - self._alone[1] >= ALONE_STEPS:
+            self._alone = math.inf, 0  # once
             self._warn(
                 "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]"
             )
