@@ -128,7 +128,7 @@ def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
     least, most = _memory(config, payloads, is_streamed=True)
     return RoundCost(
         fetches=asks,
-        fetch_bytes=work.nbytes * taken_s / fetch_s,  # what has not come in time is given up
+        fetch_bytes=work.nbytes * (taken_s / fetch_s),  # what has not come in time is given up
         fetch_s=fetch_s,
         overlap_s=min(taken_s, setting.step_s),
         wait_s=wait_s,
