@@ -109,13 +109,15 @@ class Gradients:
         views = bucket.views
         _copy([*views.values()], [dense[index] for index in views])
         self._in_place: set[int] = set()  # where the mean gets into the gradient by itself
+        known: set[int] = set()  # memory that autograd may have given to several gradients
         for index in bucket.large:
             value = dense[index].detach().to(bucket.dtypes[index])
             if value.data_ptr() == dense[index].data_ptr() and dense[index] is self._own[index]:
-                if is_copy:
+                if is_copy or value.data_ptr() in known:
                     value = value.clone()
                 else:
                     self._in_place.add(index)
+                    known.add(value.data_ptr())
             self._values[index] = value
         large_values = [self._values[index] for index in bucket.large]
         self.payload = Payload([bucket.flats, large_values, self._forms, buffers])

@@ -17,7 +17,7 @@ import torch
 
 from dpwa.adapters.gradient_buckets import NARROW, Buckets, Gradients, travels_as
 from dpwa.adapters.module_state import ModuleState
-from dpwa.adapters.optimizer import Optimizers, followed
+from dpwa.adapters.optimizer import Optimizers, followed, uncompiled
 from dpwa.adapters.training_state import TrainingState
 from dpwa.algorithms.together import Together
 from dpwa.collectives.comparison import EVERY_STEPS
@@ -92,6 +92,7 @@ class GradientAveraging(Closeable):
         self._step_hooks: list[Any] = []
         self._stepping: list[torch.optim.Optimizer] = []
         self._followed: list[torch.optim.Optimizer] = []  # these, or those in them
+        self._has_looked = False  # for what they train beside the module
         self._taken = 0  # steps of these since the last update
         self._hooks: dict[int, Any] = {}  # by id of a parameter
         self._parameters: list[torch.nn.Parameter] = []  # all of the module
@@ -220,8 +221,9 @@ class GradientAveraging(Closeable):
         found = list(map(followed, given))
         for hook in self._step_hooks:
             hook.remove()
-        self._stepping, self._followed = given, found
-        before, after = weakly(self._before_step), weakly(self._after_step)
+        self._stepping, self._followed, self._has_looked = given, found, False
+        before = uncompiled(weakly(self._before_step))
+        after = uncompiled(weakly(self._after_step))
         self._step_hooks = [each.register_step_pre_hook(before) for each in found]
         self._step_hooks += [each.register_step_post_hook(after) for each in found]
 
@@ -300,7 +302,10 @@ class GradientAveraging(Closeable):
             self._average(self._trainable)
 
     def _go_ahead(self, made: int) -> None:
-        """Average the buckets that are complete, all but the last one."""
+        """Average the buckets that are complete, all but the last one.
+
+        The one of this gradient waits for the next gradient, as other hooks may change this one.
+        """
         place = self._trainable.place_of[made]
         if place < len(self._ahead):  # it was made twice in the pass, which checkpoints may do
             self._go_ahead_no_more()
@@ -309,7 +314,9 @@ class GradientAveraging(Closeable):
             self._missing = [set(map(id, each.parameters)) for each in self._trainable.buckets]
         self._missing[place].discard(made)
         with self._stopped_when_closed():
-            while len(self._ahead) < len(self._missing) - 1 and not self._missing[len(self._ahead)]:
+            while (ahead := len(self._ahead)) < len(self._missing) - 1 and ahead != place:
+                if self._missing[ahead]:
+                    break
                 self._average_ahead()
 
     def _go_ahead_no_more(self) -> None:
@@ -355,7 +362,10 @@ class GradientAveraging(Closeable):
         if are_known and self._are_averaged(own):
             return
         self._follow_parameters()
-        own, _ = self._own(optimizer)
+        own, are_known = self._own(optimizer)
+        if not (are_known or self._has_looked):
+            self._has_looked = True
+            self._optimizers.require_all_in_module(self._connection.name)
         if not (self._is_at_step or self._are_averaged(own)):
             self._average_replaced(own)
         if not self._are_averaged(own):  # others may be of parameters that are frozen by now

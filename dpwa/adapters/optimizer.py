@@ -255,6 +255,22 @@ class Optimizers:
             len(left),
         )
 
+    def require_all_in_module(self, node: str) -> None:
+        """Warn if a step changes what is no parameter of the module."""
+        trained = (t for each in self.given for t in _tensors_of(each) if t.grad is not None)
+        foreign = _elsewhere(trained, self._memory())
+        if foreign:
+            log.warning(
+                "%s: %d tensors that %s trains are no parameters of the module, the first of shape "
+                "%s: their gradients are not averaged, and nodes do not compare them. Give "
+                "dpwa.connect a module with all of them, such as nn.ModuleList([net, loss]) "
+                "[DPWA-W086]",
+                node,
+                len(foreign),
+                " and ".join(sorted({type(each).__name__ for each in self.given})),
+                list(foreign[0].shape),
+            )
+
     def _memory(self) -> set[int]:
         return _memory_of(self._state.module_parameters())
 
@@ -280,7 +296,7 @@ def _watch(optimizers: Optimizers | None = None) -> None:
         _watching = tuple(map(weakref.ref, known if optimizers is None else known | {optimizers}))
         if not _is_hooked:  # for good: to remove it would disturb threads that take a step
             _is_hooked = True
-            register_optimizer_step_pre_hook(_step_begins)
+            register_optimizer_step_pre_hook(uncompiled(_step_begins))
 
 
 def _step_begins(
@@ -331,6 +347,12 @@ def followed(optimizer: Any) -> torch.optim.Optimizer:
         found: torch.optim.Optimizer = each
         return found
     raise _not_followed(optimizer)
+
+
+def uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a hook from `torch.compile`, which would trace all of gossip along with a step."""
+    kept: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return kept
 
 
 def _ignore(*_: Any) -> None:
@@ -614,7 +636,8 @@ class Attachment(GossipSteps, Closeable):
         require_one(optimizer)
         conn.include_optimizer(optimizer)
         self.loss: Loss = None
-        self._hook = followed(unwrapped(optimizer)).register_step_post_hook(self._stepped)
+        hook = uncompiled(self._stepped)
+        self._hook = followed(unwrapped(optimizer)).register_step_post_hook(hook)
 
     def close(self) -> None:
         """Follow the optimizer no more."""

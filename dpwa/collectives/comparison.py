@@ -44,11 +44,17 @@ class Comparison:
         """Whether nodes have differed again and again."""
         return self.history.times >= MOST_TIMES
 
-    def digest(self) -> bytes:
-        """Return what the others are to have as well; empty if nothing is compared in this step."""
+    def look(self) -> None:
+        """Look at the state between two steps.
+
+        In a step a loop may change it for a while, such as for a pass at weights with noise.
+        """
         turn, _, differed = self.history
         is_due = not self.is_often or turn - differed >= EVERY_STEPS
         self._compared = self._sample(turn) if is_due else {}
+
+    def digest(self) -> bytes:
+        """Return what the others are to have as well; empty if nothing is compared in this step."""
         if not self._compared:
             return b""
         return hashlib.blake2b(repr(self._compared).encode(), digest_size=8).digest()

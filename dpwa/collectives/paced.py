@@ -208,6 +208,7 @@ class PacedRounds:
             with self._waiting():
                 self._make_equal()
             self._left_s = self._timeout_s
+            self._comparison.look()
 
     def update(self, algorithm: Algorithm) -> None:
         """Begin, before an update, and tell the algorithm who keeps pace."""
@@ -284,6 +285,7 @@ class PacedRounds:
                 self._make_equal()
         self._left_s = self._timeout_s
         self._say_if_alone()
+        self._comparison.look()
 
     def leave(self) -> None:
         """Let nobody wait for this node any more, until it begins anew."""

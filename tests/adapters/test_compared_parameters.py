@@ -258,3 +258,19 @@ def test_each_step_compares_a_hundredth_only(shape):
     found = samples_of(nn.ParameterList(nn.Parameter(torch.zeros(size)) for _ in range(count)))
     assert max(map(len, found)) <= count // EVERY_STEPS + 2
     assert set().union(*found) == {str(index) for index in range(count)}
+
+
+@pytest.mark.parametrize("is_in_module", [True, False])
+def test_what_an_optimizer_trains_beside_the_module_is_named(caplog, is_in_module):
+    net, loss = nn.Linear(3, 2), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*net.parameters(), *loss.parameters()], 0.1)
+    given = nn.ModuleList([net, loss]) if is_in_module else net
+    config = config_of(1, algorithm="together")
+    with dpwa.connect(given, optimizer, config=config, name="w1") as gossip:
+        for _ in range(2):
+            gossip.update_send()
+            loss(net(torch.randn(4, 3))).square().mean().backward()
+            optimizer.step()
+            gossip.update_wait()
+    told = "2 tensors that SGD trains are no parameters of the module, the first of shape [1, 2]"
+    assert caplog.text.count(told) == (not is_in_module)

@@ -18,6 +18,7 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from unittest import mock
 
 import torch
@@ -81,20 +82,19 @@ class Run:
     def __init__(self, nodes, seed, node=None, config=None):
         self.nodes, self.seed, self.node, self._config = nodes, seed, node, config
         self.states = []  # the parameters after each update
+        self.own = range(nodes) if node is None else [node]  # whose batches it has
 
-    def _draw(self, node, key, shape):
+    def draw(self, node, key, shape):
         numbers = zlib.crc32(repr((self.seed, node, key)).encode())
         return torch.randn(shape, generator=torch.Generator().manual_seed(numbers))
 
     def batch(self, *key, rows=4):
         """Return inputs of shape `(rows, WIDTH)`; of all nodes, one below the other."""
-        own = range(self.nodes) if self.node is None else [self.node]
-        return torch.cat([self._draw(node, key, (rows, WIDTH)) for node in own])
+        return torch.cat([self.draw(node, key, (rows, WIDTH)) for node in self.own])
 
     def noise(self, like, *key):
         """Return noise that each node makes of its own; of all, the mean."""
-        own = range(self.nodes) if self.node is None else [self.node]
-        return torch.stack([self._draw(node, key, like.shape) for node in own]).mean(0)
+        return torch.stack([self.draw(node, key, like.shape) for node in self.own]).mean(0)
 
     def net(self, kind=None):
         with _drawing:  # nodes are threads of one process
@@ -584,6 +584,120 @@ def sharpness_aware(run):
                 for each, old in zip(net.parameters(), before, strict=True):
                     each.copy_(old)
             optimizer.step()
+
+
+def changed(net, change):
+    """Change each parameter in place; return what undoes that."""
+    before = [each.detach().clone() for each in net.parameters()]
+
+    @torch.no_grad()
+    def undo():
+        for each, old in zip(net.parameters(), before, strict=True):
+            each.copy_(old)
+
+    with torch.no_grad():
+        for index, each in enumerate(net.parameters()):
+            change(index, each)
+    return undo
+
+
+def at_weights_of_each_node(run, change, *, looks_first):
+    """Each node has its gradients at weights of its own, which it takes back before the step."""
+    net = run.net()
+    optimizer = SGD(net.parameters(), 0.1)
+    with run.connected(net, optimizer) as gossip:
+        for step in run.steps(gossip):
+            total = [torch.zeros_like(each) for each in net.parameters()]
+            for node, inputs in zip(run.own, run.batch(step).split(4), strict=True):
+                optimizer.zero_grad()
+                if looks_first:
+                    with gossip.no_sync():
+                        loss_of(net, inputs).backward()
+                undo = changed(net, partial(change, run, node, step))
+                optimizer.zero_grad()
+                loss_of(net, inputs).backward()
+                undo()
+                for added, each in zip(total, net.parameters(), strict=True):
+                    added += each.grad / len(run.own)
+            if run.node is None:
+                for each, mean in zip(net.parameters(), total, strict=True):
+                    each.grad = mean
+            optimizer.step()
+
+
+@shape(log_level="warning")
+def sharpness_aware_with_an_ascent_of_each_node(run):
+    """SAM as with DDP: the first pass is in no_sync, and only the second one is averaged."""
+
+    def ascend(run, node, step, index, each):
+        each.add_(0.05 * each.grad / each.grad.norm())
+
+    at_weights_of_each_node(run, ascend, looks_first=True)
+
+
+@shape(log_level="warning")
+def weights_with_noise_of_each_node(run):
+    def blur(run, node, step, index, each):
+        each.add_(run.draw(node, (step, index), each.shape), alpha=0.01)
+
+    at_weights_of_each_node(run, blur, looks_first=False)
+
+
+@shape()
+def hooks_that_are_called_after_others(run):
+    """Hooks that come later than those of dpwa give a parameter another gradient."""
+    net = run.net()
+    optimizer = SGD(net.parameters(), 0.1)
+
+    def third(parameter):
+        parameter.grad = parameter.grad / 3
+
+    with run.connected(net, optimizer) as gossip:
+        for each in net.parameters():
+            each.register_post_accumulate_grad_hook(third)
+        for step in run.steps(gossip):
+            optimizer.zero_grad()
+            loss_of(net, run.batch(step)).backward()
+            optimizer.step()
+
+
+class Added(nn.Module):
+    """Two parameters whose gradients autograd keeps in the same memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.some, self.more = (nn.Parameter(torch.randn(200, 50)) for _ in range(2))
+
+    def forward(self, scale):
+        return (self.some.view(-1) + self.more.view(-1)).mul(scale).sin().sum()
+
+
+@shape()
+def gradients_that_share_memory(run):
+    net = run.net(Added)
+    optimizer = SGD(net.parameters(), 0.1)
+    with run.connected(net, optimizer) as gossip:
+        for step in run.steps(gossip):
+            optimizer.zero_grad()
+            scales = run.batch(step).mean(1)
+            net(scales[:, None]).div(len(scales)).backward()
+            if run.node is not None:
+                assert net.some.grad.data_ptr() == net.more.grad.data_ptr()
+            optimizer.step()
+
+
+@shape()
+def a_compiled_step(run):
+    net = run.net()
+    optimizer = SGD(net.parameters(), 0.1)
+    parameters = list(net.parameters())
+    take_step = torch.compile(lambda: optimizer.step(), backend="eager")
+    with run.connected(net, optimizer) as gossip:
+        for step in run.steps(gossip):
+            loss = loss_of(net, run.batch(step))
+            for own, new in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                assigned(own, new)
+            take_step()
 
 
 def checkpointed(run, forward):

@@ -18,17 +18,33 @@ FEW = {
     "used_twice_within_passes_within_a_pass": (2, "tcp"),
     "a_pass_that_fails": (3, "tcp"),
     "frozen_in_the_middle": (2, "auto"),
+    "hooks_that_are_called_after_others": (2, "tcp"),
 }
 
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore:None of the inputs have requires_grad", "ignore:Using backward.. with create_graph"
+    "ignore:None of the inputs have requires_grad",
+    "ignore:Using backward.. with create_graph",
+    "ignore:.torch.jit.script_method. is deprecated:DeprecationWarning",
 )
 
 
 @pytest.mark.parametrize(("name", "nodes", "transport"), [(k, *v) for k, v in FEW.items()])
 def test_a_loop_is_as_in_one_process_on_all_batches(name, nodes, transport):
     assert loops.difference(name, nodes, transport, seed=5) < loops.MAX_APART
+
+
+def test_gradients_in_the_same_memory_are_averaged_once():
+    name, bucket_bytes = "gradients_that_share_memory", 2**20  # both are in one bucket
+    assert loops.difference(name, 3, "tcp", 4, bucket_bytes) < loops.MAX_APART
+
+
+@pytest.mark.parametrize(
+    "name", ["sharpness_aware_with_an_ascent_of_each_node", "weights_with_noise_of_each_node"]
+)
+def test_weights_that_a_node_takes_back_before_the_step_are_no_difference(name, caplog):
+    assert loops.difference(name, seed=4) < loops.MAX_APART
+    assert "parameters differ" not in caplog.text
 
 
 @pytest.mark.slow
