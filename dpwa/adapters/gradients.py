@@ -33,6 +33,7 @@ TAG = "dpwa.gradients"
 BUCKET_BYTES = 25 * 2**20  # as in DDP
 MAX_SETS = 16  # of trainable parameters that are known at once, such as those of a GAN's passes
 UNKNOWN = object()
+PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 class GradientAveraging(Closeable):
@@ -546,7 +547,9 @@ def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -
         for optimizer in optimizers
         for group in optimizer.param_groups
         for key, value in group.items()
-        if key != "params" and (not isinstance(value, torch.Tensor) or value.is_cpu)
+        if key != "params"
+        # The text of a function or the like is another one in each process.
+        and (value.is_cpu if isinstance(value, torch.Tensor) else isinstance(value, PLAIN))
     ]
     return hashlib.blake2b(repr(numbers + scales).encode(), digest_size=4).hexdigest()
 

@@ -686,6 +686,22 @@ def gradients_that_share_memory(run):
             optimizer.step()
 
 
+class WithFunction(SGD):
+    """An optimizer with a function among the settings of its groups."""
+
+
+@shape()
+def a_function_in_a_group(run):
+    net = run.net()
+    groups = [{"params": net.parameters(), "decay": lambda step: 0.9**step}]
+    optimizer = WithFunction(groups, 0.1)
+    with run.connected(net, optimizer) as gossip:
+        for step in run.steps(gossip):
+            optimizer.zero_grad()
+            loss_of(net, run.batch(step)).backward()
+            optimizer.step()
+
+
 @shape()
 def a_compiled_step(run):
     net = run.net()

@@ -19,6 +19,7 @@ FEW = {
     "a_pass_that_fails": (3, "tcp"),
     "frozen_in_the_middle": (2, "auto"),
     "hooks_that_are_called_after_others": (2, "tcp"),
+    "a_function_in_a_group": (2, "auto"),
 }
 
 
