@@ -80,10 +80,11 @@ class MixedCallers(FaultyCallers):
 
         def watched(call, what):
             began, worked_before_s = runtime.now(), worked_s[0]
-            call()
+            found = call()
             waited_s = runtime.now() - began - (worked_s[0] - worked_before_s)
             if waited_s > WAITED_S:
                 self._broken.append(f"{node.name} has waited for {waited_s:.1f} s in {what}")
+            return found
 
         def step(pause_s, *, leaves_out=False):
             worked_s[0] += pause_s
@@ -97,14 +98,12 @@ class MixedCallers(FaultyCallers):
 
         def epoch(number):
             ranges.begin(number)
-            while (taken := ranges.wait()) is not None:
+            while (taken := watched(ranges.wait, "an epoch")) is not None:
                 watched(lambda: step(self._pause_s), "a step of an epoch")
                 ranges.acknowledge(taken)
 
-        def other(kind, tag, number):
-            if kind == "epoch":
-                epoch(number)
-            elif kind == "table barrier":
+        def other(kind, tag):
+            if kind == "table barrier":
                 tables.barrier()
             else:
                 CALLS[kind](connection, tag)
@@ -114,7 +113,10 @@ class MixedCallers(FaultyCallers):
             pause_s = rng.uniform(0.8, LATE_S) if is_late else self._pause_s
             watched(lambda: step(pause_s, leaves_out=leaves_out), "a step")  # noqa: B023
             if call is not None:
-                watched(lambda: other(*call, number), call)  # noqa: B023
+                if call[0] == "epoch":
+                    epoch(number)
+                else:
+                    watched(lambda: other(*call), call)  # noqa: B023
         for _ in range(LAST_STEPS):
             step(self._pause_s)
             members = rounds.report().in_pace
