@@ -334,6 +334,17 @@ class Group:
         with self.lock:
             self.enter_view(GroupView((self._own,), self.number), self.number)
 
+    def start_anew(self) -> None:
+        """Let in all other nodes, if all of them ask for it as this one does; the first one does so."""
+        with self.lock:
+            requests = self.discovery.join_requests()
+            reached = {name for name in self.others if self._contacts.is_up(name)}
+            asked = {member.name for member in requests}
+            if self.is_evicted and asked >= reached and self._own.name < min(asked, default=""):
+                self.start_alone()
+                self._open_ballot()
+                self._skip()
+
     def join_requests(self) -> tuple[Member, ...]:
         with self.lock:
             return self.discovery.join_requests()
@@ -725,10 +736,10 @@ class Group:
     def _hear_join_request(self, request: AskToJoinView) -> None:
         """Tell a node that wants to be let in of this view, which may have let it in already."""
         member = Member(request.name, request.incarnation)
-        if self.is_evicted or not self._contacts.knows(member.name):
+        if not self._contacts.knows(member.name):
             return
         self.discovery.hear_join_request(member)
-        if not self._is_used:
+        if self.is_evicted or not self._is_used:
             return
         self._tell_evicted(member.name)
         is_new_view = self.number == self.view.since

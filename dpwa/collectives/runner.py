@@ -280,6 +280,7 @@ class Runner:
         while group.is_evicted:
             group.check_open()
             reached = group.ask_to_join()
+            group.start_anew()
             with group.lock:
                 patience_s = min(ASK_EVERY_S, deadline.remaining_s())
                 group.changed.wait_for(lambda: not group.is_evicted, patience_s)

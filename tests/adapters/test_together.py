@@ -673,6 +673,23 @@ def test_it_ends_together_with_those_who_have_more_steps():
             assert len(report.took_part) == 2, report
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_training_goes_on_together_at_once_after_an_end(count, caplog):
+    def train(node):
+        for part in range(3):
+            began = time.monotonic()
+            paces = [node.step() for _ in range(10)]
+            assert paces[0] == paces[-1] == tuple(nodes.names)
+            assert time.monotonic() - began < 3, part
+            assert node.gossip.updates == 10 * (part + 1)
+            assert len(node.gossip.finish().took_part) == count - 1
+
+    with nodes_of(count) as nodes:
+        nodes.each(train)
+        assert are_equal(nodes.nodes.values())
+    assert "DPWA-W078" not in caplog.text
+
+
 def test_it_needs_the_optimizer():
     with (
         DpwaPyTorchAdapter(net_of(), "w1", config_of(1, algorithm="together")) as gossip,
