@@ -679,7 +679,7 @@ def test_training_goes_on_together_at_once_after_an_end(count, caplog):
         for part in range(3):
             began = time.monotonic()
             paces = [node.step() for _ in range(10)]
-            assert paces[0] == paces[-1] == tuple(nodes.names)
+            assert set(paces[:-1]) == {tuple(nodes.names)}  # in the last, others may have ended
             assert time.monotonic() - began < 3, part
             assert node.gossip.updates == 10 * (part + 1)
             assert len(node.gossip.finish().took_part) == count - 1
