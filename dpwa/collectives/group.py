@@ -335,7 +335,7 @@ class Group:
             self.enter_view(GroupView((self._own,), self.number), self.number)
 
     def start_anew(self) -> None:
-        """Let in all other nodes, if all of them ask for it as this one does; the first one does so."""
+        """Let in all others if all of them ask for it, as this node does, and it is the first."""
         with self.lock:
             requests = self.discovery.join_requests()
             reached = {name for name in self.others if self._contacts.is_up(name)}
