@@ -7,8 +7,10 @@ not complete in time is dropped, so there is nothing to take back.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from dpwa.errors import PeerError
 from dpwa.node.repeats import MergedVersions
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
-from dpwa.runtime import Condition, Runtime
+from dpwa.runtime import Runtime
 from dpwa.types import Frame, TrainingProgress
 from dpwa.wire.fetching import Ended, pieces_of
 from dpwa.wire.messages import SnapshotHeader
@@ -151,12 +153,14 @@ class FetchRequest:
     peer: str = ""  # of which something was found
     # what it has sent, or where its snapshot lies
     found: Arrival | PeerMemory | None = None
-    _is_over: bool = field(default=False, init=False)
-    _changed: Condition = field(init=False)
+    # Whoever acquires it ends the request. There is no lock that the training thread could hold
+    # while a signal handler interrupts it and closes the node, which waits for the TxThread.
+    _is_over: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _result: SimpleQueue[Arrival | PeerMemory | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.first = self.first or self.only
-        self._changed = self.runtime.condition()
+        self._result = self.runtime.queue()
 
     def merged_of(self, peer: str) -> int:
         """Return the version of a peer's snapshot that is not wanted again; 0: any will do."""
@@ -164,25 +168,23 @@ class FetchRequest:
 
     def take(self, timeout_s: float) -> Arrival | PeerMemory | None:
         """Wait for what is found and end the request; `None` when nothing comes in time."""
-        with self._changed:
-            if not self._is_over:
-                self._changed.wait(timeout_s)
-            self._is_over = True
-            return self.found
+        try:
+            return self._result.get(timeout=timeout_s)
+        except Empty:
+            # Whoever has ended it just now puts its result in at once.
+            return None if self._is_over.acquire(blocking=False) else self._result.get()
 
     def offer(self, peer: str, found: Arrival | PeerMemory) -> bool:
         """Offer what was found, which ends it; return whether somebody still waits for it."""
-        with self._changed:
-            if self._is_over:
-                return False
-            self.peer, self.found, self._is_over = peer, found, True
-            self._changed.notify_all()
-            return True
+        if not self._is_over.acquire(blocking=False):
+            return False
+        self.peer, self.found = peer, found
+        self._result.put(found)
+        return True
 
     def end(self) -> None:
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+        if self._is_over.acquire(blocking=False):
+            self._result.put(None)
 
     def objection(self, snapshot: Snapshot) -> Ended | None:
         """Say why a snapshot must not be merged; `None`: it may be."""

@@ -1,5 +1,9 @@
 """A snapshot on its way: pieces are decoded to their places."""
 
+import itertools
+import sys
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,11 +11,14 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.requests import header_of
 
+from dpwa.clock import Deadline
 from dpwa.data.codecs import codec
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
-from dpwa.node.arrival import BrokenFetchError, IncomingSnapshot
+from dpwa.node.arrival import Arrival, BrokenFetchError, FetchRequest, IncomingSnapshot
 from dpwa.policy.health import Outcome
+from dpwa.runtime import SYSTEM
+from dpwa.types import TrainingProgress
 
 PIECE_BYTES = 64
 
@@ -84,3 +91,47 @@ def test_values_are_checked_unless_they_come_as_their_publisher_has_checked_them
     else:
         with pytest.raises(BrokenFetchError):
             stream.add(1)
+
+
+def end(request):
+    request.end()
+
+
+def offer(request):
+    data = np.zeros(8, np.uint8)
+    request.offer("w2", Arrival("w2", 8, TrainingProgress(1.0, 0.1), 1, data))
+
+
+def interrupts_a_wait(line, thread):
+    """Return a trace function that starts a thread at a line of `take`, and waits for its end."""
+    lines = []
+
+    def trace(frame, event, _):
+        if frame.f_code is not FetchRequest.take.__code__:
+            return None
+        lines.append(event)
+        if len(lines) == line + 1:
+            thread.start()
+            thread.join(1.0)
+            assert not thread.is_alive()
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("ends", [end, offer])
+def test_a_fetch_ends_while_a_signal_handler_interrupts_the_wait_for_it(ends):
+    """At every line of the wait: a handler that closes the node waits for the fetching thread."""
+    for line in itertools.count():
+        request = FetchRequest(Layout(()), Deadline(SYSTEM, 1.0), SYSTEM)
+        thread = threading.Thread(target=ends, args=(request,))
+        previous = sys.gettrace()
+        sys.settrace(interrupts_a_wait(line, thread))
+        try:
+            found = request.take(0.01)
+        finally:
+            sys.settrace(previous)
+        if thread.ident is None:
+            break  # at all of them
+        assert found is request.found
+    assert line > 2
