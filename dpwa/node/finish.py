@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dpwa.algorithms import algorithm
 from dpwa.errors import UserError
 from dpwa.lifecycle import tell_launcher
 from dpwa.node.context import NodeContext
@@ -42,7 +43,8 @@ class Endings:
     """What this node and its peers have said of how they end; any thread may call any method.
 
     Anybody may speak in the name of a peer. That can only change when this node ends, with whom it
-    is in a round, and whether what that peer has published is merged again.
+    is in a round, whether what that peer has published is merged again, and where gradients are
+    averaged, which nodes count at the end.
     """
 
     def __init__(
@@ -202,6 +204,8 @@ class FinishRun:
         self._endings = endings
         self._averaged = averaged
         self._rng = context.rng("finish")
+        # A node with fewer steps has an older state of one training, and no model of its own.
+        self._only_furthest = algorithm(context.config.algorithm).averages_gradients
         self.awaited: Sequence[str] = ()  # who still trains, or may, as far as is known
         self._began = self._told_at = context.runtime.now()
         self._says_at = self._began + SAID_AFTER_S
@@ -338,12 +342,15 @@ class FinishRun:
         """Read what all others have published, if they are in the same round."""
         number, among = self._next_number(own, present), digest_of([self._name, *present])
         self._announce(number, among)
-        peers = self._rng.sample(list(present), min(len(present), MOST_READ))
+        least = self._least_updates(present)
+        drawn = self._rng.sample(list(present), len(present))
+        drawn.sort(key=lambda peer: self._ending_of(peer).updates < least)
+        peers = drawn[:MOST_READ]
         self._is_apart = not self._meet(peers, number, among)
         if self._is_apart:
             return
         began = self._clock.now()
-        measured = self._read_all(peers)
+        measured = self._read_all(peers, least)
         reading_s = self._clock.now() - began
         self._judge(present, measured)
         self._endings.own = replace(
@@ -356,6 +363,11 @@ class FinishRun:
             lambda ending: ending.has_read >= number or ending.round_number > number,
             max(PATIENCE_S, reading_s),
         )
+
+    def _least_updates(self, present: Sequence[str]) -> int:
+        """Return how many updates a node must have for its parameters to count."""
+        endings = [self._endings.own, *map(self._ending_of, present)]
+        return max(ending.updates for ending in endings) if self._only_furthest else 0
 
     def _is_growing(self, present: Sequence[str]) -> bool:
         """Tell whether somebody has come of whom others may not have heard yet."""
@@ -416,21 +428,24 @@ class FinishRun:
             self._apart_since = now
         return now - self._apart_since >= PATIENCE_S
 
-    def _read_all(self, peers: Sequence[str]) -> list[float]:
+    def _read_all(self, peers: Sequence[str], least: int) -> list[float]:
         distances: list[float] = []
+        counted = int(self._endings.own.updates >= least)
         are_equal = all(self._ending_of(peer).values == self._published for peer in peers)
         for peer in peers:
             if self._clock.now() >= self._end or not self._lives(peer):
                 continue
+            counts = self._ending_of(peer).updates >= least
             if are_equal:
                 distance: float | None = 0.0 * self._averaged.length()  # NaN if not finite
             else:
-                distance = self._averaged.read(peer, 1.0 / (len(distances) + 2))
+                distance = self._averaged.read(peer, counts / (counted + 1))
                 self._published = None
             if distance is None:
                 self._failures[peer] += 1
                 continue
             self._failures[peer] = 0
+            counted += counts
             if peer not in self._took_part and self._compares:
                 self._endings.rests.pop(peer, None)
                 self._tx.tell(peer, AskStatus(request=0), connects=False)

@@ -2,7 +2,8 @@
 
 A node that has taken its last training step tells its peers so, and goes on in rounds: it publishes
 its parameters, reads those of every peer that has ended too, each with the weight that makes the
-result their plain mean, and publishes that when all others have read what was published before. If
+result their plain mean (where gradients are averaged, the mean of those with the most steps, which
+have the same anyway), and publishes that when all others have read what was published before. If
 all come at the same time, each has the exact mean after one round; if some come later, die, or
 stand still, the rounds go on until all agree.
 """
@@ -49,7 +50,8 @@ class FinishReport:
     """What `finish` has done.
 
     Attributes:
-        took_part: names of the peers whose parameters are in the average.
+        took_part: names of the peers whose parameters are in the average; under `together` also of
+            those with fewer steps, which have taken the parameters of the others.
         missed: the other peers, by name, and why they are not.
         rounds: how many times the parameters were averaged.
         distance_before: consensus distance in the first round: the root mean square of the

@@ -74,8 +74,11 @@ class Node:
     def pace(self):
         return tuple(self.gossip.connection.node.report()["pace"]["in_pace"])
 
+    def values(self):
+        return [value for value in self.net.state_dict().values() if value.is_floating_point()]
+
     def state(self):
-        tensors = [*self.net.state_dict().values()]
+        tensors = self.values()
         for _, state in sorted(self.optimizer.state_dict()["state"].items()):
             tensors += [value for _, value in sorted(state.items()) if torch.is_tensor(value)]
         return [tensor for tensor in tensors if tensor.is_floating_point()]
@@ -662,15 +665,22 @@ def test_attached_to_an_optimizer_no_other_line_is_needed():
     assert all(map(torch.equal, one, two))
 
 
-def test_it_ends_together_with_those_who_have_more_steps():
+def test_all_end_with_the_parameters_of_those_who_have_most_steps():
+    ends = {}
+
     def train(node):
-        for _ in range(60 if node.index == 2 else 20):
+        for _ in range(10 if node.index == 1 else 40):
             node.step(0.01)
+        ends[node.index] = [value.clone() for value in node.values()]
         return node.gossip.finish()
 
     with nodes_of(3) as nodes:
         for report in nodes.each(train):
             assert len(report.took_part) == 2, report
+            assert not report.problem
+    assert not any(map(torch.equal, ends[1], ends[2]))
+    for node in nodes.nodes.values():
+        assert all(map(torch.equal, node.values(), ends[2])), node.index
 
 
 @pytest.mark.parametrize("count", [2, 3])
