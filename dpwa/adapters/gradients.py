@@ -18,6 +18,7 @@ import torch
 from dpwa.adapters.gradient_buckets import NARROW, Buckets, Gradients, travels_as
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.optimizer import Optimizers, followed, uncompiled
+from dpwa.adapters.optimizer_state import OF_THE_DEVICE
 from dpwa.adapters.training_state import TrainingState
 from dpwa.algorithms.together import Together
 from dpwa.collectives.comparison import EVERY_STEPS
@@ -183,11 +184,18 @@ class GradientAveraging(Closeable):
             self._connection.updates + ahead,
             images,
             self._is_at_step,
+            self._state.constants,  # they may have other values where a node was loaded
         ]
 
     def _take_over(self, peer: str, given: Any) -> None:
         match given:
-            case [int() | float() as clock, int(updates), dict(images), bool(is_at_step)]:
+            case [
+                int() | float() as clock,
+                int(updates),
+                dict(images),
+                bool(is_at_step),
+                list(constants),
+            ]:
                 pass
             case _:
                 raise ProtocolError(f"no state of {peer}")
@@ -198,6 +206,7 @@ class GradientAveraging(Closeable):
                 case _:
                     raise ProtocolError(f"{peer} cannot hand over the state of its {target.part}")
         self._is_at_step = self._is_at_step or is_at_step
+        self._state.constants = constants
         ahead = self._gossip.is_ahead
         self._gossip.resume(clock - ahead, updates - ahead)
         self._optimizers.require_schedulers(self._connection.name, updates)
@@ -547,7 +556,7 @@ def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -
         for optimizer in optimizers
         for group in optimizer.param_groups
         for key, value in group.items()
-        if key != "params"
+        if key not in ("params", *OF_THE_DEVICE)
         # The text of a function or the like is another one in each process.
         and (value.is_cpu if isinstance(value, torch.Tensor) else isinstance(value, PLAIN))
     ]

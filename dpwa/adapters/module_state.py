@@ -293,6 +293,7 @@ class ModuleState:
         self.spared: list[tuple[int, int]] = []
         # What `sample` looks at, and where each ends, in elements; `None`: not known yet
         self._sampled: tuple[list[tuple[str, torch.Tensor]], list[int]] | None = None
+        self._judged: dict[str, bool] = {}  # whether a buffer is constant, as others say; by name
         self._values = TensorValues(())
         # rises when `refresh` finds new memory or another layout: copies of parameters may not fit
         # any more
@@ -324,6 +325,17 @@ class ModuleState:
     @property
     def nbytes(self) -> int:
         return self.layout.nbytes or 0
+
+    @property
+    def constants(self) -> list[str]:
+        """The names of the buffers that are no statistics, as all nodes see it who agree."""
+        return [entry.name for entry in self.entries if entry.is_constant]
+
+    @constants.setter
+    def constants(self, names: list[str]) -> None:
+        self._judged = {e.name: e.name in names for e in self.entries if e.is_buffer}
+        self._module_watch = None
+        self.refresh()
 
     def refresh(self) -> None:
         """Notice tensors that were replaced, frozen, cast, resized or moved since the last time.
@@ -608,7 +620,10 @@ class ModuleState:
         for index, parts in enumerate(found):
             is_buffer = index >= len(named)
             for name, tensor in parts:
-                yield GossipedTensor(name, tensor, is_buffer, is_buffer and _is_constant(tensor))
+                is_constant = self._judged.get(name)
+                if is_constant is None:
+                    is_constant = is_buffer and _is_constant(tensor)
+                yield GossipedTensor(name, tensor, is_buffer, is_constant)
 
 
 def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

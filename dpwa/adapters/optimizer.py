@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import weakref
@@ -103,10 +104,12 @@ class Optimizers:
         """Add optimizers and schedulers; return whether one is new.
 
         An optimizer takes the place of those that have one of its parameters, unless one of these
-        wraps it. Raises `UserError` if one is no optimizer, or no scheduler.
+        wraps it. Raises `UserError` if one is no optimizer, or no scheduler, or two of the
+        optimizers share parameters.
         """
         found = [_scheduler_in(each) for each in _each(scheduler, "scheduler", "load_state_dict")]
         optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
+        _require_apart(optimizers)
         scalers = [each for each in found if isinstance(each, torch.amp.GradScaler)]
         schedulers = [each for each in found if each not in scalers]
         _each(schedulers, "scheduler", "optimizer")
@@ -321,6 +324,16 @@ def _each(given: Any, what: str, *needed: str) -> list[Any]:
                 f"{what}: expected one or a list of them, not {type(each).__name__} [DPWA-E178]"
             )
     return found
+
+
+def _require_apart(optimizers: list[Any]) -> None:
+    for one, other in itertools.combinations(optimizers, 2):
+        is_inside = one in with_inner([other]) or other in with_inner([one])
+        if _share(one, other) and not is_inside:
+            raise UserError(
+                f"optimizers: {type(one).__name__} and {type(other).__name__} have the same "
+                "parameters: expected each parameter in one optimizer only [DPWA-E310]"
+            )
 
 
 # Wrappers, such as those of Accelerate, Opacus and SAM

@@ -72,7 +72,7 @@ def views(layout: ImageLayout, data: ByteArray) -> Iterator[tuple[str, torch.Ten
             yield spec.name, torch.empty(spec.shape, dtype=dtype)
 
 
-_OF_THE_DEVICE = ("capturable", "foreach", "fused")  # which may be another one here
+OF_THE_DEVICE = ("capturable", "foreach", "fused")  # which may be another one here
 _STEP = "step"  # which torch does not cast either, when it loads a state
 
 Kept = Mapping[str, Any]  # what an optimizer keeps for one parameter, by key
@@ -128,7 +128,7 @@ def _numbered(
 def _adapted(
     own: Mapping[str, Any], theirs: Mapping[str, Any], *, is_of_torch: bool
 ) -> dict[str, Any]:
-    of_here = {key: own[key] for key in ("params", *_OF_THE_DEVICE) if key in own}
+    of_here = {key: own[key] for key in ("params", *OF_THE_DEVICE) if key in own}
     adapted = {}
     for key, value in theirs.items():
         if key in of_here:
@@ -220,7 +220,7 @@ class _Keeper:
 
     def __init__(self, optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> None:
         self._class = optimizer
-        off = dict.fromkeys((key for key in _OF_THE_DEVICE if key in settings), False)
+        off = dict.fromkeys((key for key in OF_THE_DEVICE if key in settings), False)
         self._settings = {k: v for k, v in settings.items() if k != "params"} | off
         self._known: dict[tuple[torch.Size, torch.dtype], _Expected] = {}
 
@@ -524,9 +524,11 @@ def _groups_for(
 ) -> list[dict[str, Any]]:
     """Return foreign groups as those of this optimizer, with what is nested in them."""
     nested: list[dict[str, Any]] = [{} for _ in groups]
-    if not _is_of_torch(optimizer) and len(groups) == len(optimizer.param_groups):
+    if len(groups) == len(optimizer.param_groups):
+        known = optimizer.defaults if _is_of_torch(optimizer) else ()
         for own, theirs, found in zip(optimizer.param_groups, groups, nested, strict=True):
-            for key in [key for key, value in theirs.items() if isinstance(value, Mapping)]:
+            added = {*theirs} - {*known}
+            for key in [key for key in added if isinstance(theirs[key], Mapping)]:
                 found[key] = filler.value(theirs.pop(key), own.get(key, MISSING), key)
     made = adapted(optimizer, groups)
     return [{**group, **found} for group, found in zip(made, nested, strict=True)]

@@ -36,6 +36,10 @@ KINDS = FORMS | {
 }
 KINDS["Muon"] = lambda net: torch.optim.Muon([p for p in net.parameters() if p.dim() == 2], lr=0.02)
 KINDS["SparseAdam"] = lambda net: torch.optim.SparseAdam([net[0].weight], lr=0.02)
+KINDS["SGD with more in a group"] = lambda net: torch.optim.SGD(
+    [{"params": net.parameters(), "scaled_by": lambda depth: 0.9**depth, "depths": {"first": 2}}],
+    lr=0.02,
+)
 
 
 def net_of(seed=1, *, is_sparse=False):

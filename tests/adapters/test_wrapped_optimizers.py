@@ -139,6 +139,18 @@ def test_gradients_are_averaged_before_the_steps_of_a_wrapped_optimizer(net, ada
     assert asked == [True]
 
 
+@pytest.mark.parametrize("algorithm", ["together", "gossip"])
+def test_two_optimizers_of_the_same_parameters_are_refused_unless_one_has_the_other(
+    net, adam, algorithm
+):
+    config = config_of(2, algorithm=algorithm, log_level="error")
+    other = torch.optim.SGD([net.weight], 0.1)
+    with pytest.raises(UserError, match=r"AdamW and SGD have .*DPWA-E310"):
+        dpwa.connect(net, [adam, other], config=config, name="w1")
+    for given in ([adam, Slow(adam)], [Slow(adam), adam], [adam, adam]):
+        Optimizers().include(given)
+
+
 def test_an_optimizer_that_does_not_tell_of_its_steps_is_refused_where_they_must_be_known(net):
     config = config_of(2, algorithm="together", log_level="error")
     with pytest.raises(UserError, match=r"not Mute.*DPWA-E302"):

@@ -703,6 +703,43 @@ def a_function_in_a_group(run):
 
 
 @shape()
+def optimizers_for_other_devices(run):
+    net = run.net()
+    optimizer = SGD(net.parameters(), 0.1, foreach=run.node == 1)
+    with run.connected(net, optimizer) as gossip:
+        for step in run.steps(gossip):
+            optimizer.zero_grad()
+            loss_of(net, run.batch(step)).backward()
+            optimizer.step()
+
+
+class Observed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.trunk = trunk()
+        self.register_buffer("least", torch.tensor(torch.inf))
+        self.register_buffer("used", torch.tensor([0.0, 1.0, 0.0]))
+
+    def forward(self, inputs):
+        self.least.copy_(torch.minimum(self.least, inputs.min()))
+        return self.trunk(inputs)
+
+
+@shape()
+def a_buffer_that_one_node_has_loaded(run):
+    net = run.net(Observed)
+    if run.node == 1:
+        net.least.fill_(-2.0)
+        net.used.fill_(0.5)
+    optimizer = SGD(net.parameters(), 0.1)
+    with run.connected(net, optimizer) as gossip:
+        for step in run.steps(gossip):
+            optimizer.zero_grad()
+            loss_of(net, run.batch(step)).backward()
+            optimizer.step()
+
+
+@shape()
 def a_compiled_step(run):
     net = run.net()
     optimizer = SGD(net.parameters(), 0.1)

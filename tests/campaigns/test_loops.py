@@ -20,6 +20,8 @@ FEW = {
     "frozen_in_the_middle": (2, "auto"),
     "hooks_that_are_called_after_others": (2, "tcp"),
     "a_function_in_a_group": (2, "auto"),
+    "optimizers_for_other_devices": (2, "auto"),
+    "a_buffer_that_one_node_has_loaded": (3, "auto"),
 }
 
 
