@@ -81,7 +81,7 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
         self._global_step = trainer.global_step
         self._steps.step(_loss_of(outputs, trainer, pl_module))
         pl_module.log_dict(self.figures(), on_step=True, on_epoch=False)
-        if self.has_done(trainer.estimated_stepping_batches):
+        if self.has_done(trainer.estimated_stepping_batches, trainer.global_step):
             trainer.should_stop = True  # with the others: a Trainer begins to count at 0
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002

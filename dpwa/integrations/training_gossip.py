@@ -56,12 +56,12 @@ class TrainingGossip:
         """How many rounds of gradients were averaged with others, under `algorithm: together`."""
         return int(self.figures().get("dpwa/rounds", 0))
 
-    def has_done(self, steps: float) -> bool:
-        """Tell whether a training that was taken over from peers has come to so many steps."""
-        gossip = self.gossip
-        if gossip is None or gossip.connection.states.origin is None:
-            return False  # the library counts them by itself
-        return gossip.updates >= steps
+    def has_done(self, steps: float, counted: int) -> bool:
+        """Tell whether the training has come to so many steps, of which the library has `counted`.
+
+        It has not counted those of a peer whose training was taken over.
+        """
+        return self.gossip is not None and counted < steps <= self.gossip.updates
 
     def figures(self) -> dict[str, float]:
         """Return the `metrics` of the adapter, to be logged."""

@@ -17,6 +17,10 @@ except ImportError as error:
     ) from error
 
 
+# Not the name of the class: a Trainer would make a callback anew from what has that.
+_SAVED = "dpwa"
+
+
 class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
     """Follows a `Trainer`: after each of its optimizer steps there is a step of gossip.
 
@@ -47,11 +51,14 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
             "the Trainer has started torch.distributed, as RANK, LOCAL_RANK and WORLD_SIZE are set"
         )
         optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
+        if state.global_step > 0:
+            self.load_state_dict(state.stateful_callbacks.get(_SAVED, {}))
         self._begin(kwargs["model"], optimizer, scheduler, state.global_step, attaches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Stop at the end of a training that was taken over: a Trainer counts from 0."""
-        if self.has_done(state.max_steps):
+        state.stateful_callbacks[_SAVED] = self.state_dict()  # goes into checkpoints
+        if self.has_done(state.max_steps, state.global_step):
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002

@@ -1,5 +1,7 @@
 """A node of a Trainer of Transformers: a tiny GPT-2, accumulation, bf16. See trainer_together."""
 
+import json
+
 import trainer_together
 from trainer_together import FOLDER, ROWS, SETTINGS, STEPS, STOP, newest
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
@@ -37,6 +39,10 @@ trainer = Trainer(
     train_dataset=[{"input_ids": row, "labels": row} for row in ROWS],
 )  # fmt: skip
 checkpoint, stopped = newest("checkpoint-*"), False
+saved = {"clock": 0}
+if checkpoint:
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    saved = state["stateful_callbacks"]["dpwa"]
 try:
     trainer.train(resume_from_checkpoint=checkpoint is not None)
 except KeyboardInterrupt:
@@ -45,6 +51,6 @@ except KeyboardInterrupt:
 together.tell(
     steps=trainer.state.global_step,
     stopped=stopped,
-    saved_clock=int(checkpoint.name.partition("-")[2]) if checkpoint else 0,  # the Trainer's own
+    saved_clock=saved["clock"],
     logged=any("dpwa/merges" in entry for entry in trainer.state.log_history),
 )
