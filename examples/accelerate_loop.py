@@ -25,9 +25,9 @@ accelerator = Accelerator(gradient_accumulation_steps=2, mixed_precision="bf16",
 model, optimizer, batches = accelerator.prepare(
     net, torch.optim.Adam(net.parameters(), lr=3e-3), torch.utils.data.DataLoader(own, 32)
 )
-steps = 0
 with DpwaGossip(accelerator, model, optimizer) as gossip:
-    for batch in batches:
+    steps = gossip.gossip.updates  # not 0 if it has taken over the state of a peer
+    for batch in accelerator.skip_first_batches(batches, 2 * steps):
         with accelerator.accumulate(model):
             loss = nn.functional.cross_entropy(model(batch[:, :8]), batch[:, 8])
             accelerator.backward(loss)

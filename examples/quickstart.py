@@ -30,8 +30,9 @@ with dpwa.connect(net, optimizer) as gossip:  # which node this is, the launcher
         loss = error.item()
         if merge := gossip.update_wait(loss):  # wait for the peer's parameters, merge them
             merges[merge.peer] += 1
+        rounds = gossip.metrics().get("dpwa/rounds", 0)  # with `algorithm: together`
+        if merges or rounds:
             end = min(end, time.monotonic() + 4.0)  # 4 s together are enough
-    rounds = gossip.metrics().get("dpwa/rounds", 0)  # with `algorithm: together`
     print(gossip.finish())  # average with all who are there: all end alike
 own, whole = (functional.mse_loss(net(points), points.sin()) for points in (own_x, x))
 print(f"error on own points {own:.5f}, on the whole curve {whole:.5f}")

@@ -1,6 +1,7 @@
 """Examples and integrations under each algorithm, as they are."""
 
 import re
+import time
 
 import pytest
 from support import trainers
@@ -30,9 +31,12 @@ def cases():
 def test_an_example_runs_under_each_algorithm(tmp_path, monkeypatch, example, algorithm):
     pytest.importorskip(NEEDS[example], reason="needs an extra")
     monkeypatch.setenv("DPWA_ALGORITHM", algorithm)
+    began = time.monotonic()
     printed = trainers.launch(tmp_path, trainers.EXAMPLES / f"{example}.py")
     assert "Traceback" not in printed
     assert "DPWA-W062" not in printed
+    if example == "quickstart":
+        assert time.monotonic() - began < 25.0, algorithm
     if "finish" in printed:
         assert len(re.findall(r"finished together with w[12]", printed)) == 2, printed
 
