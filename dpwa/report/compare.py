@@ -76,8 +76,20 @@ class ComparedRun:
     def reached(self, loss: float) -> tuple[float | None, float | None]:
         """Return after how many seconds, and steps of a node, the nodes' mean loss was this; or
         `None`.
+
+        The steps are those that the nodes had taken by then, on average.
         """
-        return _first_below(self.loss_by_time, loss), _first_below(self.loss_by_steps, loss)
+        seconds = _first_below(self.loss_by_time, loss)
+        return seconds, None if seconds is None else self._steps_after(seconds)
+
+    def _steps_after(self, seconds: float) -> float | None:
+        run, taken = self.facts.run, []
+        for node in run.nodes.values():
+            steps = node.figure("steps")
+            known = np.isfinite(steps)
+            if known.any():
+                taken.append(np.interp(run.began + seconds, node.times[known], steps[known]))
+        return float(np.mean(taken)) if taken else None
 
 
 def compared(label: str, facts: Facts) -> ComparedRun:

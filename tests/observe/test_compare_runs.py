@@ -51,6 +51,15 @@ def test_who_is_faster_is_sooner_at_a_loss_in_as_many_steps(runs):
     assert plain.reached(0.01) == (None, None)
 
 
+def test_the_steps_to_a_loss_are_those_of_the_same_moment(tmp_path):
+    for name, speed in (("w1", 5.0), ("w2", 1.0), ("w3", 1.0)):
+        write_log(tmp_path, name, seconds=40, speed=speed)
+    run = compared("run", facts_of(read_run(tmp_path), LATER))
+    seconds, steps = run.reached(run.lowest)
+    assert seconds == pytest.approx(40.0)
+    assert steps == pytest.approx((200 + 40 + 40) / 3)
+
+
 def test_the_area_is_from_the_least_to_the_greatest(tmp_path):
     write_log(tmp_path, "w1", loss=1.0)
     write_log(tmp_path, "w2", loss=4.0)
