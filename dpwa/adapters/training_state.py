@@ -134,7 +134,7 @@ class TrainingState:
         layout = layout_of(named)
         data = layout.tensors_of(image)
         if data is None:
-            raise UnfitStateError("its header is not that of this model")
+            raise UnfitStateError("that is the state of another model")
         found = dict(views(layout, data))
         if self._is_guarded and not _are_finite(self._net, named, found):
             raise UnfitStateError("it has parameters that are not finite")

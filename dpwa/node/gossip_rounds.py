@@ -429,12 +429,14 @@ class GossipRounds:
             log.info("%s: its loss and parameters are finite again", name)
         elif now - self._said_so_at >= SAID_EVERY_S:
             self._said_so_at = now
+            gossips = not self.algorithm.averages_gradients
             log.error(
-                "%s: %s at update %d: no peer merges this node as long as that is so; lower the "
-                "learning rate, or go on from a checkpoint [DPWA-W068]",
+                "%s: %s at update %d: %s lower the learning rate, or go on from a checkpoint "
+                "[DPWA-W068]",
                 name,
                 divergence,
                 self.view.updates,
+                "no peer merges this node as long as that is so;" if gossips else "if that lasts,",
             )
 
     def _unpaired(self, called: str, other: str, therefore: str) -> None:

@@ -61,6 +61,7 @@ class PeerRecord:
     bytes_mapped: int = 0  # of snapshots and of values in collectives, read from its memory
     silent_told: float = -math.inf  # when it was last said to be slow
     is_warned_of: bool = False  # until it is well again
+    was_met: bool = True  # before the trouble that was said last
     is_absent: bool = False  # as far as was seen when it was looked for
     was_asked_to_go: bool = False  # by the peer, which has too many connections
     clock: float = 0.0  # of its training, as it has told itself
@@ -276,7 +277,9 @@ class PeerTable:
             is_trouble = peer.health not in (Health.ALIVE, Health.BEHIND)
             warns = not is_told if is_trouble else peer.is_warned_of
             words = IN_WORDS[peer.health]
-            words += " again" if peer.is_warned_of and peer.health is Health.ALIVE else ""
+            is_back = peer.is_warned_of and peer.was_met and peer.health is Health.ALIVE
+            words += " again" if is_back else ""
+            peer.was_met = not was_never_there
             peer.is_warned_of = is_trouble and (warns or peer.is_warned_of)
         because = f": {detail}" if detail else ""
         level, code = (logging.WARNING, " [DPWA-W007]") if warns else (logging.INFO, "")

@@ -723,7 +723,7 @@ def test_a_node_with_another_model_is_left_out_and_says_so(caplog):
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(train, range(2)))
-    assert "w2: keeps out of pace: its header is not that of this model; expected" in caplog.text
+    assert "w2: keeps out of pace: that is the state of another model; expected" in caplog.text
 
 
 def diverged(nodes):

@@ -55,6 +55,17 @@ def test_who_was_warned_of_is_said_to_be_well_again_and_nobody_else(caplog):
     ]
 
 
+def test_a_peer_that_was_never_there_before_is_not_alive_again(caplog):
+    clock = SetClock(20.0)
+    peers = table_of("w2", clock=clock)
+    clock.time += 20.0
+    with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
+        for outcome in (Outcome.UNREACHABLE, Outcome.FETCHED, Outcome.LOST, Outcome.FETCHED):
+            peers.record("w2", outcome)
+    said = [text.removeprefix("w1: peer w2 ") for text in caplog.messages]
+    assert said[1::2] == ["is alive [DPWA-W007]", "is alive again [DPWA-W007]"]
+
+
 def test_a_peer_that_was_found_missing_is_not_drawn_before_it_is_connected_again():
     peers, rng = table_of("w2", "w3"), random.Random(0)
     for name in peers.names:
