@@ -4,7 +4,6 @@ Run: dpwa launch -n 2 -- python examples/quickstart.py
 or:  torchrun --nproc-per-node 2 examples/quickstart.py
 """
 
-import math
 import time
 from collections import Counter
 
@@ -13,13 +12,16 @@ from torch.nn import Linear, Sequential, Tanh, functional
 
 import dpwa
 
-x = torch.linspace(-math.pi, math.pi, 240).unsqueeze(1)
+x = torch.linspace(-torch.pi, torch.pi, 240).unsqueeze(1)
 torch.manual_seed(0)  # all nodes start from the same parameters
 net = Sequential(Linear(1, 64), Tanh(), Linear(64, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-merges, loss, end = Counter[str](), None, time.monotonic() + 30.0
+merges, loss = Counter[str](), None
 
 with dpwa.connect(net, optimizer) as gossip:  # which node this is, the launcher says
+    if gossip.updates == 0:
+        gossip.barrier(timeout_s=60)  # all begin together
+    end = time.monotonic() + 4.0  # seconds of training
     own_x = x.chunk(gossip.world_size)[gossip.rank]  # private: no other node ever sees these points
     while time.monotonic() < end:
         gossip.update_send(loss)  # publish the parameters, start fetching those of a peer
@@ -30,9 +32,7 @@ with dpwa.connect(net, optimizer) as gossip:  # which node this is, the launcher
         loss = error.item()
         if merge := gossip.update_wait(loss):  # wait for the peer's parameters, merge them
             merges[merge.peer] += 1
-        rounds = gossip.metrics().get("dpwa/rounds", 0)  # with `algorithm: together`
-        if merges or rounds:
-            end = min(end, time.monotonic() + 4.0)  # 4 s together are enough
+    rounds = gossip.metrics().get("dpwa/rounds", 0)  # with `algorithm: together`
     print(gossip.finish())  # average with all who are there: all end alike
 own, whole = (functional.mse_loss(net(points), points.sin()) for points in (own_x, x))
 print(f"error on own points {own:.5f}, on the whole curve {whole:.5f}")

@@ -21,7 +21,7 @@ def test_it_is_shorter_than_forty_lines(name: str) -> None:
 
 def test_nodes_merge_and_end_alike(tmp_path: Path) -> None:
     script = tmp_path / "quickstart.py"
-    shorter = QUICKSTART.read_text().replace("+ 4.0)", "+ 0.3)")
+    shorter = QUICKSTART.read_text().replace("+ 4.0 ", "+ 0.3 ")
     script.write_text(shorter)
     assert shorter != QUICKSTART.read_text()
     said = "".join(run_nodes(script, 2))
