@@ -361,9 +361,9 @@ def rounds_of(gossip):
 
 
 def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
-    """The second node begins its pass when the first has come to the last bucket.
+    """The second node begins its pass when the first has come to the last buckets.
 
-    The first step shows that all gradients are made.
+    The first step shows that all gradients are made. A bucket waits for a gradient of the next.
     """
     monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
     seen, is_there = [], threading.Semaphore(0)
@@ -380,7 +380,7 @@ def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
                     return
                 if node.index == 0:
                     is_there.release()
-                eventually(lambda: rounds_of(node.gossip) == before + 4)
+                eventually(lambda: rounds_of(node.gossip) == before + 2)
 
             inputs, _ = batch_of(node.index, step)
             if node.index == 1 and step > 0:
