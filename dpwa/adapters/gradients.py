@@ -83,6 +83,7 @@ class GradientAveraging(Closeable):
             parted=self._gossip.merger.parted,
             leaves_out=leaves_out if connection.node.config.guard == "finite" else None,
             sample=lambda turn: state.sample(turn, EVERY_STEPS),
+            others_have_ended=connection.node.finish.endings.others_have_ended,
         )
         connection.node.describe("pace", self._rounds.report)
         algorithm = self._gossip.algorithm

@@ -134,6 +134,7 @@ class PacedRounds:
         parted: called with the name of a peer that had the same state until now; on any thread.
         leaves_out: called if a value is not finite; whether it is left out of the mean then.
         sample: returns digests of a part of the state, as `Comparison` has it.
+        others_have_ended: returns whether all others have taken their last step.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class PacedRounds:
         parted: Callable[[str], None] = lambda _: None,
         leaves_out: Callable[[], bool] | None = None,
         sample: Callable[[int], Sample] = lambda _: {},
+        others_have_ended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._collectives = collectives
         self._own = collectives.name
@@ -155,6 +157,7 @@ class PacedRounds:
         self._runtime = runtime = collectives.runtime
         self._step, self._copy, self._take_over, self._parted = step, copy, take_over, parted
         self._leaves_out, self._comparison = leaves_out, Comparison(sample)
+        self._others_have_ended = others_have_ended
         self._runner = collectives.runner(tag)
         self._group = self._runner.group
         self._group.watch(weakly(self._view_changed))
@@ -571,7 +574,7 @@ class PacedRounds:
         self._exchanges = {size: each.timed_out() for size, each in self._exchanges.items()}
 
     def _say_if_alone(self) -> None:
-        """Warn if nobody else has come for some time, and nobody asks to be let in."""
+        """Warn if nobody else has come for some time, nobody asks to be let in, and some train."""
         now, group = self._runtime.now(), self._group
         if self.is_apart or len(group.view.names) > 1 or group.join_requests():
             self._alone = None
@@ -579,9 +582,10 @@ class PacedRounds:
             self._alone = now, self._steps
         elif now - self._alone[0] >= ALONE_S and self._steps - self._alone[1] >= ALONE_STEPS:
             self._alone = math.inf, 0  # once
-            self._warn(
-                "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]"
-            )
+            if not self._others_have_ended():
+                self._warn(
+                    "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]"
+                )
 
     def _warn(self, text: str, *more: str, of: str = "") -> None:
         """Warn, but not of the same again and again."""

@@ -112,6 +112,11 @@ class Endings:
     def of(self, peer: str) -> Heard | None:
         return self._heard.get(peer)
 
+    def others_have_ended(self) -> bool:
+        """Tell whether all peers have taken their last step; false if there are none."""
+        said = self.said_by(self._peer_table.names)
+        return bool(said) and all(heard and heard.ending.is_finishing for heard in said)
+
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until a condition on what peers say holds; return whether it does."""
         with self._changed:

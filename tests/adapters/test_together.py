@@ -683,6 +683,17 @@ def test_all_end_with_the_parameters_of_those_who_have_most_steps():
         assert all(map(torch.equal, node.values(), ends[2])), node.index
 
 
+def test_a_node_whose_peers_have_ended_is_not_warned_of_training_alone(caplog):
+    def train(node):
+        for step in range(60 if node.index == 2 else 20):
+            node.step(0.01 if step < 20 else 0.05)
+        node.gossip.finish()
+
+    with nodes_of(3) as nodes:
+        nodes.each(train)
+    assert "DPWA-W078" not in caplog.text  # who has ended is not out of pace
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_training_goes_on_together_at_once_after_an_end(count, caplog):
     def train(node):
