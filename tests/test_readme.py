@@ -23,7 +23,7 @@ def blocks(language):
 @pytest.fixture(autouse=True)
 def _a_node_of_its_own(tmp_path, monkeypatch):
     path = tmp_path / "nodes.yaml"
-    path.write_text(yaml.safe_dump(config_of(2)))
+    path.write_text(yaml.safe_dump(config_of(1)))  # at its end it would wait for others
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DPWA_NAME", "w1")
     monkeypatch.setenv("DPWA_CONFIG", str(path))

@@ -12,8 +12,15 @@ from support.times import PROCESS_HANGS_AFTER_S
 MOST_APART = {"SGD": 1e-6, "AdamW": 1e-6, "Muon": 2.0**-8}
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(
+    ("count", "transport"),
+    [
+        (2, "tcp"),
+        (3, "auto"),
+        pytest.param(2, "auto", marks=pytest.mark.slow),
+        pytest.param(3, "tcp", marks=pytest.mark.slow),
+    ],
+)
 def test_fifty_steps_are_those_of_ddp_to_rounding(count, transport, tmp_path):
     configs = {
         kind: config_of(count, algorithm="together", log_level="error", transport=transport)

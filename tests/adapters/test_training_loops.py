@@ -148,7 +148,13 @@ def train(nodes, loop=plain, steps=STEPS):
     return [node.error_on_the_whole_curve() for node in nodes]
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize(
+    "loop",
+    [
+        pytest.param(loop, id=name, marks=[pytest.mark.slow] * (name == "compiled"))
+        for name, loop in LOOPS.items()
+    ],
+)
 def test_every_step_is_gossip_and_each_node_learns_what_only_the_other_sees(loop):
     with two_nodes() as nodes:
         errors = train(nodes, loop)

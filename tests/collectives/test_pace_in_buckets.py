@@ -47,7 +47,12 @@ def steps_of_all(slower):
 
 
 @pytest.mark.parametrize(
-    ("slower", "least", "most"), [(1.0, STEPS, STEPS), (1.3, STEPS, STEPS), (2.0, 0, STEPS // 2)]
+    ("slower", "least", "most"),
+    [
+        pytest.param(1.0, STEPS, STEPS, marks=pytest.mark.slow),
+        (1.3, STEPS, STEPS),
+        (2.0, 0, STEPS // 2),
+    ],
 )
 def test_only_what_the_training_waits_for_is_taken_off(slower, least, most):
     assert least <= steps_of_all(slower) <= most

@@ -53,7 +53,7 @@ def test_a_member_that_one_node_does_not_reach_keeps_its_name():
             assert not w1._members._member_list.is_replaced
 
 
-@pytest.mark.parametrize("orphans", [(), ("--child",)])
+@pytest.mark.parametrize("orphans", [pytest.param((), marks=pytest.mark.slow), ("--child",)])
 def test_a_killed_node_that_is_started_elsewhere_has_its_name_in_a_few_seconds(orphans):
     with cluster() as nodes:
         nodes.add("seed")

@@ -69,7 +69,7 @@ def test_it_says_nothing_of_one_that_it_does_not_know_or_of_another_life(target,
         assert answer.request == 4
 
 
-@pytest.mark.parametrize("security", ["none", "curve"])
+@pytest.mark.parametrize("security", [pytest.param("none", marks=pytest.mark.slow), "curve"])
 def test_a_silent_member_that_others_hear_is_not_suspected(monkeypatch, tmp_path, security):
     key_folders(tmp_path, "a", "b", "c")
     with cluster(security=security) as nodes:

@@ -33,7 +33,7 @@ class Finishing:
         return self.result[1]
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", [pytest.param("auto", marks=pytest.mark.slow), "tcp"])
 def test_a_process_that_trains_is_waited_for_until_it_is_stopped_or_killed(transport):
     config = config_of(2, transport=transport)
     peer = start("gossip.py", "w2", json.dumps(config))

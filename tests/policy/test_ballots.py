@@ -387,7 +387,7 @@ def test_with_long_stops_those_who_were_awake_go_on_together():
         check_laws(network, 0.0, context)
 
 
-@pytest.mark.parametrize("delay_s", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("delay_s", [0.3, pytest.param(1.0, marks=pytest.mark.slow), 3.0])
 def test_whatever_messages_take_two_who_go_on_together_have_decided_the_same(delay_s):
     results = set()
     for seed in range(400):

@@ -102,8 +102,11 @@ def send_all(connection, data):
 @pytest.mark.timed
 @pytest.mark.parametrize(
     ("frames", "end", "malformed", "clogged"),
-    [(10_000_000, frame(b""), 1, 1), (3_000_000, b"", 0, 0), (5_000, frame(b""), 1, 0)],
-    ids=["endless", "broken off", "long"],
+    [
+        pytest.param(10_000_000, frame(b""), 1, 1, id="endless"),
+        pytest.param(3_000_000, b"", 0, 0, id="broken off", marks=pytest.mark.slow),
+        pytest.param(5_000, frame(b""), 1, 0, id="long"),
+    ],
 )
 def test_a_node_answers_though_a_message_of_many_frames_has_come(
     frames, end, malformed, clogged, tmp_path

@@ -50,7 +50,7 @@ def test_all_that_a_late_node_takes_over_is_of_one_update(options):
     assert len(donors) == 1
 
 
-@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("signal", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.slow)])
 def test_if_the_donor_is_lost_between_two_parts_both_are_of_another(signal):
     config = config_of(3, transport="tcp", initial_state_timeout_s=20, fetch_probability=0.0)
     # The module is offered first, then the optimizer: of the latter, nothing comes.
