@@ -104,11 +104,11 @@ def are_equal(nets):
 @pytest.mark.parametrize(
     ("change", "count", "transport"),
     [
-        (first_element, 2, "auto"),
+        pytest.param(first_element, 2, "auto", marks=pytest.mark.slow),
         (last_element, 3, "tcp"),
         (inner_element, 3, "auto"),
         (frozen, 2, "tcp"),
-        (loaded, 3, "auto"),
+        pytest.param(loaded, 3, "auto", marks=pytest.mark.slow),
     ],
 )
 def test_what_one_node_changes_is_found_named_once_and_made_equal(change, count, transport, caplog):

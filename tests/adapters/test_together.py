@@ -838,7 +838,14 @@ def common_steps(train, found, stop):
     return [(found["w1", step], found["w2", step]) for step in common]
 
 
-@pytest.mark.parametrize("place", ["before update_wait", "after update_wait", "attached"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param("before update_wait", marks=pytest.mark.slow),
+        "after update_wait",
+        pytest.param("attached", marks=pytest.mark.slow),
+    ],
+)
 def test_who_comes_late_has_the_learning_rate_of_the_others(place):
     stop, config = threading.Event(), config_of(2, algorithm="together", log_level="error")
     found = {}
@@ -872,7 +879,9 @@ def test_who_comes_late_has_the_learning_rate_of_the_others(place):
         assert torch.equal(weight, late_weight)
 
 
-@pytest.mark.parametrize("place", ["before update_wait", "after update_wait"])
+@pytest.mark.parametrize(
+    "place", ["before update_wait", pytest.param("after update_wait", marks=pytest.mark.slow)]
+)
 def test_who_comes_late_has_the_scale_of_the_others(place):
     stop, config = threading.Event(), config_of(2, algorithm="together", log_level="error")
     found = {}

@@ -182,12 +182,16 @@ def assert_is_let_in(fault, group):
         Fault("collective.called", "SIGKILL", "barrier"),
         Fault("collective.entered", "SIGKILL", "large", "tcp", count=4, victim="w1"),
         Fault("collective.met", "SIGSTOP", "large"),
-        Fault("reduce.laid_out", "SIGSTOP", "large", "tcp"),
+        pytest.param(Fault("reduce.laid_out", "SIGSTOP", "large", "tcp"), marks=pytest.mark.slow),
         Fault("collective.exchanged", "SIGKILL", "broadcast large", victim="w3", nth=1),
-        Fault("collective.ready", "SIGSTOP", "small", victim="w1"),
+        pytest.param(
+            Fault("collective.ready", "SIGSTOP", "small", victim="w1"), marks=pytest.mark.slow
+        ),
         Fault("collective.ready", "SIGKILL", "gather", "tcp"),
         Fault("", "SIGKILL", "large", "tcp"),
-        Fault("collective.ended", "SIGKILL", "large", count=2),
+        pytest.param(
+            Fault("collective.ended", "SIGKILL", "large", count=2), marks=pytest.mark.slow
+        ),
     ],
     ids=lambda fault: f"{fault.point or 'anywhere'}-{fault.signal}-{fault.kind}-{fault.transport}",
 )

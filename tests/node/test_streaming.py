@@ -140,7 +140,7 @@ OUTCOMES = {
 }
 
 
-@pytest.mark.parametrize("is_waiting", [False, True])
+@pytest.mark.parametrize("is_waiting", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("ending", OUTCOMES)
 def test_what_does_not_come_whole_is_not_merged_at_all(ending, is_waiting):
     net = Values(PIECES * PIECE_ELEMENTS, 0)

@@ -234,12 +234,12 @@ def seeded(processes, seed):
     run(processes, rng, trouble)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_whoever_dies_or_stops_takes_nothing_along(processes, seed):
     seeded(processes, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 200))
+@pytest.mark.parametrize("seed", [2, 3, *range(100, 200)])
 def test_whoever_dies_or_stops_takes_nothing_along_in_many_runs(processes, seed):
     seeded(processes, seed)
