@@ -283,7 +283,12 @@ FEATURES: dict[str, Feature] = {
     ),
     "tied": Feature("tied parameters", part("tied")),
     "unused": Feature("unused parameters", part("unused")),
-    "sparse": Feature("sparse gradients", part("sparse"), refused={"AllReduceSGD": "E124"}),
+    "sparse": Feature(
+        "sparse gradients",
+        part("sparse"),
+        excludes={"clip"},  # torch clips no norm of sparse gradients
+        refused={"AllReduceSGD": "E124"},
+    ),
     "batch_norm": Feature("batch norm with `buffers: average`", part("batch_norm"), "norm"),
     "batch_norm_keep": Feature(
         "batch norm with `buffers: keep`", part("batch_norm", buffers="keep"), "norm"

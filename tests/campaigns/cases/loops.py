@@ -248,6 +248,7 @@ class Driver:
     def __init__(self, training: Training, index: int) -> None:
         self.training, self.index = training, index
         self.step = 0
+        self.skipped_at = -1
         self.merges = 0
         self.reports: list[Any] = []
         self.collectives: Any = None
@@ -551,7 +552,9 @@ def _one_step(
         optimizer.zero_grad()
     loss = _passes(plan, training, driver, batches)
     driver.gradients(loss)
-    if not plan.skips(step):
+    if plan.skips(step) and driver.skipped_at != step:
+        driver.skipped_at = step  # where only steps are updates, it is the same one again
+    else:
         _apply(plan, training)
     _schedule(training)
     driver.end(loss)
