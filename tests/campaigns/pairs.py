@@ -286,7 +286,7 @@ FEATURES: dict[str, Feature] = {
     "sparse": Feature(
         "sparse gradients",
         part("sparse"),
-        excludes={"clip"},  # torch clips no norm of sparse gradients
+        excludes={"clip", "clip_value", "adamw"},  # torch has none for sparse gradients
         refused={"AllReduceSGD": "E124"},
     ),
     "batch_norm": Feature("batch norm with `buffers: average`", part("batch_norm"), "norm"),
