@@ -191,7 +191,8 @@ def joining(plan: Plan) -> None:
         return {
             "nodes": [],
             "listen": address.format(nodes[index]["port"]),
-            "join": [address.format(first["port"])] if index else [],
+            # With its name, by which a key is known.
+            "join": [f"{first['name']}@{address.format(first['port'])}"] if index else [],
         }
 
     plan.per_node.append(own)
@@ -790,8 +791,10 @@ def _apart_at_the_end(
     shared = gap[:-HEAD] if "head" in differs else gap
     if (apart := float(shared.max())) > near:
         yield f"{name} ends {apart:.2g} apart from w1"
-    if "head" in differs and not torch.equal(one.after[-HEAD:], one.rows[FROZEN_AT][2][-HEAD:]):
-        yield f"{name}'s frozen layer has changed"
+    if "head" in differs:  # a process that was started again has no rows of its first steps
+        frozen = next(values for step, _, values in one.rows if step > FROZEN_AT)
+        if not torch.equal(one.after[-HEAD:], frozen[-HEAD:]):
+            yield f"{name}'s frozen layer has changed"
 
 
 def _apart_in_steps(told: list[Told], plan: Plan) -> Iterator[str]:
