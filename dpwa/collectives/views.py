@@ -80,10 +80,6 @@ class PhaseRecords:
             fields = {"view": key[0], "number": key[1], "phase": phase, "record": record}
             self._sender.tell(members, self._sender.signed(Post, **fields))
 
-    def knows(self, name: str) -> bool:
-        """Tell whether a member has said anything in this group, or has a board of it."""
-        return name in self._boards or (name, ENTERED) in self._heard
-
     def clear(self) -> None:
         """Be ready in nothing any more, for who would compare numbers of other views."""
         if self._board is not None:

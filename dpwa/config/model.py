@@ -324,8 +324,8 @@ class Config(StrictModel):
     )
     codec: Codec = Field(
         default="none",
-        description="how streamed parameters are made smaller: none, fp16, bf16, int8 or a codec "
-        "of a plugin; fp16 and bf16 also what gradients of `algorithm: together` travel as",
+        description="the codec that compresses streamed parameters: none, fp16, bf16, int8 or the "
+        "codec of a plugin. With fp16 or bf16, `algorithm: together` also sends gradients in it",
     )
     links: tuple[LinkConfig, ...] = Field(
         default=(),

@@ -134,15 +134,19 @@ def loss_of(net, inputs):
     return nn.functional.mse_loss(net(inputs), inputs.sin())
 
 
-@shape()
-def plain(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1, momentum=0.9)
+def train_plainly(run, net, optimizer):
     with run.connected(net, optimizer) as gossip:
         for step in run.steps(gossip):
             optimizer.zero_grad()
             loss_of(net, run.batch(step)).backward()
             optimizer.step()
+
+
+@shape()
+def plain(run):
+    net = run.net()
+    optimizer = SGD(net.parameters(), 0.1, momentum=0.9)
+    train_plainly(run, net, optimizer)
 
 
 @shape()
@@ -695,22 +699,14 @@ def a_function_in_a_group(run):
     net = run.net()
     groups = [{"params": net.parameters(), "decay": lambda step: 0.9**step}]
     optimizer = WithFunction(groups, 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+    train_plainly(run, net, optimizer)
 
 
 @shape()
 def optimizers_for_other_devices(run):
     net = run.net()
     optimizer = SGD(net.parameters(), 0.1, foreach=run.node == 1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+    train_plainly(run, net, optimizer)
 
 
 class Observed(nn.Module):
@@ -732,11 +728,7 @@ def a_buffer_that_one_node_has_loaded(run):
         net.least.fill_(-2.0)
         net.used.fill_(0.5)
     optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+    train_plainly(run, net, optimizer)
 
 
 @shape()
@@ -951,11 +943,7 @@ def tied_weights(run):
 
     net = run.net(tied)
     optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+    train_plainly(run, net, optimizer)
 
 
 @shape()
@@ -963,11 +951,7 @@ def hooks_that_change_gradients(run):
     net = run.net()
     net[0].weight.register_hook(lambda gradient: 3 * gradient)
     optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+    train_plainly(run, net, optimizer)
 
 
 @shape()

@@ -386,11 +386,11 @@ FEATURES: dict[str, Feature] = {
             ends_at_mean=False,
         )
         for name, text, kind in [
-            ("kill", "a node that is killed, and started again", "kill"),
-            ("kill_checkpoint", "the same from its own checkpoint", "kill_checkpoint"),
-            ("stop", "a node that is stopped for 1.5 s", "stop"),
-            ("terminate", "a node that ends by SIGTERM", "terminate"),
-            ("spare", "`--spare`, and a node that is killed", "spare"),
+            ("kill", "a kill with a restart", "kill"),
+            ("kill_checkpoint", "a kill with a restart from a checkpoint", "kill_checkpoint"),
+            ("stop", "a stop of 1.5 s", "stop"),
+            ("terminate", "SIGTERM", "terminate"),
+            ("spare", "a kill with `--spare`", "spare"),
         ]
     },
     **{
@@ -921,7 +921,7 @@ def table() -> str:
     rows = rows_of_table()
     everywhere = [text for text, cells in rows[1:] if set(cells) == {"yes"}]
     head = " | ".join(f"`{name}`" for name in COLUMNS)
-    text = f"All algorithms go with {', '.join(everywhere)}. The others:"
+    text = f"Every algorithm works with these: {', '.join(everywhere)}. The table shows the others."
     lines = [
         textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False),
         "",
