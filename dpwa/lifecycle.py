@@ -105,13 +105,32 @@ def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
 
 
 def finalize(owner: object, function: Callable[..., Any], *args: Any) -> weakref.finalize[..., Any]:
-    """Call a function when its owner is collected or at exit; never in a forked child."""
+    """Call a function when its owner is collected or at exit; never in a forked child.
+
+    A thread of dpwa, which may be the thread that the function waits for, has a fresh thread call
+    the function.
+    """
     return weakref.finalize(owner, _in_process, os.getpid(), function, *args)
 
 
+_of_thread = threading.local()
+
+
 def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
-    if os.getpid() == process:
+    if os.getpid() != process:
+        return
+    if not threading.current_thread().name.startswith("dpwa-"):
         function(*args)
+        return
+    before: threading.Thread | None = getattr(_of_thread, "last", None)
+
+    def run() -> None:
+        if before is not None:  # the functions of one owner depend on each other
+            before.join()
+        function(*args)
+
+    _of_thread.last = threading.Thread(target=run, name="dpwa-close")
+    _of_thread.last.start()
 
 
 def tell_launcher(problem: str) -> None:

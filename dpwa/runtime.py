@@ -92,11 +92,13 @@ class Waker:
     again.
     """
 
+    receiver: Any = -1
+
     def __init__(self) -> None:
-        self.receiver: Any = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # So that nobody writes to the descriptor of another file. Reentrant: a signal handler may
         # close the node while its thread is in here.
         self._lock = threading.RLock()
+        self.receiver = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._cleared = 0
         self._woken_at = -1  # what that was when the thread was woken
 
@@ -122,6 +124,9 @@ class Waker:
             descriptor, self.receiver = self.receiver, -1
             if descriptor >= 0:
                 os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()  # of a thread that could not be made
 
 
 SOCKET_NEEDS = 16  # a context's first socket takes 8: without, libzmq ends the process by SIGABRT

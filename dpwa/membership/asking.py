@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import queue
-import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -74,7 +73,7 @@ class Asking(Listener):
         self._algorithm = config.algorithm
         self._heard = context.heard
         self._tx = context.tx
-        self._clock = self._runtime = context.runtime
+        self._clock = context.runtime
         self._connect = connect
         self._called_back = called_back
         told = [seed.endpoint for seed in config.seeds]
@@ -90,7 +89,6 @@ class Asking(Listener):
         self._to_call: list[tuple[CallBack, float]] = []  # and until when that is of use
         self._asked_at = self._clock.now()
         self._told_at = -math.inf
-        self._thread: threading.Thread | None = None
         self._has_ended = context.runtime.event()
         self.has_looked = False  # members have become peers at least once
         places = [*told, *(seed.endpoint for seed in context.remembered)]
@@ -106,22 +104,14 @@ class Asking(Listener):
     def stop(self, timeout_s: float) -> bool:
         """Ask no more, and write down who is there; return whether that was in time."""
         self._tx.detach(self)
-        if self.is_current_thread:  # the last reference to the node was dropped here
-            self.ended()
         has_ended = self._has_ended.wait(timeout_s)
         if self._memory is not None:
             self._memory.finish(self._member_list, self._background)
         return has_ended
 
-    @property
-    def is_current_thread(self) -> bool:
-        """Whether this is the TxThread."""
-        return self._runtime.current_thread() is self._thread
-
     # The TxThread
 
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        self._thread = self._runtime.current_thread()
         self._calls.open(zmq_context, poller)
 
     def ended(self) -> None:

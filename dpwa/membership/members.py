@@ -145,7 +145,7 @@ class Members(Closeable):
 
     def _say_goodbye(self) -> None:
         peers = self._member_list.peers
-        if peers and not self._is_connected and not self._asking.is_current_thread:
+        if peers and not self._is_connected:
             self._connect()
         for entry in peers:
             roster = self._member_list.roster(entry.name, asks=False)

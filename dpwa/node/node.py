@@ -99,8 +99,11 @@ class Node(Closeable):
         try:
             own = own_address(config, name)
             self._threads = NodeThreads(own.listen, self._context)
-            self._prepare()
-            self._open()
+            try:
+                self._open()
+            except BaseException:
+                self._threads.close()
+                raise
         except AddressError as error:
             self._context.close()
             told = f"node {name!r} {error.text}"
@@ -122,17 +125,11 @@ class Node(Closeable):
         warn_if_hidden(config, name, self._threads.rx.endpoint)
         log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)
 
-    def _prepare(self) -> None:
-        try:
-            self.rounds = GossipRounds(self._context, self._threads.tx, self.check_open)
-            self.finish = Finish(self._context, self.rounds, self._threads.tx)
-            self._snapshots = SnapshotService(self._context)
-        except BaseException:
-            self._threads.close()
-            raise
-
     def _open(self) -> None:
         context, tx = self._context, self._threads.tx
+        self.rounds = GossipRounds(context, tx, self.check_open)
+        self.finish = Finish(context, self.rounds, tx)
+        self._snapshots = SnapshotService(context)
 
         def left(peer: str) -> None:
             context.peer_table.peer_left(peer)

@@ -39,10 +39,6 @@ class NodeThread:
         self._thread = runtime.thread(self._run, name)
 
     @property
-    def is_current(self) -> bool:
-        return self._thread is self._runtime.current_thread()
-
-    @property
     def was_started(self) -> bool:
         return self._thread.ident is not None
 

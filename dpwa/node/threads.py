@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from contextlib import ExitStack
 
 from dpwa.node.assembly import authorizer_of
 from dpwa.node.context import NodeContext
@@ -35,35 +36,34 @@ class NodeThreads:
         runtime = context.runtime
         if runtime is SYSTEM:
             require_descriptors(NODE_NEEDS)
-        self._zmq_context = runtime.zmq_context()
         admission = AdmissionControl(self.authorizer, context.config.limits, runtime)
         most = affordable(context.config.connections, context.name)
-        self._zmq_context.max_sockets = max(1023, SOCKETS_PER_LINK * most + OTHER_SOCKETS)
         context.peer_table.most_connected = most
-        self.tx = TxThread(self._zmq_context, context, self.authorizer.keyring, most)
-        self.rx = RxThread(
-            context.name,
-            self._zmq_context,
-            endpoint,
-            runtime,
-            admission,
-            keys_changed=self.tx.renew_links,
-            most_clients=most,
-        )
+        with ExitStack() as undo:
+            self._zmq_context = runtime.zmq_context()
+            undo.callback(self._zmq_context.term)
+            self._zmq_context.max_sockets = max(1023, SOCKETS_PER_LINK * most + OTHER_SOCKETS)
+            self.tx = TxThread(self._zmq_context, context, self.authorizer.keyring, most)
+            self.rx = RxThread(
+                context.name,
+                self._zmq_context,
+                endpoint,
+                runtime,
+                admission,
+                keys_changed=self.tx.renew_links,
+                most_clients=most,
+            )
+            undo.pop_all()
 
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start the threads.
 
-        Raises `AddressError`, with nothing left running, if the endpoint cannot be listened on.
+        Raises `AddressError` if the endpoint cannot be listened on.
         """
         for service in services:
             self.rx.register(service)
-        try:
-            self.tx.start()
-            self.rx.open()
-        except BaseException:
-            self.close()
-            raise
+        self.tx.start()
+        self.rx.open()
 
     def close(self) -> None:
         """Stop the threads and free the sockets; bounded in time."""
@@ -72,9 +72,6 @@ class NodeThreads:
             self._zmq_context.term()
 
     def _stop(self, thread: NodeThread) -> bool:
-        if thread.is_current:  # it has dropped the last reference to the node
-            thread.end()
-            return False
         if not thread.was_started:  # there was no room for another thread
             thread.discard()
             return True

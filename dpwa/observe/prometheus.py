@@ -624,5 +624,4 @@ def _authority(host: str, port: int) -> str:
 
 def _stop(answering: _Answering, thread: threading.Thread) -> None:
     answering.stop()
-    if thread is not threading.current_thread():  # it has dropped the last reference to the node
-        thread.join(CLOSE_TIMEOUT_S)
+    thread.join(CLOSE_TIMEOUT_S)
