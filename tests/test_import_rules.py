@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "dpwa"
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
     {"errors", "clock", "fault_points"},
-    {"types", "registry", "lifecycle"},
+    {"types", "registry", "lifecycle", "files"},
     {"runtime", "virtual_network"},
     {"policy", "data"},
     {"algorithms"},

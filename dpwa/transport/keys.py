@@ -14,8 +14,10 @@ The name of a file is the name of the node, and a key belongs to one name. All e
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import os
+import pwd
 import shlex
 import stat
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ import zmq
 from dpwa.config.endpoints import is_label
 from dpwa.config.public_keys import key_bytes
 from dpwa.errors import UserError
+from dpwa.files import open_regular
 
 SECRET_SUFFIX = ".key"  # noqa: S105
 PUBLIC_SUFFIX = ".pub"
@@ -37,6 +40,8 @@ _PUBLIC = "dpwa-public-key"
 _MAX_FILE_BYTES = 4096
 _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_PUTS_KEYS = "others can put keys there: chmod go-w"
+_MAX_STEPS = 1000  # links may lead in a circle
 
 
 class SecretKey:
@@ -124,11 +129,11 @@ class KeyFolder:
         return read_public_key(self.public_file(name))
 
     def require_closed(self) -> None:
-        """Make sure that nobody else can put keys here."""
+        """Make sure that nobody else can put keys here, or another folder in place of this one."""
         for path in (self.path, self.allowed):
             if path.exists():
-                advice = "others can put keys there: chmod go-w"
-                _require_mode(path, path.stat().st_mode, _WRITTEN_BY_OTHERS, advice)
+                _require_mode(path, path.stat().st_mode, _WRITTEN_BY_OTHERS, _PUTS_KEYS)
+            _require_own(path)
 
     def require_new(self, name: str) -> None:
         """Make sure that there are no keys of this name, as none is ever overwritten."""
@@ -192,8 +197,8 @@ def _names(folder: Path, suffix: str) -> list[str]:
 def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
     """Read the key in a file; what is in the file is in no variable where an error is raised."""
     try:
-        # What is no regular file, such as a pipe, must not make anybody wait.
-        with open(path, "rb", opener=_without_waiting) as file:
+        _require_own(path)
+        with open_regular(path) as file:
             _require_mode(path, os.fstat(file.fileno()).st_mode, forbidden, advice)
             found = list(_lines(SecretKey(file.read(_MAX_FILE_BYTES))))
     except OSError as error:
@@ -206,10 +211,6 @@ def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
     raise UserError(
         f"{path}: expected one line `{word} KEY` with a key of 40 characters{got} [DPWA-E099]"
     )
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _lines(content: SecretKey) -> Iterator[tuple[str, SecretKey | None]]:
@@ -225,6 +226,53 @@ def _require_mode(path: Path, mode: int, forbidden: int, advice: str) -> None:
     if mode & forbidden:
         where = shlex.quote(str(path))
         raise UserError(f"{path}: mode {stat.S_IMODE(mode):04o}, {advice} {where} [DPWA-E101]")
+
+
+def _require_own(path: Path) -> None:
+    """Make sure that nobody else can replace a file or a folder on the way to it.
+
+    All that leads there belongs to this user or root, and only they may write to the folders, as
+    sshd's StrictModes has it. In a sticky folder, such as /tmp, others cannot replace what is not
+    theirs.
+    """
+    for step, status in _way_to(path):
+        if status.st_uid not in (0, os.geteuid()):
+            raise UserError(
+                f"{step}: mode {stat.S_IMODE(status.st_mode):04o}, belongs to the user "
+                f"{status.st_uid}, who can replace keys; only this user ({os.geteuid()}) and root "
+                "may own this path [DPWA-E101]"
+            )
+        if stat.S_ISDIR(status.st_mode) and not status.st_mode & stat.S_ISVTX:
+            is_private = _is_private(status.st_gid)
+            forbidden = stat.S_IWOTH if is_private else _WRITTEN_BY_OTHERS
+            _require_mode(step, status.st_mode, forbidden, _PUTS_KEYS)
+
+
+def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield each folder and link that leads to a file, and the file, as far as they exist."""
+    at, left = Path("/"), [*reversed(path.absolute().parts)]
+    for _ in range(_MAX_STEPS):
+        if not left:
+            return
+        part = left.pop()
+        at = at.parent if part == ".." else at / part
+        try:
+            status = at.lstat()
+        except OSError:  # whoever opens it tells why
+            return
+        yield at, status
+        if stat.S_ISLNK(status.st_mode):
+            left += reversed(at.readlink().parts)
+            at = at.parent
+
+
+def _is_private(group: int) -> bool:
+    """Tell whether a group has no other member: many systems give each user such a group."""
+    try:
+        user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
+    except KeyError:
+        return False
+    return found.gr_name == user and {*found.gr_mem} <= {user}
 
 
 def _write_new(path: Path, content: SecretKey, mode: int) -> None:

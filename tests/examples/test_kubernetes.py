@@ -128,7 +128,8 @@ def test_the_keys_of_a_pod_are_those_that_dpwa_takes(tmp_path: Path) -> None:
     for node in config().nodes:
         made.create(node.name)
     mounted = {"/secret": tmp_path / "secret", "/allowed": made.allowed, "/keys": tmp_path / "pod"}
-    mounted["/keys"].mkdir(mode=0o777)
+    mounted["/keys"].mkdir()
+    mounted["/keys"].chmod(0o777)
     mounted["/secret"].mkdir()
     (mounted["/secret"] / "own.key").write_bytes(made.secret_file("dpwa-1").read_bytes())
     run = with_keys()

@@ -1,7 +1,6 @@
 """Nodes that are collected, or that could not be made: nothing of them is left."""
 
 import gc
-import os
 import threading
 import warnings
 import weakref
@@ -9,6 +8,7 @@ import weakref
 import pytest
 from support.nodes import config_of, eventually
 from support.open_cluster import cluster
+from support.processes import descriptors
 
 from dpwa import DpwaConnection
 from dpwa.node.serving.service import Service
@@ -23,10 +23,6 @@ class Collecting(Service):
     def tick(self, _now):
         gc.collect()
         return False
-
-
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 @pytest.fixture(autouse=True)

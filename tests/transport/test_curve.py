@@ -339,6 +339,85 @@ def test_a_folder_that_others_can_write_to_is_not_read_again(tmp_path, caplog):
     assert keyring.for_link("w3") is not None
 
 
+IS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+
+
+def _belongs_to_another(path):
+    os.chown(path, 4321, 0)
+
+
+def _may_be_written_by_a_group(path):
+    os.chown(path, 0, 4321)
+    path.chmod(0o775)
+
+
+def _may_be_written_by_all(path):
+    path.chmod(0o757)
+
+
+def _lies_behind_a_link_in_a_folder_of_all(path):
+    behind = path.with_name("behind")
+    path.rename(behind)
+    (path.parent / "open").mkdir(mode=0o700)
+    (path.parent / "open" / "link").symlink_to(behind)
+    (path.parent / "open").chmod(0o777)
+    path.symlink_to("open/link")
+
+
+@pytest.mark.parametrize("which", ["top", "run", "run/keys"])
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        pytest.param(_belongs_to_another, "belongs to the user 4321", marks=IS_ROOT),
+        pytest.param(_may_be_written_by_a_group, "mode 0775", marks=IS_ROOT),
+        (_may_be_written_by_all, "mode 0757"),
+        (_lies_behind_a_link_in_a_folder_of_all, "open: mode 0777"),
+    ],
+)
+def test_keys_are_not_read_where_another_user_could_replace_a_folder(
+    tmp_path, caplog, which, spoil, told
+):
+    top = tmp_path / "top"
+    folder = key_folder(top / "run" / "keys", "w1", "w2")
+    before, of_another = folder.public_key("w2"), key_folder(tmp_path / "another", "w2")
+    keyring = Keyring(folder, "w1")
+    spoil(top if which == "top" else top / which)
+    with pytest.raises(UserError, match=told):
+        Keyring(folder, "w1")
+    folder.public_file("w2").write_bytes(of_another.public_file("w2").read_bytes())
+    assert not keyring.reload()
+    assert keyring.for_link("w2").theirs == before
+    assert "keys are not read again" in caplog.text
+    assert told in caplog.text
+
+
+@IS_ROOT
+def test_a_single_key_of_another_user_is_not_read(tmp_path, caplog):
+    folder = key_folder(tmp_path / "keys", "w1", "w2", "w3")
+    os.chown(folder.public_file("w2"), 4321, 0)
+    keyring = Keyring(folder, "w1")
+    assert keyring.for_link("w2") is None
+    assert keyring.for_link("w3") is not None
+    assert "w2.pub: mode 0644, belongs to the user 4321" in caplog.text
+    os.chown(folder.secret_file("w1"), 4321, 0)
+    with pytest.raises(UserError, match=r"w1.key: mode 0600, belongs to the user 4321"):
+        Keyring(folder, "w1")
+
+
+def test_keys_may_lie_below_sticky_folders_and_behind_links_of_this_user(tmp_path):
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    folder = key_folder(tmp_path / "sticky" / "keys", "w1", "w2")
+    (tmp_path / "link").symlink_to("sticky/../sticky/keys")
+    assert Keyring(KeyFolder(tmp_path / "link"), "w1").for_link("w2") is not None
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises((UserError, OSError)):
+        Keyring(KeyFolder(tmp_path / "round"), "w1")
+    folder.public_file("w2").unlink()
+    os.mkfifo(folder.public_file("w2"), 0o644)  # nobody waits for it
+    assert Keyring(folder, "w1").for_link("w2") is None
+
+
 def test_a_link_to_nothing_in_the_folder_keeps_nobody_out(tmp_path):
     folder = key_folder(tmp_path / "keys", "w1", "w2")
     keyring = Keyring(folder, "w1")
