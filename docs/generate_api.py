@@ -6,9 +6,12 @@ docstring itself.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import re
+import textwrap
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -30,6 +33,7 @@ MODULES = (
     "dpwa.testing",
     "dpwa.errors",
 )
+INDENTED = re.compile(r"(?<=\n\n)(?:    .*\n|\n(?=    ))+\n*")
 HEAD = """\
 # Public names
 
@@ -144,14 +148,22 @@ def _escaped(text: str) -> str:
         is_section = is_title or (is_section and (not line or line.startswith(" ")))
         if is_title:
             lines += [f"**{line.strip().rstrip(':')}**", ""]
-        elif line.startswith("    ") and line[4:5].strip() and ":" in line:
-            name, _, rest = line.strip().partition(":")
-            lines.append(f"- `{name}`:{rest}" if _is_name(name) else line.strip())
-        elif line.startswith("    ") and not line.startswith("     ") and is_section:
-            lines.append(line.strip())
+        elif is_section and line.startswith("    ") and line[4:5].strip():
+            name, colon, rest = line.strip().partition(":")
+            lines.append(f"- `{name}`:{rest}" if colon and _is_name(name) else line.strip())
         else:
             lines.append(line)
-    return "\n".join(lines)
+    return INDENTED.sub(_fenced, "\n".join(lines) + "\n").rstrip()
+
+
+def _fenced(block: re.Match[str]) -> str:
+    """Mark an indented block as Python, if it is; others are formulas and lists."""
+    code = textwrap.dedent(block[0]).rstrip()
+    try:
+        ast.parse(code)
+    except SyntaxError:
+        return block[0]
+    return f"```python\n{code}\n```\n\n"
 
 
 def _is_name(text: str) -> bool:

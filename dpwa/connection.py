@@ -291,8 +291,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
     def wait_for_peers(self, count: int = 1, timeout_s: float = 30.0) -> bool:
         """Wait until there are so many peers in view; return whether there are.
 
-        Nobody has to: a node trains with those who are there. With a list of nodes all are in view
-        from the beginning, whether they live or not.
+        No node has to: each trains with the peers that are there. With a list of nodes all are in
+        view from the beginning, whether they live or not. This call is no barrier: peers are in view
+        before they train, and this node does not wait for theirs to return. To have all nodes begin
+        at the same moment, call `barrier`.
         """
         self.node.check_process()
         if self._members is None:

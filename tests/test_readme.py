@@ -39,8 +39,9 @@ def test_the_training_loop():
 
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     names = {"net": net, "optimizer": optimizer, "steps": 3, "train_step": train_step}
-    exec(blocks("python")[0], names)
+    exec(blocks("python")[0], {"torch": torch, **names})
     assert steps == [0, 1, 2]
+    assert torch.equal(torch.load("model.pt")["weight"], net.weight)
 
 
 def test_the_line_by_hand_needs_no_other_import():

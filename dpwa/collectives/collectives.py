@@ -85,7 +85,11 @@ class Collectives(Closeable, Service):
         self._runner(tag).group.lull_s = partial(self._lull_s, self.runtime.current_thread())
 
     def members(self, tag: str = "") -> tuple[str, ...]:
-        return self._runner(tag).group.view.names
+        """Return who takes part; after `close`, who took part last."""
+        if not self._is_closed:
+            return self._runner(tag).group.view.names
+        runner = self._runners.get(tag)
+        return (self._ranks or (self.name,)) if runner is None else runner.group.view.names
 
     def run(
         self,
@@ -226,7 +230,7 @@ class CollectiveCalls:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of those who take part at present, in order of rank."""
+        """Names of those who take part at present, in order of rank; after `close`, at the end."""
         return self.collectives.members()
 
     @property

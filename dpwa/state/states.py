@@ -13,6 +13,7 @@ from dpwa import fault_points
 from dpwa.config import Config
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.node import Node
+from dpwa.policy.beginners import BEGINNING
 from dpwa.state.checkpoints import CheckpointWriter
 from dpwa.state.image import State, StatePart
 from dpwa.state.joining import Inbox, Joiner
@@ -122,7 +123,11 @@ class States(Closeable):
         self.origin = origin
         self._node.rounds.resume(origin.clock, origin.updates)
         self._saved_at = origin.updates
-        log.warning(  # nothing is wrong, but the losses cannot be read without it
+        # Nothing is wrong, but the losses cannot be read without it. Processes that are started
+        # together differ by some updates at first, which no user has to know.
+        is_first_start = not origin.checkpoint and origin.clock < BEGINNING
+        log.log(
+            logging.INFO if is_first_start else logging.WARNING,
             "%s: starts from %s (%.1f MB in %.1f s, clock %.0f) [DPWA-W072]",
             self._node.name,
             " and ".join(sorted(origin.donors)) or f"its checkpoint {origin.checkpoint}",

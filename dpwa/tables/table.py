@@ -278,7 +278,7 @@ class SyncedArray:
     def sync(self) -> np.ndarray:
         """Add what was changed here since the last time; take over the sum; return `value`.
 
-            add(current - last);  last = current = get()
+            add(current - last), then last = current = get()
 
         Raises:
             As for `ArrayTable.add` and `ArrayTable.get`.

@@ -272,6 +272,17 @@ def test_nothing_can_be_called_after_close():
         ):
             with pytest.raises(ClosedError, match="node 'w1' is closed"):
                 call()
+        assert (node.rank, node.world_size, node.members) == (0, 1, ("w1",))
+
+
+def test_its_place_is_known_after_close_as_it_was():
+    with met_nodes(3) as nodes:
+        nodes["w1"].close()
+        lost = nodes.outcomes(lambda node: node.barrier(), ["w2", "w3"])
+        assert [type(outcome) for outcome in lost.values()] == [PeerLost] * 2
+        nodes["w2"].close()
+        assert (nodes["w1"].rank, nodes["w1"].members) == (0, ("w1", "w2", "w3"))
+        assert (nodes["w2"].rank, nodes["w2"].members) == (0, ("w2", "w3"))
 
 
 def test_all_get_the_last_result_although_each_closes_right_after_it():

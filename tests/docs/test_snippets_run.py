@@ -56,19 +56,23 @@ import numpy as np, torch
 from torch.utils.data import DataLoader, TensorDataset
 import dpwa
 from dpwa import DpwaConnection
+from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from dpwa.algorithms import AllReduceEA, AllReduceSGD
 from dpwa.dataset import SharedSampler
 from dpwa.errors import LeftBehindError, PeerLost
 
 Net = lambda: torch.nn.Linear(2, 1)
 net, name, config, loss, epochs, first_epoch = Net(), "w1", "nodes.yaml", 0.5, 2, 0
+model, params = net, [np.zeros(3)]
 optimizer, path = torch.optim.Adam(net.parameters()), Path("state.json")
 criterion = torch.nn.functional.mse_loss
 common_inputs, common_targets = torch.ones(4, 2), torch.ones(4, 1)
 batches = [(common_inputs, common_targets)] * 3
 dataset = TensorDataset(torch.ones(300, 2), torch.ones(300, 1))
 parameters, grads, tensor = np.zeros(3), np.ones(3), torch.ones(3)
-gradients, step = (lambda *_: np.ones(3)), (lambda *_: None)
+gradients = compute = lambda *_: [np.ones(3)]
+step = lambda *_: None
 
 def train_step(*_):
     optimizer.zero_grad()
@@ -86,6 +90,18 @@ MORE_PREPARED = {
     "loader": "loader = DataLoader(dataset, batch_size=64, sampler=sampler)\n",
 }
 OTHER_VALUES = {
+    ("docs/api.md", "tester.load_state_dict("): (
+        "gossip.close()\n"
+        "gossip = dpwa.connect(net, algorithm='elastic')\n"
+        "gossip.update_send()\n"
+        "tester = Net()\n"
+    ),
+    ("docs/api.md", "import dpwa.multiverso"): (
+        "row_ids, gradients = [0, 1], np.ones((2, 64), np.float32)\n"
+    ),
+    ("docs/api.md", "for tag, value in gossip.metrics()"): (
+        "class writer:\n    add_scalar = lambda tag, value, step: float(value)\n"
+    ),
     ("docs/tables.md", "import dpwa.multiverso"): (
         "batches = [([0, 1], None)]\ngradients = lambda rows, _: np.ones_like(rows)\n"
     ),

@@ -48,14 +48,16 @@ def test_a_late_joiner_has_all_of_its_donor_bit_for_bit(codec):
             assert second.connection.node.version > 3
 
 
-def test_it_says_whom_it_starts_from(caplog):
-    caplog.set_level(logging.WARNING, "dpwa")  # where nothing else is said
+@pytest.mark.parametrize(("trained", "level"), [(3, "INFO"), (2000, "WARNING")])
+def test_it_says_whom_it_starts_from_and_warns_only_after_a_first_start(caplog, trained, level):
+    caplog.set_level(logging.INFO, "dpwa")
     config = config_of(2, **PEERS)
-    with nodes(adapter_of(Net(1), "w1", config)) as (first,), training(first):
-        eventually(lambda: first.clock >= 1)
-        with nodes(adapter_of(Net(2), "w2", config)):
+    with nodes(adapter_of(Net(1), "w1", config)) as (first,):
+        first.connection.node.rounds.resume(trained, trained)
+        with training(first), nodes(adapter_of(Net(2), "w2", config)):
             pass
-    assert [r for r in caplog.messages if r.startswith("w2: starts from w1 (0.0 MB in ")]
+    said = [r.levelname for r in caplog.records if r.message.startswith("w2: starts from w1 (0.0")]
+    assert said == [level]
 
 
 def test_no_patchwork_is_made_of_pieces_of_several_donors():

@@ -19,7 +19,7 @@ SHELL = ("", "console", "bash")
 PAGES = sorted(
     page
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/*.md")]
-    if page.name not in ("CHANGELOG.md", "api.md")  # of other times; made of docstrings
+    if page.name != "CHANGELOG.md"  # of other times
 )
 
 
