@@ -292,9 +292,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         """Wait until there are so many peers in view; return whether there are.
 
         No node has to: each trains with the peers that are there. With a list of nodes all are in
-        view from the beginning, whether they live or not. This call is no barrier: peers are in view
-        before they train, and this node does not wait for theirs to return. To have all nodes begin
-        at the same moment, call `barrier`.
+        view from the beginning, whether they live or not. This call is no barrier: a peer is in
+        view before it trains, and may call this later or never. To have all nodes begin at the same
+        moment, call `barrier`.
         """
         self.node.check_process()
         if self._members is None:

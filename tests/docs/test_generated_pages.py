@@ -25,10 +25,11 @@ def test_the_pages_of_commands_and_settings_are_up_to_date():
 
 def test_examples_keep_their_indentation(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
-    text = "Ends.\n\n    for x in y:\n        print(x)\n\n        z = 1\n\nArgs:\n    y: of it:\n        more.\n"
+    example = "    for x in y:\n        print(x)\n\n        z = 1\n"
+    text = f"Ends.\n\n{example}\nArgs:\n    y: of:\n        more.\n"
     page = importlib.import_module("generate_api")._escaped(text)
     code = "```python\nfor x in y:\n    print(x)\n\n    z = 1\n```"
-    assert page == f"Ends.\n\n{code}\n\n**Args**\n\n- `y`: of it:\n        more."
+    assert page == f"Ends.\n\n{code}\n\n**Args**\n\n- `y`: of:\n        more."
 
 
 def is_error(found):
