@@ -271,13 +271,13 @@ MUTANTS = [
         "tests/policy/test_quarantine.py",
     ),
     Mutant(
-        "fsync", "state/checkpoints.py",
+        "fsync", "files.py",
         "os.fsync(out.fileno())",
         "out.fileno()",
         "tests/state/test_damaged_checkpoints.py",
     ),
     Mutant(
-        "fsync", "state/checkpoints.py",
+        "fsync", "files.py",
         "os.fsync(descriptor)",
         "pass",
         "tests/state/test_damaged_checkpoints.py",

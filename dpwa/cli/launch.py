@@ -22,6 +22,7 @@ import typer
 
 from dpwa.cli import exit_codes
 from dpwa.errors import UserError
+from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable
 from dpwa.report.wording import plural
 
@@ -154,8 +155,13 @@ class NodeLogs(Closeable):
             folder.mkdir(parents=True, exist_ok=True)
             for name in names:
                 path = folder / f"{name}.log"
-                self._files[name] = path.open(
-                    "a", encoding="utf-8", errors="backslashreplace", buffering=1
+                self._files[name] = open(  # noqa: SIM115
+                    path,
+                    "a",
+                    encoding="utf-8",
+                    errors="backslashreplace",
+                    buffering=1,
+                    opener=open_regular,
                 )
         except OSError as error:
             self.close()

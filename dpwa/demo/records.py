@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
+from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable
 from dpwa.types import StrictModel
 
@@ -54,7 +55,7 @@ class Logbook(Closeable):
     """Gathers what happens between two records; writes each to a file and to standard output."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        self._file = open(path, "w", encoding="utf-8", opener=open_regular)  # noqa: SIM115
         self._losses: list[float] = []
         self._last_merge: Merge | None = None
         self._merges = 0

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpwa.demo.progress import NARROW_COLUMNS
 from dpwa.demo.records import History, Phase, Record
+from dpwa.files import written
 from dpwa.types import StrictModel
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ def draw_chart(history: History, names: tuple[str, ...], path: Path) -> None:
     _draw_loss(right, history, names)
     _draw_titles(figure, len(names))
     _draw_legend(figure, names)
-    figure.savefig(path, format="png")
+    with written(path) as out:
+        figure.savefig(out, format="png")
 
 
 def node_colour(position: int, count: int) -> Any:

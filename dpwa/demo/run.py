@@ -18,6 +18,7 @@ from dpwa.demo.progress import BarsView, PlainView, progress_view
 from dpwa.demo.records import History, parse_record
 from dpwa.demo.report import DemoResult, draw_chart, print_json, show_report, summarise
 from dpwa.errors import UserError
+from dpwa.files import written
 from dpwa.launch import LaunchSpec, local_config, run_nodes
 from dpwa.launch.stopping import PASSED_ON
 
@@ -117,8 +118,8 @@ def _report(
     with writing(chart):
         draw_chart(history, finished, chart)
     result = summarise(history, finished, out_dir, time.monotonic() - began)
-    with writing(figures):
-        figures.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    with writing(figures), written(figures) as out:
+        out.write(result.model_dump_json(indent=2).encode() + b"\n")
     show_report(
         result,
         [

@@ -17,6 +17,7 @@ from dpwa.adapters.merge import Merge
 from dpwa.clock import Deadline, SystemClock
 from dpwa.demo.data import Examples
 from dpwa.demo.records import MEET_TIMEOUT_S, Logbook
+from dpwa.files import written
 
 if TYPE_CHECKING:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
@@ -50,7 +51,8 @@ def build_model(seed: int) -> nn.Module:
 def save_weights(model: nn.Module, path: Path) -> None:
     """Write all parameters as arrays under their names (.npz, readable without pickle)."""
     arrays = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for options
+    with written(path) as out:
+        np.savez(out, **arrays)  # type: ignore[arg-type]  # numpy's stub takes names for options
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpwa.errors import UserError
+from dpwa.files import written
 from dpwa.launch.ports import free_ports
 from dpwa.launch.stopping import interrupted_by_signals
 from dpwa.lifecycle import is_locked
@@ -123,7 +124,8 @@ def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
         listed = {"nodes": [node.to_mapping() for node in nodes]}
         text = load_config(settings.absolute(), overrides=listed, environ={}).to_yaml()
     try:
-        path.write_text(text, encoding="utf-8")
+        with written(path) as out:
+            out.write(text.encode())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror} [DPWA-E077]") from None
     return path

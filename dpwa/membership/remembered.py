@@ -15,6 +15,7 @@ from typing import Any
 
 from dpwa.config import Config
 from dpwa.config.endpoints import Seed, ipc_path, is_label, split_tcp
+from dpwa.files import open_regular, written
 from dpwa.membership.member_list import MemberList
 from dpwa.runtime import Background
 
@@ -41,7 +42,7 @@ class Remembered:
     def read(self) -> tuple[Seed, ...]:
         """Return the members in the file; none and a warning if it makes no sense."""
         try:
-            with self.path.open("rb") as file:
+            with open(self.path, "rb", opener=open_regular) as file:
                 text = file.read(_MOST_BYTES + 1)
             self._from_before = self._seeds(json.loads(text))
         except FileNotFoundError:
@@ -73,11 +74,10 @@ class Remembered:
         """Replace the file as a whole; warn once if that does not work."""
         seeds = [[seed.name, seed.endpoint] for seed in members if seed.name]
         record = {"format": FORMAT, "node": self._name, "members": seeds[:MOST_REMEMBERED]}
-        unfinished = self.path.with_name(f".{self.path.name}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(record) + "\n")
-            unfinished.replace(self.path)
+            with written(self.path) as out:
+                out.write(json.dumps(record).encode() + b"\n")
         except OSError as error:
             self._warn(f"cannot be written ({error.strerror})")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dpwa.errors import UserError
+from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable
 from dpwa.node.report import NodeReport
 from dpwa.observe.events import RunEvent
@@ -65,7 +66,7 @@ class RunLog(Closeable):
         self.path = Path(folder) / f"{told['name']}-{stamp}-{os.getpid()}{SUFFIX}"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = open_regular(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         except OSError as error:
             raise UserError(
                 f"run_log: expected a folder that can be written to (got {folder}: "

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpwa.errors import UserError
+from dpwa.files import open_regular
 from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import FIGURES, NAMES
@@ -140,7 +141,7 @@ def time_of(line: JsonObject) -> float | None:
 
 def lines_of(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file with their ends; what is too long comes in pieces."""
-    with path.open("rb", buffering=1 << 20) as file:
+    with open(path, "rb", buffering=1 << 20, opener=open_regular) as file:
         while line := file.readline(LONGEST_LINE):
             yield line
 
@@ -162,7 +163,7 @@ def _paths(folder: Path) -> list[Path]:
 
 def _log_file(path: Path) -> LogFile | None:
     """Look at the beginning and the end of a file; `None`: it is no run log."""
-    with path.open("rb") as file:
+    with open(path, "rb", opener=open_regular) as file:
         first = file.readline(LONGEST_LINE)
         nbytes = file.seek(0, 2)
         file.seek(max(0, nbytes - TAIL_BYTES))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpwa import __version__
+from dpwa.files import written
 from dpwa.observe.history import Floats
 from dpwa.report.charts import Curve, at_each, shares_of, speed_curves, traffic_of
 from dpwa.report.facts import Facts
@@ -251,7 +252,8 @@ def write_comparison(runs: Sequence[ComparedRun], loss: float | None, folder: Pa
     with folder_to_write(folder):
         pictures = list(drawn(comparison_charts(runs, looks), folder))
         path = folder / PAGE_NAME
-        path.write_text(comparison_page(runs, loss, pictures), encoding="utf-8")
+        with written(path) as out:
+            out.write(comparison_page(runs, loss, pictures).encode())
     return path
 
 

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpwa import __version__
 from dpwa.errors import UserError
+from dpwa.files import written
 from dpwa.observe.events import KINDS
 from dpwa.observe.run_data import Run
 from dpwa.observe.verdicts import NodeVerdict
@@ -227,7 +228,8 @@ def write_report(facts: Facts, folder: Path) -> Path:
     with folder_to_write(folder):
         training = list(drawn(training_charts(facts, looks_for(facts)), folder))
         gossip = list(drawn(gossip_charts(facts), folder))
-        path.write_text(report_page(facts, training, gossip), encoding="utf-8")
+        with written(path) as out:
+            out.write(report_page(facts, training, gossip).encode())
     return path
 
 

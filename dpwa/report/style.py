@@ -15,6 +15,7 @@ from warnings import catch_warnings, filterwarnings
 import numpy as np
 
 from dpwa.errors import UserError
+from dpwa.files import written
 from dpwa.observe.history import Floats
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def new_figure(height: float = HEIGHT, width: float = WIDTH) -> Figure:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format="png", facecolor=PAGE)
+    with written(path) as out:
+        figure.savefig(out, format="png", facecolor=PAGE)
 
 
 def label(axes: Axes, width: str, height: str, *, grid: str = "y") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import multiprocessing
@@ -19,6 +20,7 @@ from typing import Any
 
 from dpwa.config.reading import number
 from dpwa.errors import DpwaError, UserError
+from dpwa.files import written
 from dpwa.sim.load import ScenarioSource, load_scenario
 from dpwa.sim.samples import NodeFigures, RunOutcome, Sample, Watch
 from dpwa.sim.scenario import Scenario
@@ -294,18 +296,20 @@ def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Pa
     nodes = ((index, node) for index, outcome in ended for node in outcome.nodes)
     _write_table(folder / SAMPLES, [field.name for field in fields(Sample)], samples)
     _write_table(folder / NODES, [field.name for field in fields(NodeFigures)], nodes)
-    with (folder / EVENTS).open("w", encoding="utf-8") as file:
+    with written(folder / EVENTS) as out:
         for index, outcome in ended:
             for time_s, text in outcome.events:
-                file.write(json.dumps({"run": index, "time_s": time_s, "event": text}) + "\n")
-    (folder / SUMMARY).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+                line = json.dumps({"run": index, "time_s": time_s, "event": text})
+                out.write(line.encode() + b"\n")
+    with written(folder / SUMMARY) as out:
+        out.write(json.dumps(document, indent=2).encode() + b"\n")
     return [folder / name for name in (SAMPLES, NODES, EVENTS, SUMMARY)]
 
 
 def _write_table(
     path: Path, columns: Sequence[str], rows: Iterable[tuple[int, Sample | NodeFigures]]
 ) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with written(path) as out, io.TextIOWrapper(out, encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["run", *columns])
         for index, row in rows:

@@ -31,15 +31,18 @@ from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError
+from dpwa.files import flush_names, open_regular, written
 from dpwa.lifecycle import Closeable
 from dpwa.state.image import State, StatePart
-from dpwa.types import JsonObject
+from dpwa.types import MAX_CLOCK, JsonObject
+from dpwa.wire import limits
 
 log = logging.getLogger("dpwa.state")
 
 FORMAT = 2
 _PIECE_BYTES = 4 << 20
 _DIGEST_BYTES = 16
+_MAX_RECORD_BYTES = 64 << 20
 _OPTIMIZER = "optimizer"
 _SUFFIX = ".safetensors"
 _RECORD = ".json"
@@ -103,7 +106,8 @@ class CheckpointFolder:
         self._spared: set[str] = set()
         name = re.escape(node)
         self._stem = re.compile(
-            rf"\.?({name}-(\d{{6,}})-\d+)({_RECORD}|{_SUFFIX}|\.{_OPTIMIZER}{_SUFFIX})(\.tmp)?"
+            rf"\.?({name}-(\d{{6,}})-\d+)({_RECORD}|{_SUFFIX}|\.{_OPTIMIZER}{_SUFFIX})"
+            rf"((\.[0-9a-f]+)?\.tmp)?"
         )
 
     def write(self, state: State) -> str:
@@ -146,7 +150,7 @@ class CheckpointFolder:
                 log.warning(
                     "%s: checkpoint %s is left out: %s [DPWA-W032]", self._node, name, error.text
                 )
-            except OSError as error:  # which says nothing of the checkpoint: it is kept
+            except (OSError, MemoryError) as error:  # the checkpoint may be good: it is kept
                 log.warning(
                     "%s: checkpoint %s cannot be read (%s) [DPWA-W032]", self._node, name, error
                 )
@@ -161,27 +165,22 @@ class CheckpointFolder:
         made = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in made:
-            _flush(path.parent)
+            flush_names(path.parent)
 
     def _put(self, file: str, data: bytes | memoryview) -> None:
-        """Write a file so that it is either there as a whole or not at all."""
-        temporary = self._folder / f".{file}.tmp"
-        with temporary.open("wb") as out:
+        with written(self._folder / file, is_durable=True) as out:
             out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        fault_points.reached("checkpoint.before_rename")
-        temporary.replace(self._folder / file)
-        _flush(self._folder)
-        fault_points.reached("checkpoint.renamed")
 
     def _read(self, name: str) -> Saved:
         try:
-            record = json.loads((self._folder / (name + _RECORD)).read_bytes())
+            with open(self._folder / (name + _RECORD), "rb", opener=open_regular) as file:
+                record = json.loads(file.read(_MAX_RECORD_BYTES))
             if record.pop("digest", None) != (None if record["format"] == 1 else _digest(record)):
                 raise ValueError(f"{name}{_RECORD} is not as it was written")
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             clock, updates = float(record["clock"]), int(record["updates"])
+            if not (0 <= clock <= MAX_CLOCK and 0 <= updates <= limits.MAX_STATE_UPDATES):
+                raise ValueError(f"clock {clock:g} after {updates:.6g} updates cannot be")
         except (
             FileNotFoundError,
             ValueError,
@@ -197,9 +196,11 @@ class CheckpointFolder:
 
     def _read_part(self, name: str, part: str, entry: JsonObject) -> SavedPart:
         path = self._folder / _file_of(name, part)
-        image = np.fromfile(path, np.uint8)
-        if image.nbytes != entry["nbytes"]:
-            raise ValueError(f"{path.name} has {image.nbytes} bytes, expected {entry['nbytes']}")
+        with open(path, "rb", opener=open_regular) as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            if nbytes != entry["nbytes"]:  # before memory is allocated for it
+                raise ValueError(f"{path.name} has {nbytes} bytes, expected {entry['nbytes']}")
+            image = np.fromfile(file, np.uint8)
         is_whole = (
             _pieces(image) == entry["crc32"]
             if "crc32" in entry
@@ -248,15 +249,6 @@ class CheckpointFolder:
 
 def _file_of(name: str, part: str) -> str:
     return name + (f".{part}" if part == _OPTIMIZER else "") + _SUFFIX
-
-
-def _flush(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _record(state: State, name: str) -> bytes:

@@ -198,7 +198,7 @@ def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
     """Read the key in a file; what is in the file is in no variable where an error is raised."""
     try:
         _require_own(path)
-        with open_regular(path) as file:
+        with open(path, "rb", opener=open_regular) as file:
             _require_mode(path, os.fstat(file.fileno()).st_mode, forbidden, advice)
             found = list(_lines(SecretKey(file.read(_MAX_FILE_BYTES))))
     except OSError as error:
@@ -278,7 +278,7 @@ def _is_private(group: int) -> bool:
 def _write_new(path: Path, content: SecretKey, mode: int) -> None:
     try:
         # O_EXCL: a key is never overwritten; the mode holds from the first moment.
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        file = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(file, "wb") as stream:
             stream.write(content.reveal())
             stream.flush()

@@ -36,8 +36,8 @@ from dpwa.testing import Fault, FaultPlan
 
 POINTS = (
     "checkpoint.begun",
-    "checkpoint.before_rename",
-    "checkpoint.renamed",
+    "file.before_rename",
+    "file.renamed",
     "checkpoint.written",
     "checkpoint.pruned",
 )
@@ -121,7 +121,7 @@ def test_a_kill_at_any_moment_leaves_the_last_good_one(tmp_path, point):
     folder = tmp_path / "checkpoints"
     config = config_of(1, **ALONE, checkpoint={"dir": str(folder), "every_steps": 5, "keep": 2})
     # Each checkpoint has two files, of which the second one counts.
-    nth = 2 * 2 + 1 if point in ("checkpoint.before_rename", "checkpoint.renamed") else 3
+    nth = 2 * 2 + 1 if point in ("file.before_rename", "file.renamed") else 3
     plan = FaultPlan((Fault(point, nth),))
     with donor_process(tmp_path, "w1", config, 1000, "clock", plan=plan) as process:
         assert wait_until_training(process) == 0.0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -169,16 +170,53 @@ def test_no_record_passes_for_one_of_the_first_format_to_get_by_without_a_digest
 
 def test_a_record_with_numbers_beyond_all_bounds_is_left_out(tmp_path, caplog):
     (tmp_path / "w1-000001-2.safetensors").write_bytes(OLD_IMAGE)
-    for broken in (OLD_RECORD.replace('"updates": 2', '"updates": 1e999'), "[" * 100_000):
+    numbers = [
+        *(f'"clock": {clock}' for clock in ("NaN", "Infinity", "-0.5", "1e200", "9" * 400)),
+        *(f'"updates": {updates}' for updates in ("1e999", "-1", 2**52 + 1, "NaN", 10**300)),
+    ]
+    changed = [
+        OLD_RECORD.replace('"clock": 1.5' if "clock" in number else '"updates": 2', number)
+        for number in numbers
+    ]
+    for broken in (*changed, "[" * 100_000):
         (tmp_path / "w1-000001-2.json").write_text(broken)
-        assert list(CheckpointFolder(tmp_path, "w1", keep=3).newest_first()) == []
-    assert caplog.text.count("w1-000001-2 is left out") == 2
+        assert list(CheckpointFolder(tmp_path, "w1", keep=3).newest_first()) == [], broken[:80]
+    assert caplog.text.count("w1-000001-2 is left out") == len(numbers) + 1
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors", ".optimizer.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "1 TB"])
+def test_files_that_are_none_of_a_checkpoint_are_named_and_cost_neither_time_nor_memory(
+    tmp_path, caplog, two, suffix, kind
+):
+    older, newer = two
+    path = tmp_path / (newer[0] + suffix)
+    if kind == "1 TB":
+        os.truncate(path, 1 << 40)
+    else:
+        path.unlink()
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "folder":
+            path.mkdir()
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, resource.RLIM_INFINITY))
+    try:
+        assert newest(tmp_path) == older
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    (line,) = caplog.messages
+    assert newer[0] in line
+    assert line.endswith("[DPWA-W032]")
+    assert kind in ("folder", "1 TB") or f"not a regular file: '{path}'" in line
 
 
 def test_each_file_is_on_the_disk_before_its_name_and_each_new_folder_in_the_one_above_it(
     tmp_path, monkeypatch
 ):
-    done, fsync, replace = [], os.fsync, Path.replace
+    done, written, fsync, replace = [], [], os.fsync, Path.replace
 
     def flushed(descriptor):
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
@@ -187,6 +225,7 @@ def test_each_file_is_on_the_disk_before_its_name_and_each_new_folder_in_the_one
         fsync(descriptor)
 
     def renamed(path, target):
+        written.append(path.name)
         done.append(("rename", target.relative_to(tmp_path).as_posix(), None))
         return replace(path, target)
 
@@ -198,9 +237,11 @@ def test_each_file_is_on_the_disk_before_its_name_and_each_new_folder_in_the_one
         name = folder.write(state(updates, model=np.zeros(5, np.uint8)))
         files = [
             step
-            for file in (f"{name}.safetensors", f"{name}.json")
+            for unfinished, file in zip(
+                written[-2:], (f"{name}.safetensors", f"{name}.json"), strict=True
+            )
             for step in (
-                ("flush", f"new/folder/.{file}.tmp", (folder._folder / file).stat().st_size),
+                ("flush", f"new/folder/{unfinished}", (folder._folder / file).stat().st_size),
                 ("rename", f"new/folder/{file}", None),
                 ("flush", "new/folder", None),
             )
