@@ -324,13 +324,27 @@ class DpwaConnection(CollectiveCalls, Closeable):
         In a forked child it does nothing: the connection is its parent's.
         """
         if self.node.is_own:
-            if not self.node.closed and isinstance(sys.exc_info()[1], KeyboardInterrupt):
-                done = self.updates, self.node.rounds.merges
-                log.warning(
-                    "%s: interrupted after %d updates and %d merges [DPWA-W074]", self.name, *done
-                )
+            if not self.node.closed:
+                self._warn_of_end(sys.exc_info()[1])
             with self._runtime.uninterrupted():
                 self._stack.close()
+
+    def _warn_of_end(self, error: BaseException | None) -> None:
+        rounds = self.node.rounds
+        if isinstance(error, KeyboardInterrupt):
+            done = self.updates, rounds.merges
+            log.warning(
+                "%s: interrupted after %d updates and %d merges [DPWA-W074]", self.name, *done
+            )
+        has_left = rounds.is_to_finish and self.node.finish.report() is None
+        if has_left and (error is None or isinstance(error, SystemExit)):
+            log.warning(
+                "%s: its training has ended at update %d without finish, so the models of its "
+                "peers lack its last steps: call finish() after the last step, or set "
+                "needs_finish=False [DPWA-W093]",
+                self.name,
+                self.updates,
+            )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.described()}>"

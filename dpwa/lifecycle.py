@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import signal
 import threading
@@ -133,12 +134,30 @@ def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
     _of_thread.last.start()
 
 
-def tell_launcher(problem: str) -> None:
+def tell_launcher(ending: int | str) -> None:
     """Have `dpwa launch` take this process for a failed one although it exits with 0.
 
-    An empty `problem` takes that back.
+    `ending` is the problem in words, or the number of the update in which the node trains, as a
+    process that exits now has left its peers without a word. An empty text takes that back.
     """
     path = os.environ.get(ENDING)
     if path:
-        with suppress(OSError):
-            Path(path).write_text(problem, encoding="utf-8")
+        with suppress(OSError):  # in one call, in each update: it costs two microseconds
+            os.pwrite(_ending_file(path), f"{ending}\0".encode(), 0)
+
+
+def told_ending(path: Path) -> int | str | None:
+    """Return what a process has told its launcher last.
+
+    The number of an update: it trains. A text: it has finished, with this problem, if it is not
+    empty. `None`: nothing, as it has no training.
+    """
+    with suppress(OSError):
+        told = path.read_bytes().partition(b"\0")[0].decode(errors="replace")
+        return int(told) if told.isdecimal() else told
+    return None
+
+
+@functools.cache
+def _ending_file(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -287,8 +287,10 @@ def launch(
     (SIGKILL), COMMAND is too, but not what COMMAND has started, such as the programs that a shell
     script runs.
 
-    A node whose process succeeds has failed all the same if its model is not finite at the end, if
-    it has finished together with nobody, or if the nodes are still apart; it is not started again.
+    A node that leaves its training without `finish` has failed, whatever its exit code, and is
+    started again likewise (`needs_finish: false` is for scripts that never call it). It has failed,
+    too, if its model is not finite at the end, if it has finished together with nobody though
+    others have not failed, or if the nodes are still apart; then it is not started again.
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.

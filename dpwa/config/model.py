@@ -470,6 +470,11 @@ class Config(StrictModel):
         description="the most payload that a node sends to those that it serves, in megabits per "
         "second; null = no limit",
     )
+    needs_finish: bool = Field(
+        default=True,
+        description="whether a node that ends its training without `finish` has failed, whatever "
+        "the exit code; off is for scripts that never call it",
+    )
     connections: int = Field(
         default=64,
         ge=4,

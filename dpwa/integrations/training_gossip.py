@@ -97,6 +97,8 @@ class TrainingGossip:
         overrides = self._overrides
         if updates > 0:  # what the training has resumed from is not to be replaced
             overrides = {"initial_state": "own", **overrides}
+        if not self._finishes:
+            overrides = {"needs_finish": False, **overrides}
         settings = {"config": self._config, "name": self._name, **overrides}
         gossip = connect(model, optimizer, scheduler=scheduler, **settings)
         try:

@@ -57,12 +57,12 @@ class Printed:
 class NodeEnded:
     """A node has ended, after all its output was reported; a negative code is a signal.
 
-    `problem`: why its training has not ended well, although its code is 0; else empty.
+    `told`: with code 0, how its training stands; see `dpwa.lifecycle.told_ending`.
     """
 
     node: str
     code: int
-    problem: str = ""
+    told: int | str | None = None
 
 
 Event = Printed | NodeEnded

@@ -35,7 +35,7 @@ from dpwa.launch.engine import (
     node_environments,
 )
 from dpwa.launch.stopping import PASSED_ON
-from dpwa.lifecycle import ENDING, Closeable
+from dpwa.lifecycle import ENDING, Closeable, told_ending
 from dpwa.types import JsonObject
 
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
@@ -437,20 +437,12 @@ class LocalEngine:
         for stream, pipe in process.outputs.items():
             if not pipe.closed:
                 yield Printed(process.name, stream, self._close(pipe))
-        problem = self._problem_of(process.name) if code == 0 else ""
-        if problem:
-            notice = f"dpwa launch: counts as failed: {problem}"
-            yield Printed(process.name, "stderr", [notice])
-        yield NodeEnded(process.name, code, problem)
+        told = told_ending(self._ending_of(process.name)) if code == 0 else None
+        yield NodeEnded(process.name, code, told)
 
     def _ending_of(self, node: str) -> Path:
-        """Return the file in which a node says why its training has not ended well."""
-        return self._folder / node
-
-    def _problem_of(self, node: str) -> str:
-        with suppress(OSError, UnicodeError):
-            return self._ending_of(node).read_text("utf-8")
-        return ""
+        """Return the file in which a node says where its training stands; see `told_ending`."""
+        return self._folder / f"ending-{node}"
 
     def _close(self, pipe: OutputPipe) -> list[str]:
         self._selector.unregister(pipe)

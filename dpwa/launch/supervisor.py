@@ -27,6 +27,7 @@ from dpwa.errors import UserError
 from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, NodeEngine
 from dpwa.launch.local import LocalEngine
 from dpwa.launch.stopping import PASSED_ON, StopLadder, stop_on_signals
+from dpwa.policy.finishing import ALONE
 
 POLL_S = 0.05  # how soon the end of a process or a signal is noticed when nothing is printed
 STEADY_S = 10.0
@@ -74,7 +75,7 @@ class Restarts:
 
     def after(self, node: str, code: int, now: float) -> Restart | None:
         """Plan the restart of a node that has ended; `None` if it is not to be started again."""
-        if code == 0 or self._counts[node] >= self._most:
+        if self._counts[node] >= self._most:
             return None
         self._counts[node] += 1
         self._early[node] = 0 if now - self._began[node] >= STEADY_S else self._early[node] + 1
@@ -119,12 +120,14 @@ def run_nodes(
     workers of torchrun, end so too once any signal has come (on Linux). Shared memory of nodes
     that were killed is removed in the end.
 
-    A node that has finished with nobody, or whose model is not finite, has failed, too: its code is
-    1, though its process exits with 0. It is not started again.
+    A node that leaves its training without `finish` has failed, though its process exits with 0.
+    Its code is 1. So is that of a node whose model is not finite at the end, or which has finished
+    with nobody. The latter does not count as failed if all others have.
 
-    A node whose process fails by itself is started again, `spec.restarts` times at most: at once if
-    it has run for 10 s, else after a pause of 1 s that doubles each time in a row, up to 30 s. Who
-    ends when a stop was asked for, or by a signal that was passed on, is not.
+    A node that leaves, or whose process fails, is started again, `spec.restarts` times at most: at
+    once if it has run for 10 s, else after a pause of 1 s that doubles each time in a row, up to
+    30 s. A node that ends when a stop was asked for, or by a signal that was passed on, is not.
+    Nor is a node whose turn comes when others have finished, and none of them runs any more.
 
     A callback cannot prevent a stop. The nodes get each signal before it is told of. A callback
     that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is broken off by
@@ -153,12 +156,13 @@ def run_nodes(
     if engine is None:
         _require_command(spec)
         engine = LocalEngine(spec, clock)
-    supervisor = _Supervisor(engine, spec.restarts, clock, on_line, on_exit, on_signal, on_restart)
+    supervisor = _Supervisor(engine, spec, clock, on_line, on_exit, on_signal, on_restart)
     with stop_on_signals(supervisor.ladder, supervisor.callback_s):
         try:
             for name in spec.names:
                 supervisor.start(name)
             supervisor.watch()
+            supervisor.judge_those_alone()
         except BaseException as error:
             asked_to_stop = supervisor.ladder.stopping
             supervisor.abandon()
@@ -176,7 +180,7 @@ class _Supervisor:
     def __init__(
         self,
         engine: NodeEngine,
-        restarts: int,
+        spec: LaunchSpec,
         clock: Clock,
         on_line: Callable[[str, str, str], None],
         on_exit: Callable[[str, int], None] | None,
@@ -184,7 +188,9 @@ class _Supervisor:
         on_restart: Callable[[Restart], None] | None,
     ) -> None:
         self._engine = engine
-        self._restarts = Restarts(restarts)
+        self._restarts = Restarts(spec.restarts)
+        self._world = {*spec.names, *spec.world}
+        self._has_others = self._world != {*spec.names}  # which this launcher does not see
         self._clock = clock
         self._on_line = on_line
         self._on_exit = on_exit
@@ -193,6 +199,8 @@ class _Supervisor:
         self._muted = False
         self._called_at: float | None = None
         self._passed_on: set[int] = set()
+        self._finished: set[str] = set()  # nodes whose training has come to its end
+        self._alone: dict[str, str] = {}  # of these, the ones that met nobody, and how they put it
         self.ladder = StopLadder(clock)
         self.exit_codes: dict[str, int] = {}
 
@@ -204,7 +212,7 @@ class _Supervisor:
         while self._engine.running or self._restarts.waiting:
             self._send_due_signal()
             for name in self._restarts.due(self._clock.now()):
-                self.start(name)
+                self._start_again(name)
             for event in self._engine.poll(POLL_S):
                 self._tell(event)
 
@@ -241,14 +249,46 @@ class _Supervisor:
             for line in event.lines:
                 self._call(self._on_line, event.node, event.stream, line)
             return
-        self.exit_codes[event.node] = event.code or int(bool(event.problem))
+        node, code, told = event.node, event.code, event.told
+        self.exit_codes[node] = code
+        if isinstance(told, str):
+            self._finished.add(node)
+        if isinstance(told, str) and told.startswith(ALONE):
+            self._alone[node] = told
+        elif isinstance(told, str) and told:
+            self._blame(node, told)
+        is_asked = self.ladder.stopping or -code in self._passed_on
+        # a handler of a signal may end the process in good order
+        has_left = isinstance(told, int) and not (self.ladder.stopping or self._passed_on)
+        if has_left:
+            self._blame(node, f"it has left at update {told}, without finish()")
         restart = None
-        if not self.ladder.stopping and -event.code not in self._passed_on:
-            restart = self._restarts.after(event.node, event.code, self._clock.now())
+        if (code or has_left) and not is_asked:
+            restart = self._restarts.after(node, code, self._clock.now())
         if restart is None:
-            self._call(self._on_exit, event.node, event.code)
+            self._call(self._on_exit, node, code)
         else:
             self._call(self._on_restart, restart)
+
+    def judge_those_alone(self) -> None:
+        """Blame nodes that have finished with nobody, unless all others have failed."""
+        failed = {node for node, code in self.exit_codes.items() if code}
+        for node, problem in self._alone.items():
+            if not self._world - {node} <= failed:
+                self._blame(node, problem)
+
+    def _blame(self, node: str, problem: str) -> None:
+        self.exit_codes[node] = 1
+        self._call(self._on_line, node, "stderr", f"dpwa launch: counts as failed: {problem}")
+
+    def _start_again(self, node: str) -> None:
+        """Start a node that has failed, unless others have finished, and nobody is left."""
+        if self._finished and not self._engine.running and not self._has_others:
+            notice = "dpwa launch: not started again: the run is over, as the others have finished"
+            self._call(self._on_line, node, "stderr", notice)
+            self._call(self._on_exit, node, self.exit_codes[node])
+        else:
+            self.start(node)
 
     def _call(self, callback: Callable[P, None] | None, *args: P.args, **kwargs: P.kwargs) -> None:
         if callback is None or self._muted:

@@ -125,6 +125,8 @@ class GossipRounds:
         self._asked_again = 0  # how often in a row
         self._has_diverged = False  # at the last `wait`
         self._said_so_at = -math.inf
+        is_one = not context.config.is_open and len(context.config.nodes) == 1
+        self._needs_finish = context.config.needs_finish and not is_one
 
     @property
     def progress(self) -> TrainingProgress:
@@ -138,6 +140,12 @@ class GossipRounds:
     def is_under_way(self) -> bool:
         """Whether an update has begun, and not been waited for."""
         return self._begins > 0
+
+    @property
+    def is_to_finish(self) -> bool:
+        """Whether the node has trained beside others, so that it is to call `finish`."""
+        heard = map(self._context.peer_table.was_heard, self.view.peers)
+        return self._needs_finish and self.began_at is not None and any(heard)
 
     def choose_leaders_by(self, loss: float | None) -> None:
         """Choose leaders by this loss from now on, in place of the training loss."""
@@ -179,6 +187,8 @@ class GossipRounds:
         clock = self.merger.progress.clock + 1.0
         self.merger.progress = replace(self.merger.progress, clock=clock, loss=loss)
         self.view.updates += 1
+        if self._needs_finish and not self._has_diverged:
+            tell_launcher(self.view.updates)
         self._deadline = None
         if self._losses.is_used:
             self._losses.begin(loss, self.view.updates, clock)
@@ -423,7 +433,7 @@ class GossipRounds:
     def _diverges(self, diverged: bool) -> None:
         """Log that this node has diverged, or does so no more."""
         self._has_diverged, divergence = diverged, self.divergence()
-        tell_launcher(divergence)
+        tell_launcher(divergence or (self.view.updates if self._needs_finish else ""))
         now, name = self._context.runtime.now(), self._context.name
         if not diverged:
             log.info("%s: its loss and parameters are finite again", name)

@@ -23,6 +23,7 @@ MAX_APART = 1e-2  # the same, of nodes that have reached their mean in the coars
 STILL_FALLS = (
     0.9  # a distance that is a greater part of what it was when it fell last does not fall
 )
+ALONE = "finished together with nobody"
 MOST_NAMED = 3  # tensors of each peer, in the one line of a report
 MOST_READ = 16  # peers in one round; of more, some are drawn
 FLAT_ROUNDS = 3  # after so many that do not fall, they will not
@@ -85,7 +86,7 @@ class FinishReport:
             distance = f"consensus distance {self.distance_after:.3g}"
             return f"the nodes are still apart after {self.rounds} rounds: {distance}"
         is_alone = self.missed and not self.took_part
-        return f"finished together with nobody{self._missed_in_words}" if is_alone else ""
+        return f"{ALONE}{self._missed_in_words}" if is_alone else ""
 
     @property
     def _missed_in_words(self) -> str:

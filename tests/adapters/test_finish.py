@@ -18,6 +18,7 @@ from dpwa import DpwaConnection, FinishReport
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
+from dpwa.lifecycle import told_ending
 from dpwa.node import peers
 from dpwa.node.finish import Averaged
 from dpwa.policy.push_sum import UNIT
@@ -612,7 +613,7 @@ def test_a_node_that_diverges_is_told_once_and_so_is_its_launcher(
     monkeypatch.setenv("DPWA_ENDING", str(ending))
     with Nodes(2) as nodes:
         nodes.train(0)
-        assert not ending.exists()
+        assert told_ending(ending) == 1
         said = "its loss is not finite"
         if what == "parameters":
             nodes.nets[0].bias.data[1] = math.nan
@@ -623,10 +624,10 @@ def test_a_node_that_diverges_is_told_once_and_so_is_its_launcher(
         errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
         assert len(errors) == 1
         assert errors[0].startswith(f"w1: {said} at update 2: no peer merges this node")
-        assert ending.read_text() == said
+        assert told_ending(ending) == said
         nodes.nets[0].bias.data[1] = 0.0
         nodes.train(0)
-        assert ending.read_text() == ""  # it is sound again
+        assert told_ending(ending) == 5  # it is sound again
 
 
 def test_a_node_that_is_not_finite_ends_with_an_error_and_not_with_a_distance(caplog):
@@ -650,13 +651,13 @@ def test_arrays_that_are_not_finite_end_with_an_error_too(guard, caplog, monkeyp
         eventually(lambda: is_connected(one, "w2") and is_connected(two, "w1"))
         one.update_send(np.array([1.0, math.nan]), 0.5)
         one.update_wait()
-        assert ending.exists() is (guard == "finite")
+        assert isinstance(told_ending(ending), str) is (guard == "finite")
         with ThreadPoolExecutor() as threads:
             other = threads.submit(two.finish, np.zeros(2), seconds=1.0)
             _, report = one.finish(np.array([1.0, math.nan]), seconds=1.0)
             other.result()
         assert report.problem == "its parameters are not finite"
-        assert ending.read_text()
+        assert told_ending(ending)
         if guard == "finite":  # else the other one is not finite either by now
             assert one.finish(np.zeros(2), seconds=1.0, timeout_s=0.0)[1].diverged == ""
     assert "nan" not in str(report)
@@ -666,3 +667,35 @@ def test_with_nobody_to_miss_a_node_that_finishes_alone_has_ended_well():
     with Nodes(1) as nodes:
         (report,) = nodes.finish_all()
     assert (report.took_part, report.problem) == ((), "")
+
+
+@pytest.mark.parametrize("way", ["plain", "sys.exit", "error", "finish", "not needed", "no step"])
+def test_a_node_that_ends_its_training_without_finish_says_so_and_what_to_call(way, caplog):
+    config = config_of(2, needs_finish=way != "not needed")
+    with (
+        contextlib.suppress(SystemExit, ZeroDivisionError),
+        DpwaConnection("w2", config) as other,
+        DpwaConnection("w1", config) as node,
+    ):
+        eventually(lambda: is_connected(node, "w2") and is_connected(other, "w1"))
+        for _ in range(3 * (way != "no step")):
+            node.update_send(np.ones(2))
+            node.update_wait()
+        if way == "finish":
+            node.finish(np.ones(2), timeout_s=0.0, seconds=0.0)
+        elif way == "sys.exit":
+            raise SystemExit(0)
+        elif way == "error":
+            raise ZeroDivisionError
+    said = [r.getMessage() for r in caplog.records if "W093" in r.getMessage()]
+    assert [line.split(", so")[0] for line in said] == [
+        "w1: its training has ended at update 3 without finish"
+    ] * (way in ("plain", "sys.exit"))
+
+
+def test_a_node_that_is_the_only_one_has_nobody_to_finish_with(caplog, monkeypatch, tmp_path):
+    monkeypatch.setenv("DPWA_ENDING", str(tmp_path / "ending"))
+    with DpwaConnection("w1", config_of(1)) as node:
+        node.update_send(np.ones(2))
+    assert told_ending(tmp_path / "ending") is None
+    assert "W093" not in caplog.text

@@ -110,13 +110,18 @@ def test_ctrl_c_ends_the_pause_before_a_restart(
     assert starts == ["started"]
 
 
-def test_a_killed_node_comes_back_and_is_merged_again(tmp_path: Path, told: Told) -> None:
+@pytest.mark.parametrize("way", ["killed", pytest.param("leaves", marks=pytest.mark.slow)])
+def test_a_node_that_is_killed_or_leaves_comes_back_and_is_merged_again(
+    way: str, tmp_path: Path, told: Told
+) -> None:
     program = Path(__file__).parents[1] / "support" / "programs" / "killed_once.py"
     config = tmp_path / "dpwa.yaml"
     config.write_text(json.dumps(config_of(2)))
-    command = [sys.executable, str(program), str(tmp_path)]
+    command = [sys.executable, str(program), str(tmp_path), way]
     assert told.run(LaunchSpec(command, config, ["w1", "w2"], restarts=1)) == {"w1": 0, "w2": 0}
-    assert [(r.node, r.code) for r in told.restarts] == [("w2", -signal.SIGKILL)]
+    assert [(r.node, r.code) for r in told.restarts] == [("w2", 0 if way == "leaves" else -9)]
+    blamed = ("w2", "dpwa launch: counts as failed: it has left at update 7, without finish()")
+    assert (blamed in told.lines) is (way == "leaves")
     assert [line for node, line in told.lines if node == "w2" and "life" in line] == [
         "life 1",
         "life 2",
@@ -133,6 +138,60 @@ def test_a_node_whose_training_has_ended_badly_counts_as_failed_and_is_not_start
     assert codes == {"w1": 1, "w2": 0}
     assert told.restarts == []
     assert told.lines == [("w1", "dpwa launch: counts as failed: it is alone")]
+
+
+@pytest.mark.parametrize(
+    ("others", "codes"),
+    [
+        ("sys.exit(3)", {"w1": 0, "w2": 3, "w3": 3}),  # it had nobody to finish with
+        ("tell('12')", {"w1": 0, "w2": 1, "w3": 1}),
+        ("tell('finished together with nobody')", {"w1": 1, "w2": 1, "w3": 1}),
+        ("name == 'w2' and sys.exit(3)", {"w1": 1, "w2": 3, "w3": 0}),
+        ("tell('')", {"w1": 1, "w2": 0, "w3": 0}),
+    ],
+)
+def test_a_node_that_finishes_alone_is_not_blamed_if_all_others_have_failed(
+    others: str, codes: dict[str, int], nodes_running: Maker, told: Told
+) -> None:
+    code = IMPORTS + (
+        "def tell(said): open(os.environ['DPWA_ENDING'], 'w').write(said)\n"
+        "name = os.environ['DPWA_NAME']\n"
+        f"tell('finished together with nobody; without w2') if name == 'w1' else {others}"
+    )
+    assert told.run(nodes_running(code, "w1", "w2", "w3")) == codes
+    blamed = {node for node, line in told.lines if "counts as failed" in line}
+    assert blamed == {node for node, code in codes.items() if code == 1}
+
+
+def test_a_node_that_leaves_after_a_signal_was_passed_on_has_not_failed(
+    nodes_running: Maker, told: Told
+) -> None:
+    code = IMPORTS + (
+        "open(os.environ['DPWA_ENDING'], 'w').write('3')\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n"
+        "os.kill(os.getppid(), signal.SIGUSR1)\ntime.sleep(60)"
+    )
+    assert told.run(nodes_running(code, "w1", restarts=1)) == {"w1": 0}
+    assert (told.restarts, told.lines) == ([], [])
+
+
+def test_a_node_is_not_started_again_into_a_run_that_is_over(
+    nodes_running: Maker, told: Told
+) -> None:
+    code = IMPORTS + (
+        "if os.environ['DPWA_NAME'] == 'w2': sys.exit(3)\n"
+        "open(os.environ['DPWA_ENDING'], 'w').close()"
+    )
+    assert told.run(nodes_running(code, "w1", "w2", "w3", restarts=9)) == {
+        "w1": 0,
+        "w2": 3,
+        "w3": 0,
+    }
+    assert 1 <= len(told.restarts) < 9
+    assert told.lines == [
+        ("w2", "dpwa launch: not started again: the run is over, as the others have finished")
+    ]
+    assert sorted(told.exits) == [("w1", 0), ("w2", 3), ("w3", 0)]
 
 
 def test_what_a_node_told_before_it_was_started_again_counts_no_more(

@@ -1,7 +1,7 @@
-"""killed_once.py FOLDER [parent]: w2 kills itself when it has merged; both end merged again.
+"""killed_once.py FOLDER [parent|leaves]: w2 kills itself when it has merged; both finish together.
 
-With `parent` it kills its parent, and dies with that. Nothing is merged in fact: w1 publishes 1,
-and w2 11 or, in its second life, 12.
+With `parent` it kills its parent, and dies with that. With `leaves` it exits with 0 in update 7.
+Nothing is merged in fact: w1 publishes 1, and w2 11 or, in its second life, 12.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ with DpwaConnection(name, os.environ["DPWA_CONFIG"]) as connection:
                 was_met.touch()
             elif life == 1:
                 lived.touch()
+                while "leaves" in sys.argv:
+                    if connection.updates >= 7:
+                        os._exit(0)
+                    connection.update_send(np.full(4, own), loss=1.0)
+                    connection.update_wait(1.0)
                 os.kill(os.getppid() if "parent" in sys.argv else os.getpid(), signal.SIGKILL)
                 time.sleep(PATIENCE_S)
         time.sleep(0.02)
     print("met", flush=True)
+    connection.finish(np.full(4, own))
