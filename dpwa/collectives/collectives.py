@@ -48,7 +48,7 @@ class Collectives(Closeable, Service):
         # Where nodes come and go, each begins alone, and their order is that of their names.
         self._ranks = () if node.config.is_open else ranks
         names = node.names if node.config.is_open else lambda: ranks
-        own = Member(node.name, node.runtime.token_bytes(limits.INCARNATION_BYTES))
+        own = Member(node.name, node.traffic.own_process[0])
         may_map = node.config.transport != "tcp"
         self._lock = threading.RLock()
         self._runners: dict[str, Runner] = {}
@@ -60,6 +60,7 @@ class Collectives(Closeable, Service):
             self._contact_changed,
             may_map=may_map,
             count=node.traffic.exchanged,
+            process_of=node.traffic.connected_process,
         )
         self._listener = PullListener(self.contacts)
         self._pull_source = PullSource(node.rx.wake, node.traffic.sent)

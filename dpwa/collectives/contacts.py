@@ -63,6 +63,8 @@ class Contacts(Closeable):
         may_map: bool,
         # called with a peer, and bytes that were exchanged with it; see `PeerTable.exchanged`
         count: Callable[..., None] = lambda _peer, **_: None,
+        # returns which incarnation of a peer answers on the connection, and where; empty: unknown
+        process_of: Callable[[str], tuple[bytes, str]] = lambda _peer: (b"", ""),
     ) -> None:
         self.own = own
         self._names = names
@@ -70,6 +72,7 @@ class Contacts(Closeable):
         self.tell = tell
         self._changed = changed
         self.count = count
+        self._process_of = process_of
         self._lock = threading.RLock()
         self._contacts: dict[str, _Contact] = {}
         # Lives of who has left the cluster: a view may have them for members still.
@@ -107,7 +110,9 @@ class Contacts(Closeable):
             contact = self._of(hello.name)
             was_mapped = contact.is_mapped
             is_new = contact.lives[-1] != hello.incarnation
-            if is_new and contact.is_met and contact.is_up:
+            connected = self._process_of(hello.name)[0]
+            is_other = connected != hello.incarnation if connected else contact.is_met
+            if is_new and contact.is_up and is_other:
                 contact.successor = hello  # anybody may say it, but not break the connection
                 return
             contact.is_met = True

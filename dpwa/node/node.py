@@ -32,6 +32,7 @@ from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
+from dpwa.node.identity import IdentityService
 from dpwa.node.peers import PeerTable
 from dpwa.node.report import GossipReport, NodeReport
 from dpwa.node.serving.rx_thread import RxThread
@@ -45,7 +46,7 @@ from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
-from dpwa.wire.limits import PROTOCOL_VERSION
+from dpwa.wire.limits import INCARNATION_BYTES, PROTOCOL_VERSION
 
 log = logging.getLogger("dpwa.node")
 
@@ -87,7 +88,8 @@ class Node(Closeable):
         self.name = name
         self.config = config
         self.runtime = runtime
-        drawn = int.from_bytes(runtime.token_bytes(4), "big")
+        incarnation = runtime.token_bytes(INCARNATION_BYTES)
+        drawn = int.from_bytes(incarnation[:4], "big")
         self.seed = drawn if config.seed is None else config.seed
         self._owner = os.getpid()
         self._started = runtime.now()
@@ -114,6 +116,7 @@ class Node(Closeable):
             self._context.close()
             raise
         self.endpoint = own.endpoint(self._threads.rx.endpoint)
+        self._context.peer_table.own_process = incarnation, self.endpoint
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
         self._close_all = finalize(self, _close, self._threads, self._context)
@@ -129,7 +132,7 @@ class Node(Closeable):
         context, tx = self._context, self._threads.tx
         self.rounds = GossipRounds(context, tx, self.check_open)
         self.finish = Finish(context, self.rounds, tx)
-        self._snapshots = SnapshotService(context)
+        self._snapshots, self._identity = SnapshotService(context), IdentityService(context)
 
         def left(peer: str) -> None:
             context.peer_table.peer_left(peer)
@@ -142,6 +145,7 @@ class Node(Closeable):
                 TransactionService(context, tx),
                 StatusService(self.weak_condition, self.runtime),
                 GoodbyeService(context.name, left),
+                self._identity,
                 FinishService(self.finish.endings),
             ]
         )
@@ -299,6 +303,7 @@ class Node(Closeable):
             refused={"malformed": threads.rx.bad_messages, **threads.rx.admission.report()},
             late_answers=threads.tx.late_answers,
             handshakes_refused=threads.authorizer.report(),
+            clashes=self._identity.report(),
             connections=threads.authorizer.connections(),
             algorithm=config.algorithm,
             topology=config.topology,

@@ -23,6 +23,7 @@ from dpwa.policy.health import (
     ABSENT,
     IN_WORDS,
     UNHEARD,
+    UNTIL_RECONNECTED,
     Health,
     Outcome,
     health_after,
@@ -32,6 +33,7 @@ from dpwa.policy.health import (
 from dpwa.policy.link_estimates import LinkEstimate, shares
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
+from dpwa.wire.limits import INCARNATION_BYTES
 
 log = logging.getLogger("dpwa.peers")
 
@@ -68,6 +70,7 @@ class PeerRecord:
     clock_told: float = -math.inf
     possible_clock: float = 0.0  # the last one that can have grown from that before
     possible_told: float = -math.inf
+    incarnation: bytes = b""  # of the process that is connected
 
     def tells(self, clock: float, now: float) -> None:
         self.clock, self.clock_told = clock, now
@@ -118,6 +121,7 @@ class PeerTable:
 
     def __init__(self, own_name: str, clock: Clock, rng: random.Random) -> None:
         self._own_name = own_name
+        self.own_process = bytes(INCARNATION_BYTES), ""  # incarnation and endpoint of this node
         self._clock = clock
         self._rng = rng
         self.most_connected = sys.maxsize  # peers that this node may be connected to at once
@@ -486,11 +490,24 @@ class PeerTable:
                 peer.heard = self._clock.now()
             return is_new
 
+    def met(self, name: str, incarnation: bytes) -> None:
+        """Note which process of a peer has said that it is there."""
+        with self._lock:
+            self._of(name).incarnation = incarnation
+
+    def connected_process(self, name: str) -> tuple[bytes, str]:
+        """Return the incarnation and the endpoint of a node; both are empty without connection."""
+        with self._lock:
+            peer = self._of(name)
+            is_up = peer.link_state is LinkState.UP
+            connected = (peer.incarnation, peer.endpoint) if is_up else (b"", "")
+            return self.own_process if name == self._own_name else connected
+
     def returned(self, name: str) -> None:
-        """Count again on a peer that had said goodbye: it is back, or others have said it."""
+        """Count again on a peer that had said goodbye or was refused, and is back."""
         with self._lock:
             peer = self._peers.get(name)
-            if peer is not None and peer.health is Health.GONE:
+            if peer is not None and peer.health in UNTIL_RECONNECTED:
                 peer.health = Health.UNKNOWN
 
     def asked_to_go(self, name: str) -> None:

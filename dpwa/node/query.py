@@ -13,7 +13,7 @@ import zmq
 
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
-from dpwa.config.endpoints import Seed, ipc_path, split_tcp
+from dpwa.config.endpoints import Seed, ipc_path, is_label, split_tcp
 from dpwa.errors import UserError
 from dpwa.node.report import NodeReport, read_report
 from dpwa.runtime import SYSTEM
@@ -189,6 +189,7 @@ _IN_WORDS = {
     "diverged": "has diverged, says {it}",
     "not_mapped": "shares no memory with {it}, which `transport: shm` needs",
     "behind": "is far behind {it}, and is not merged before it has caught up",
+    "mistaken": "is not connected to {it}, because names clash",
 }
 
 _REFUSALS = {
@@ -217,6 +218,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
         for name, answer in answers.items()
         if answer.report is None
     ]
+    found += _names(reports)
     found += _between(reports)
     found += _odd_ones(reports, "protocol version", lambda report: report.protocol)
     found += _odd_ones(reports, "algorithm", lambda report: report.algorithm)
@@ -225,6 +227,16 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     found += _clocks(answers)
     found += _strangers(reports)
     return list(dict.fromkeys(found))
+
+
+def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
+    """Which node answers where another should be, and what nodes say of names."""
+    for name, report in reports.items():
+        if report.name != name and is_label(name):
+            text = f"{name}: {printable(report.name)} answers at its address"
+            yield Finding(name, text, is_unreachable=True)
+        for sentence in report.clashes:
+            yield Finding(name, f"{printable(report.name)}: {printable(sentence)}")
 
 
 def _between(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:

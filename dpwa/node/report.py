@@ -226,6 +226,7 @@ class NodeReport:
         rounds_skipped: snapshots that were not published, as readers held every slot.
         memory: bytes, and counts of slots.
         refused, handshakes_refused: how much was refused, by reason.
+        clashes: what is wrong with names of nodes, as sentences.
         model: what is gossiped; `None`: nothing was published yet.
         ending: `None`: it trains.
         membership: `None` without `join`.
@@ -257,6 +258,7 @@ class NodeReport:
     refused: Counts = field(default_factory=dict)
     late_answers: int = 0
     handshakes_refused: Counts = field(default_factory=dict)
+    clashes: tuple[Text, ...] = ()
     connections: Counts = field(default_factory=dict)
     algorithm: Text | None = None
     topology: Text | None = None

@@ -96,6 +96,7 @@ _OF_HEALTH = {
     "other_algorithm": "refused",
     "misbehaving": "refused",
     "not_mapped": "refused",
+    "mistaken": "refused",
 }
 _REFUSED = {  # by the keys of a report's `refusals`
     "unknown_key": "connections for their keys",

@@ -27,6 +27,7 @@ class Outcome(Enum):
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
     BEHIND = "behind"
+    MISTAKEN = "mistaken"  # another node answered, or it refuses this node's name
 
 
 class Health(Enum):
@@ -44,6 +45,7 @@ class Health(Enum):
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
     BEHIND = "behind"
+    MISTAKEN = "mistaken"
 
 
 _HEALTH_AFTER = {
@@ -62,6 +64,7 @@ _HEALTH_AFTER = {
     Outcome.DIVERGED: Health.DIVERGED,
     Outcome.NOT_MAPPED: Health.NOT_MAPPED,
     Outcome.BEHIND: Health.BEHIND,
+    Outcome.MISTAKEN: Health.MISTAKEN,
 }
 
 IN_WORDS = {
@@ -77,13 +80,15 @@ IN_WORDS = {
     Health.DIVERGED: "has diverged and is not merged",
     Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
     Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
+    Health.MISTAKEN: "is not connected, because names clash",
 }
 
 # After these nobody has heard anything of the peer.
-UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE)
-ABSENT = (Health.UNREACHABLE, Health.GONE)  # as long as there is no connection
+UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE, Outcome.MISTAKEN)
+UNTIL_RECONNECTED = (Health.GONE, Health.OTHER_VERSION, Health.MISTAKEN)
+ABSENT = (Health.UNREACHABLE, *UNTIL_RECONNECTED)  # as long as there is no connection
 RECONSIDERED_AFTER_S = 0.25  # two nodes that change their model do not do so at the same moment
-_UNFIT = (Health.GONE, Health.OTHER_VERSION, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
+_UNFIT = (*UNTIL_RECONNECTED, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 _MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 
 
@@ -91,10 +96,10 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
     """Return what a peer's health is after this outcome.
 
     A peer that nobody has reached yet is not called unreachable while the run `is_starting`. One
-    that has ended on purpose stays gone until it is connected anew.
+    that has ended on purpose, or is refused, stays so until it is connected anew.
     """
-    if before is Health.GONE:
-        return Health.GONE
+    if before in UNTIL_RECONNECTED:
+        return before
     after = _HEALTH_AFTER[outcome]
     is_expected = before is Health.UNKNOWN and is_starting
     return before if after is Health.UNREACHABLE and is_expected else after
@@ -120,4 +125,5 @@ def is_failure(outcome: Outcome) -> bool:
         Outcome.BUSY,
         Outcome.BEHIND,
         Outcome.UNREACHABLE,
+        Outcome.MISTAKEN,
     )

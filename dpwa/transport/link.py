@@ -196,6 +196,10 @@ class PeerLink:
                 return "the connection was lost"
         return ""
 
+    def give_up(self, problem: str) -> None:
+        """Use the connection no more; the peer needs another link."""
+        self.is_spent, self.problem = True, problem
+
     def send(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting; return whether the link took it."""
         frames = [encode(message)] if payload is None else [encode(message), payload]
@@ -207,7 +211,7 @@ class PeerLink:
         if frames is None:
             return None
         if len(frames) > limits.MAX_FRAMES:
-            self.is_spent, self.problem = True, _NO_NODE
+            self.give_up(_NO_NODE)
         return list(map(BUFFER, frames))
 
     def close(self, linger_ms: int = 0) -> None:

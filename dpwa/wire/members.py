@@ -25,11 +25,8 @@ from dpwa.errors import ProtocolError
 from dpwa.policy.members.states import HIGHEST, MemberEntry, MemberStatus
 from dpwa.types import Frame
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage, Count, Name, OptionalName
+from dpwa.wire.fields import BaseMessage, Count, Endpoint, Name, OptionalName
 
-Endpoint = Annotated[
-    str, Field(max_length=limits.MAX_ENDPOINT_CHARACTERS, pattern=r"^(tcp|ipc)://[!-~]+$")
-]
 TruncatedReason = Annotated[str, Field(max_length=limits.MAX_REASON_CHARACTERS)]
 Refusal = Literal["name", "address", "algorithm", "stranger", "busy", "waiting"]
 

@@ -20,12 +20,13 @@ from dpwa.data.layout import DESCRIPTION_CHARACTERS, Layout
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.types import TRACE_BYTES, Frame
 from dpwa.wire import limits
-from dpwa.wire.collecting import CollectiveMessage
+from dpwa.wire.collecting import CollectiveMessage, Incarnation
 from dpwa.wire.fields import (
     BaseMessage,
     ChunkBytes,
     Codec,
     Count,
+    Endpoint,
     Fingerprint,
     Name,
     News,
@@ -82,6 +83,29 @@ class AskStatus(BaseMessage):
     """Ask a node how it is."""
 
     type: Literal["ask_status"] = "ask_status"
+
+
+class AskIdentity(BaseMessage):
+    """Ask which node answers, where `expects` should be, and say which node asks."""
+
+    type: Literal["ask_identity"] = "ask_identity"
+    name: Name
+    incarnation: Incarnation
+    endpoint: Endpoint
+    expects: Name
+
+
+class Identity(BaseMessage):
+    """Say which node answers; the node that asked has a name that the node at `taken_by` has.
+
+    `taken_by` is empty if the name is not taken. `is_certain`: the node at `taken_by` lives.
+    """
+
+    type: Literal["identity"] = "identity"
+    name: Name
+    incarnation: Incarnation
+    taken_by: Endpoint | Literal[""]
+    is_certain: bool
 
 
 class Goodbye(BaseMessage):
@@ -193,6 +217,8 @@ Message = (
     | Credit
     | Cancel
     | AskStatus
+    | AskIdentity
+    | Identity
     | Goodbye
     | GoAway
     | Finishing

@@ -5,6 +5,21 @@ from contextlib import contextmanager
 
 import zmq
 
+from dpwa.errors import ProtocolError
+from dpwa.wire.messages import AskIdentity, Identity, decode, encode
+
+
+def identity_for(frames):
+    """What to answer if a node asks who is there: the one that it expects; `None`: it does not."""
+    try:
+        message, _ = decode(frames)
+    except ProtocolError:
+        return None
+    if not isinstance(message, AskIdentity):
+        return None
+    said = {"name": message.expects, "incarnation": b"imposter", "taken_by": "", "is_certain": False}
+    return encode(Identity(request=message.request, **said))
+
 
 @contextmanager
 def imposter(port, answer):
@@ -19,7 +34,8 @@ def imposter(port, answer):
         while not stop.is_set():
             if router.poll(20):
                 identity, *frames = router.recv_multipart()
-                for reply in answer(frames):
+                told = identity_for(frames)
+                for reply in [[told]] if told else answer(frames):
                     router.send_multipart([identity, *reply])
 
     thread = threading.Thread(target=serve, name="imposter")

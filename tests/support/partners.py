@@ -16,6 +16,7 @@ from dpwa.wire.transaction_messages import (
     Propose,
     TransactionDecision,
 )
+from support.imposters import identity_for
 from support.nodes import eventually
 from support.requests import fetch_of, header_of
 from support.times import HANGS_AFTER_S
@@ -57,6 +58,12 @@ class Partner:
             if self._router.poll(10):
                 self._identity, *frames = self._router.recv_multipart()
                 assert not isinstance(decode(frames)[0], kind)
+
+    def introduce(self):
+        """Say who is there; the first thing that is asked on a connection."""
+        assert self._router.poll(HANGS_AFTER_S * 1000)
+        self._identity, *frames = self._router.recv_multipart()
+        self._router.send_multipart([self._identity, identity_for(frames)])
 
     def hang_up(self):
         """Listen no more, so that the real node loses its connection."""
@@ -155,8 +162,10 @@ def partner_of(member, name="w2"):
         with context.socket(zmq.DEALER) as dealer:
             dealer.linger = 0
             dealer.connect(f"tcp://127.0.0.1:{other}")
+            partner = Partner(router, dealer, member, name)
+            partner.introduce()
             eventually(lambda: member.node._threads.tx.reaches(name))
-            yield Partner(router, dealer, member, name)
+            yield partner
 
 
 @contextmanager

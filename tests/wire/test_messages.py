@@ -21,12 +21,14 @@ from dpwa.wire.collecting import (
     Vote,
 )
 from dpwa.wire.messages import (
+    AskIdentity,
     AskStatus,
     Cancel,
     Chunk,
     Credit,
     Fetch,
     Goodbye,
+    Identity,
     NewsMessage,
     NotReady,
     OtherAlgorithm,
@@ -132,6 +134,12 @@ MESSAGES = [
     Cancel(request=7),
     AskStatus(request=0),
     Goodbye(request=0, name="w1"),
+    AskIdentity(
+        request=0, name="w1", incarnation=b"12345678", endpoint="tcp://h:1", expects="w2"
+    ),
+    Identity(
+        request=0, name="w3", incarnation=b"12345678", taken_by="ipc:///tmp/w1", is_certain=True
+    ),
     SNAPSHOT,
     SNAPSHOT.model_copy(update={"loss": None}),
     SNAPSHOT.model_copy(update={"loss": math.inf}),

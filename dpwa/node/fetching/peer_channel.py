@@ -41,6 +41,7 @@ class PeerChannel:
         self.peer = peer
         self.endpoint = endpoint
         self.link: PeerLink | None = None  # `None` as long as there is nothing to say
+        self.is_met = False  # whether the peer has said on this connection that it is there
         self.used_at = -math.inf
         # messages for when it is connected; of many, the last few
         self.unsent: deque[tuple[Message, Frame | None]] = deque(maxlen=MOST_UNSENT)
@@ -52,9 +53,17 @@ class PeerChannel:
 
     @property
     def state(self) -> LinkState:
-        """State of the connection; from any thread."""
+        """State of the connection, which is up once the peer has said its name; from any thread."""
         link = self.link  # which another thread may give up meanwhile
-        return LinkState.IDLE if link is None else link.state
+        if link is None:
+            return LinkState.IDLE
+        return LinkState.CONNECTING if self.is_to_be_met else link.state
+
+    @property
+    def is_to_be_met(self) -> bool:
+        """Whether something answers, and has not said yet which node it is."""
+        link = self.link
+        return link is not None and link.state is LinkState.UP and not self.is_met
 
     @property
     def is_up(self) -> bool:
@@ -120,7 +129,10 @@ class PeerChannel:
         return IncomingSnapshot(header, pieces, codec, buffer, is_finite)
 
     def follow(self) -> list[LinkState]:
-        """Read the events of the connection; return the states entered since, in order."""
+        """Read the events of the connection; return the states entered since, in order.
+
+        `UP` is not among them: it is entered when the peer has said its name.
+        """
         states = [] if self.link is None else self.link.update()
         if LinkState.DOWN in states:
             self._lost()
@@ -128,7 +140,7 @@ class PeerChannel:
         # locks do, so this is tried again with every attempt to connect.
         if self._left is not None and not remains(self._left):
             self._left = None
-        return states
+        return [state for state in states if state is not LinkState.UP]
 
     def replace(self, link: PeerLink) -> None:
         """Go on with another link to the peer; what comes on the old one is not read."""
@@ -140,6 +152,7 @@ class PeerChannel:
     def disconnect(self, linger_ms: int) -> None:
         """Give up the connection, and the peer's memory: nobody would notice if it were killed."""
         self.unsent.clear()
+        self.is_met = False
         self._unmap()
         self._is_mappable = self._settings.may_map
         link, self.link = self.link, None
@@ -147,6 +160,7 @@ class PeerChannel:
             link.close(linger_ms)
 
     def _lost(self) -> None:
+        self.is_met = False
         if self._memory is not None:
             self._left = self._memory.name
             self._unmap()

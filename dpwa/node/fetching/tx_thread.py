@@ -17,6 +17,7 @@ from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import LINGER_MS, Connections
 from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
+from dpwa.node.identity import clash_of
 from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
@@ -26,7 +27,16 @@ from dpwa.transport.link import RENEWAL_S, LinkState, PeerLink
 from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS, Context
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.fetching import other_algorithm
-from dpwa.wire.messages import GoAway, Goodbye, Message, NewsMessage, Refused, decode
+from dpwa.wire.messages import (
+    AskIdentity,
+    GoAway,
+    Goodbye,
+    Identity,
+    Message,
+    NewsMessage,
+    Refused,
+    decode,
+)
 from dpwa.wire.transaction_messages import DecisionAck, Prepared, TransactionDecision
 
 log = logging.getLogger("dpwa.tx")
@@ -411,12 +421,53 @@ class TxThread(NodeThread):
         for channel in self._connections.renew():
             # All who rely on the connection are to know that it is not that one.
             self._entered(channel, LinkState.DOWN)
+        for channel in self._connections.with_link():
+            if channel.is_to_be_met:  # its answer may have been lost
+                self._introduce(channel)
 
     def _follow(self, channel: PeerChannel) -> None:
         for state in channel.follow():
             if channel.link is not None:  # else it was let go as it is down
                 self._entered(channel, state)
-        self._context.peer_table.link_changed(channel.peer, channel.state, channel.problem)
+        if channel.is_to_be_met:
+            self._introduce(channel)
+        else:
+            self._context.peer_table.link_changed(channel.peer, channel.state, channel.problem)
+
+    def _introduce(self, channel: PeerChannel) -> None:
+        """Ask what answers which node it is."""
+        incarnation, endpoint = self._context.peer_table.own_process
+        channel.send(
+            AskIdentity(
+                request=0,
+                name=self._context.name,
+                incarnation=incarnation,
+                endpoint=endpoint,
+                expects=channel.peer,
+            )
+        )
+
+    def _meet(self, channel: PeerChannel, said: Identity) -> None:
+        """Count what answers as connected if it is the peer, and has no objection to this node."""
+        table = self._context.peer_table
+        own = self._context.name, table.own_process[0]
+        clash = clash_of(said, channel.peer, channel.endpoint, own)
+        if clash:
+            is_certain = said.is_certain or not said.taken_by
+            self._refuse(channel, Outcome.MISTAKEN if is_certain else Outcome.UNREACHABLE, clash)
+        elif channel.is_to_be_met:
+            channel.is_met = True
+            table.met(channel.peer, said.incarnation)
+            self._entered(channel, LinkState.UP)
+
+    def _refuse(self, channel: PeerChannel, outcome: Outcome, problem: str) -> None:
+        """Use a connection no more; another one is made in a second."""
+        if channel.link is not None:
+            channel.link.give_up(problem)
+        if self._fetcher.is_asking(channel):
+            self._fetcher.failed(channel, outcome, problem)
+        else:
+            self._context.peer_table.record(channel.peer, outcome, problem)
 
     def _entered(self, channel: PeerChannel, state: LinkState) -> None:
         problem = "" if state is LinkState.UP else channel.problem
@@ -437,19 +488,18 @@ class TxThread(NodeThread):
         for _ in range(ANSWERS_PER_TURN):
             frames = None if channel.link is None else channel.link.receive()
             if frames is None:
-                return
+                break
             try:
                 self._take(channel, frames)
             except BrokenFetchError as error:
                 self._fetcher.failed(channel, error.outcome, error.detail)
             except VersionError as error:
-                self._fetcher.failed(channel, Outcome.OTHER_VERSION, str(error))
+                self._refuse(channel, Outcome.OTHER_VERSION, str(error))
             except (ProtocolError, MemoryError) as error:
                 self._fetcher.failed(channel, Outcome.MISBEHAVED, str(error))
-                if channel.link is not None and channel.link.is_spent:
-                    self._connections.mute(channel)  # until it is renewed
-                    self._follow(channel)
-                    return
+        if channel.link is not None and channel.link.is_spent:
+            self._connections.mute(channel)  # until it is renewed
+            self._follow(channel)
 
     def _take(self, channel: PeerChannel, frames: list[Frame]) -> None:
         message, payload = decode(frames)
@@ -461,6 +511,8 @@ class TxThread(NodeThread):
                 self._hear(channel.peer, message)
             case DecisionAck():
                 self._context.transactions.noted(message.transaction)
+            case Identity():
+                self._meet(channel, message)
             case GoAway():
                 self._connections.asked_to_go(channel)
             case _ if listener := self._listeners.by_message.get(type(message)):

@@ -1,0 +1,110 @@
+"""A node that answers under another name, and a second node with one name, are refused and named."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from dpwa.node.context import NodeContext
+from dpwa.node.serving.service import Reply, Service
+from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS
+from dpwa.wire.limits import MAX_MEMBERS
+from dpwa.wire.messages import AskIdentity, Identity
+
+log = logging.getLogger("dpwa.peers")
+
+# A restarted node may ask before it is seen that the process before it has ended.
+CERTAIN_AFTER_S = HEARTBEAT_TIMEOUT_MS / 1000 + 1.0
+OVER_AFTER_S = 5.0  # without another attempt
+MAX_ASKED = 2 * MAX_MEMBERS
+
+
+def clash_of(said: Identity, peer: str, endpoint: str, own: tuple[str, bytes]) -> str:
+    """Say why what answers where a peer should be is not connected to; empty: it is the peer.
+
+    `own` is the name and the incarnation of this node.
+    """
+    if said.incarnation == own[1]:
+        return f"this node itself answers at {endpoint}"
+    if said.name != peer:
+        return f"{said.name} answers at {endpoint}"
+    return f"the name {own[0]} is taken by the node at {said.taken_by}" if said.taken_by else ""
+
+
+@dataclass
+class _Clash:
+    sentence: str
+    began: float
+    seen: float
+    is_told: bool = False
+
+
+class IdentityService(Service):
+    """Says which node this is, and refuses a node whose name another living node has."""
+
+    handles = (AskIdentity,)
+
+    def __init__(self, context: NodeContext) -> None:
+        self._name, self._clock = context.name, context.runtime
+        self._peer_table = context.peer_table
+        # nodes that ask, as long as it is not known which node has the name
+        self._asked: dict[tuple[str, bytes], tuple[AskIdentity, Reply]] = {}
+        self._clashes: dict[str, _Clash] = {}  # by the name of the node that has asked
+
+    def handle(self, sender: bytes, message: AskIdentity, reply: Reply) -> None:  # noqa: ARG002
+        if message.expects != self._name:
+            text = f"{message.name} takes this node for {message.expects}: compare their addresses"
+            self._note(message.name, f"{text} in the configurations", "[DPWA-W090]", 0.0)
+        self._answer(message, reply)
+        if len(self._asked) < MAX_ASKED and message.name in self._peer_table.names:
+            self._asked[message.name, message.incarnation] = message, reply
+
+    def tick(self, now: float) -> bool:  # noqa: ARG002
+        """Refuse a node that was there before the node whose name it has."""
+        for key, (message, reply) in list(self._asked.items()):
+            if self._peer_table.connected_process(message.name)[0]:
+                del self._asked[key]
+                if self._taken_by(message):
+                    self._answer(message, reply)
+        return False
+
+    def report(self) -> tuple[str, ...]:
+        """Say which names clash now."""
+        now = self._clock.now()
+        clashes = tuple(self._clashes.values())
+        return tuple(c.sentence for c in clashes if now - c.seen < OVER_AFTER_S)
+
+    def _answer(self, message: AskIdentity, reply: Reply) -> None:
+        taken_by, is_certain = self._taken_by(message), False
+        if taken_by:
+            text = f"a second node with the name {message.name} is refused: it is at "
+            text += f"{message.endpoint}, and the node at {taken_by} has that name, and lives"
+            is_certain = self._note(message.name, text, "[DPWA-W091]", CERTAIN_AFTER_S)
+        reply(
+            Identity(
+                request=message.request,
+                name=self._name,
+                incarnation=self._peer_table.own_process[0],
+                taken_by=taken_by,
+                is_certain=is_certain,
+            )
+        )
+
+    def _taken_by(self, message: AskIdentity) -> str:
+        """Return where the node is that has the name of a node that asks; empty: it is that one."""
+        incarnation, endpoint = self._peer_table.connected_process(message.name)
+        return endpoint if incarnation not in (b"", message.incarnation) else ""
+
+    def _note(self, name: str, sentence: str, code: str, certain_after_s: float) -> bool:
+        """Warn of a clash once it is certain; return whether it is."""
+        now, clash = self._clock.now(), self._clashes.get(name)
+        if name not in (self._name, *self._peer_table.names):
+            return False  # so that strangers cannot make this grow for ever
+        if clash is None or clash.sentence != sentence or now - clash.seen >= OVER_AFTER_S:
+            clash = self._clashes[name] = _Clash(sentence, now, now)
+        clash.seen = now
+        is_certain = now - clash.began >= certain_after_s
+        if is_certain and not clash.is_told:
+            clash.is_told = True
+            log.warning("%s: %s %s", self._name, sentence, code)
+        return is_certain

@@ -1,0 +1,118 @@
+"""A node that answers under another name, and a second node with one name, are refused and named."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+from support.nodes import at_once, config_of, eventually, is_connected, status_of
+from support.ports import free_ports
+
+from dpwa import DpwaConnection
+from dpwa.config import load_config
+from dpwa.node import identity
+from dpwa.node.identity import clash_of
+from dpwa.node.query import diagnose, query_cluster
+from dpwa.wire.messages import Identity
+
+
+def exchanged(config, **ports):
+    """The configuration with other ports of some nodes."""
+    nodes = [{**node, "port": ports.get(node["name"], node["port"])} for node in config["nodes"]]
+    return {**config, "nodes": nodes}
+
+
+def told(caplog, code):
+    return sorted({r.getMessage() for r in caplog.records if code in r.getMessage()})
+
+
+def found_by_doctor(config):
+    return [finding.text for finding in diagnose(query_cluster(load_config(config), 5.0))]
+
+
+def train(nodes, rounds=5):
+    def task(node):
+        for _ in range(rounds):
+            node.update_send(np.ones(10), 0.5)
+            node.update_wait(0.5)
+
+    at_once([lambda node=node: task(node) for node in nodes])
+
+
+def merges_of(node, peer):
+    return status_of(node, peer)["merges"]
+
+
+def test_swapped_addresses_are_named_by_all_and_nothing_is_merged_through_them(caplog):
+    right = config_of(3, algorithm="lsgd", lsgd={"local_period": 1, "global_period": 1})
+    ports = {node["name"]: node["port"] for node in right["nodes"]}
+    swapped = exchanged(right, w1=ports["w2"], w2=ports["w1"])
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(DpwaConnection(name, right)) for name in ("w1", "w2"))
+        three = stack.enter_context(DpwaConnection("w3", swapped))
+        for peer in ("w1", "w2"):
+            eventually(lambda peer=peer: status_of(three, peer)["health"] == "mistaken")
+        for node in (one, two):
+            eventually(lambda node=node: node.node.report()["clashes"])
+            eventually(lambda node=node: is_connected(node, "w3"))
+        train([one, two, three])
+        assert not is_connected(three, "w1")
+        assert merges_of(three, "w1") == merges_of(three, "w2") == 0
+        from_right, from_swapped = found_by_doctor(right), found_by_doctor(swapped)
+    w3_sees = [line for line in told(caplog, "W007") if line.startswith("w3: ")]
+    assert [line.split(": ")[1:3] for line in w3_sees] == [
+        ["peer w1 is not connected, because names clash", f"w2 answers at tcp://127.0.0.1:{ports['w2']} [DPWA-W007]"],
+        ["peer w2 is not connected, because names clash", f"w1 answers at tcp://127.0.0.1:{ports['w1']} [DPWA-W007]"],
+    ]  # fmt: skip
+    expected = [
+        "w1: w3 takes this node for w2: compare their addresses in the configurations",
+        "w2: w3 takes this node for w1: compare their addresses in the configurations",
+    ]
+    assert told(caplog, "W090") == [f"{line} [DPWA-W090]" for line in expected]
+    assert set(expected) < set(from_right)
+    assert {"w1: w2 answers at its address", "w2: w1 answers at its address"} < set(from_swapped)
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["comes later", "was there first"])
+def test_a_second_node_with_a_name_is_refused_and_named_by_all(is_first, caplog, monkeypatch):
+    monkeypatch.setattr(identity, "CERTAIN_AFTER_S", 0.5)
+    right, (elsewhere,) = config_of(2), free_ports(1)
+    second = exchanged(right, w1=elsewhere)
+    with ExitStack() as stack:
+        two = stack.enter_context(DpwaConnection("w2", right))
+        if not is_first:
+            one = stack.enter_context(DpwaConnection("w1", right))
+            eventually(lambda: is_connected(two, "w1"))
+        other = stack.enter_context(DpwaConnection("w1", second))
+        if is_first:
+            eventually(lambda: is_connected(other, "w2"))
+            one = stack.enter_context(DpwaConnection("w1", right))
+        eventually(lambda: status_of(other, "w2")["health"] == "mistaken")
+        assert not is_connected(other, "w2")
+        at_once([lambda node=node: node.barrier(timeout_s=20) for node in (one, two)])
+        assert f"tcp://127.0.0.1:{elsewhere}" in " ".join(found_by_doctor(right))
+    where = f"tcp://127.0.0.1:{right['nodes'][0]['port']}"
+    (line,) = told(caplog, "W091")
+    assert line == (
+        "w2: a second node with the name w1 is refused: it is at "
+        f"tcp://127.0.0.1:{elsewhere}, and the node at {where} has that name, and lives [DPWA-W091]"
+    )
+    (line,) = told(caplog, "W007")
+    assert line == (
+        "w1: peer w2 is not connected, because names clash: "
+        f"the name w1 is taken by the node at {where} [DPWA-W007]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({}, ""),
+        ({"name": "w9"}, "w9 answers at tcp://h:5"),
+        ({"incarnation": b"own-node"}, "this node itself answers at tcp://h:5"),
+        ({"taken_by": "tcp://g:6"}, "the name w4 is taken by the node at tcp://g:6"),
+    ],
+)
+def test_what_is_wrong_with_the_node_that_answers(said, expected):
+    right = {"name": "w5", "incarnation": b"the-peer", "taken_by": "", "is_certain": False}
+    answer = Identity(request=0, **{**right, **said})
+    assert clash_of(answer, "w5", "tcp://h:5", ("w4", b"own-node")) == expected
