@@ -27,10 +27,11 @@ def doctor(
 ) -> None:
     """Ask every node which others it cannot reach, and explain what is wrong.
 
-    It tells what is refused, silent or unknown, wrong keys, other protocol versions, models and
-    algorithms, views that differ and clocks that are off. It asks from this machine, so what it
-    cannot reach itself may still be fine between the nodes. Where nodes are on other hosts, it says
-    which address a launcher such as torchrun gives to them for this machine, and why.
+    It tells what is refused, silent or unknown, wrong keys, names that clash, other protocol
+    versions, models and algorithms, views that differ and clocks that are off. It asks from this
+    machine, so what it cannot reach itself may still be fine between the nodes. Where nodes are on
+    other hosts, it says which address a launcher such as torchrun gives to them for this machine,
+    and why.
 
     Exits with 3 when a connection is missing, with 1 when something else is wrong.
 

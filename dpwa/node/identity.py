@@ -1,4 +1,4 @@
-"""A node that answers under another name, and a second node with one name, are refused and named."""
+"""A node with another name than expected, and a second node with a name, are refused and named."""
 
 from __future__ import annotations
 

@@ -88,8 +88,8 @@ class Node(Closeable):
         self.name = name
         self.config = config
         self.runtime = runtime
+        drawn = int.from_bytes(runtime.token_bytes(4), "big")
         incarnation = runtime.token_bytes(INCARNATION_BYTES)
-        drawn = int.from_bytes(incarnation[:4], "big")
         self.seed = drawn if config.seed is None else config.seed
         self._owner = os.getpid()
         self._started = runtime.now()

@@ -17,7 +17,12 @@ def identity_for(frames):
         return None
     if not isinstance(message, AskIdentity):
         return None
-    said = {"name": message.expects, "incarnation": b"imposter", "taken_by": "", "is_certain": False}
+    said = {
+        "name": message.expects,
+        "incarnation": b"imposter",
+        "taken_by": "",
+        "is_certain": False,
+    }
     return encode(Identity(request=message.request, **said))
 
 

@@ -134,9 +134,7 @@ MESSAGES = [
     Cancel(request=7),
     AskStatus(request=0),
     Goodbye(request=0, name="w1"),
-    AskIdentity(
-        request=0, name="w1", incarnation=b"12345678", endpoint="tcp://h:1", expects="w2"
-    ),
+    AskIdentity(request=0, name="w1", incarnation=b"12345678", endpoint="tcp://h:1", expects="w2"),
     Identity(
         request=0, name="w3", incarnation=b"12345678", taken_by="ipc:///tmp/w1", is_certain=True
     ),
