@@ -54,6 +54,7 @@ class SharedMemory(Closeable):
         self._path = root / self.name
         self._owner = os.getpid()
         self._numbers = itertools.count(1)
+        self._named: dict[str, SharedSegment] = {}  # by path
         self._board, self._board_fd = self._open_board()
         self._newest = np.frombuffer(self._board, np.uint64, 1, NEWEST_AT)
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
@@ -64,10 +65,13 @@ class SharedMemory(Closeable):
         return SharedSegment(str(self._path / f"slot-{number}"), number, nbytes, self._remove)
 
     def create(self, name: str, nbytes: int) -> SharedSegment:
-        """Return a new segment that peers find by its name (see `PeerFiles`);
-        `OSError` as above.
+        """Return a new segment that peers find by its name (see `PeerFiles`), or raise `OSError`.
+
+        It is closed with this memory, if not before.
         """
-        return SharedSegment(str(self._path / name), 0, nbytes, self._remove)
+        path = str(self._path / name)
+        self._named[path] = segment = SharedSegment(path, 0, nbytes, self._remove)
+        return segment
 
     def announce(self, segment: SharedSegment) -> None:
         self._newest[0] = segment.number
@@ -89,6 +93,8 @@ class SharedMemory(Closeable):
         """Remove the folder; peers that have mapped a segment keep it until they are done."""
         if self._board_fd < 0:
             return
+        for segment in [*self._named.values()]:
+            segment.close()
         if os.getpid() == self._owner:  # a forked child must not take it from its parent
             shutil.rmtree(self._path, ignore_errors=True)
         os.close(self._board_fd)
@@ -111,6 +117,7 @@ class SharedMemory(Closeable):
         return board, fd
 
     def _remove(self, path: str) -> None:
+        self._named.pop(path, None)
         if os.getpid() == self._owner:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # noqa: PTH108
