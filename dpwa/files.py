@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,6 +51,47 @@ def written(path: Path, *, is_durable: bool = False) -> Iterator[BinaryIO]:
     if is_durable:
         flush_names(path.parent)
     fault_points.reached("file.renamed")
+
+
+_locks: set[int] = set()  # descriptors, held by this process
+
+
+def take_lock(path: Path) -> int:
+    """Make a file, if it is not there, and lock it until `free_lock`, or the end of this process.
+
+    Returns its descriptor. Raises BlockingIOError if a process that lives holds it, OSError if it
+    cannot be locked here.
+    """
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The owner before removes the file last of all: a lock on a removed file locks nothing.
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock), path.stat()):
+                    _locks.add(lock)
+                    return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def free_lock(lock: int, path: Path) -> None:
+    """Give up a lock, and remove its file."""
+    path.unlink(missing_ok=True)
+    _locks.discard(lock)
+    fcntl.flock(lock, fcntl.LOCK_UN)  # not only closed: a copy of a fork would keep the lock
+    os.close(lock)
+
+
+def _leave_locks() -> None:
+    """In a forked process, which may live longer, close its copies of the locks."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 def flush_names(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
@@ -234,6 +235,7 @@ class Recorder(Closeable):
 def _told_of_run(config: Config) -> JsonObject:
     return {
         "run": run_id(os.environ),
+        "cluster": "" if config.is_open else cluster_id(config),
         "membership": "open" if config.is_open else "listed",
         "listed": len(config.nodes),
         "settings": settings_told(config),
@@ -253,6 +255,12 @@ def run_id(environ: Mapping[str, str]) -> str:
         or environ.get("SKYPILOT_TASK_ID", "")
         or (elastic if _UUID.fullmatch(elastic) else "")  # others are often used again
     )
+
+
+def cluster_id(config: Config) -> str:
+    """Return what tells apart runs of two lists of nodes, and no addresses."""
+    listed = sorted(f"{node.name} {node.connect_endpoint}" for node in config.nodes)
+    return hashlib.blake2b("\n".join(listed).encode(), digest_size=8).hexdigest()
 
 
 def settings_told(config: Config) -> JsonObject:

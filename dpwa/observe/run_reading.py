@@ -60,6 +60,7 @@ class LogFile:
         ended: whether that is the line that stands for an end.
         problem: what that line says was not good about it; empty: nothing.
         run: the id of the run; empty if it has none.
+        cluster: what tells apart lists of nodes; empty if the nodes are not listed.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class LogFile:
     ended: bool
     problem: str = ""
     run: str = ""
+    cluster: str = ""
 
 
 def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
@@ -104,7 +106,8 @@ def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
     """Return the runs in a folder, oldest first.
 
     Files with the same id are of one run, whatever the clocks of their hosts. One without an id is
-    of the run that others have begun before, unless all of these had ended.
+    of the run that others have begun before, unless all of these had ended, or had another list of
+    nodes.
 
     Args:
         files: by their beginning.
@@ -112,9 +115,11 @@ def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
     runs: list[list[LogFile]] = []
     for log in files:
         of_same = [run for run in runs if log.run and log.run in {other.run for other in run}]
-        is_known = bool(log.run) and any(other.run for other in (runs or [[]])[-1])
-        if not of_same and runs and not is_known and not _is_over(runs[-1], log.began):
-            of_same = runs[-1:]
+        # one that is damaged, or of nodes that come and go, may be of any
+        near = [r for r in runs if len({r[0].cluster, log.cluster} - {""}) < 2][-1:]
+        is_known = bool(log.run) and any(other.run for run in near for other in run)
+        if not (of_same or is_known) and near and not _is_over(near[0], log.began):
+            of_same = near
         if of_same:
             of_same[0].append(log)
         else:
@@ -177,9 +182,8 @@ def _log_file(path: Path) -> LogFile | None:
     end = parsed(tail.splitlines()[-1]) if tail else None
     ended = end is not None and end.get("type") == "end"
     problem = printable(str(end.get("problem") or "")) if end and ended else ""
-    run = told.get("run")
-    run = run if isinstance(run, str) else ""
-    return LogFile(path, nbytes, told["name"], told, began, last, ended, problem, run)
+    run, cluster = (v if isinstance(v := told.get(k), str) else "" for k in ("run", "cluster"))
+    return LogFile(path, nbytes, told["name"], told, began, last, ended, problem, run, cluster)
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:

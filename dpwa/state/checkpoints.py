@@ -18,10 +18,13 @@ import json
 import logging
 import os
 import re
+import socket
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +34,12 @@ from dpwa.data.checksum import checksum
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError
-from dpwa.files import flush_names, open_regular, written
+from dpwa.files import flush_names, free_lock, open_regular, take_lock, written
 from dpwa.lifecycle import Closeable
 from dpwa.state.image import State, StatePart
 from dpwa.types import MAX_CLOCK, JsonObject
 from dpwa.wire import limits
+from dpwa.wire.messages import printable
 
 log = logging.getLogger("dpwa.state")
 
@@ -43,6 +47,7 @@ FORMAT = 2
 _PIECE_BYTES = 4 << 20
 _DIGEST_BYTES = 16
 _MAX_RECORD_BYTES = 64 << 20
+_MAX_HOLDER = 200  # characters about the process that holds a folder
 _OPTIMIZER = "optimizer"
 _SUFFIX = ".safetensors"
 _RECORD = ".json"
@@ -50,6 +55,10 @@ _RECORD = ".json"
 
 class BrokenCheckpointError(DpwaError):
     """A checkpoint is torn or damaged. Never raised into a training loop."""
+
+
+class FolderInUseError(DpwaError):
+    """Another process keeps the checkpoints of this node. Never raised into a training loop."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +164,26 @@ class CheckpointFolder:
                     "%s: checkpoint %s cannot be read (%s) [DPWA-W032]", self._node, name, error
                 )
                 self.spare(name)
+
+    def hold(self) -> Callable[[], None]:
+        """Keep other processes from using the checkpoints of this node; return what ends that.
+
+        Raises `FolderInUseError` if another process does so.
+        """
+        path = self._folder / f".{self._node}.lock"
+        try:
+            self._make_folder()
+            lock = take_lock(path)
+        except BlockingIOError:
+            holder = ""
+            with suppress(OSError):
+                holder = printable(path.read_text(errors="replace")[:_MAX_HOLDER])
+            raise FolderInUseError(holder) from None
+        except OSError:  # `write` says why, or there are no locks in this file system
+            return lambda: None
+        os.truncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        return partial(free_lock, lock, path)
 
     def spare(self, name: str) -> None:
         """Never remove a checkpoint: newer ones of this node do not replace it."""
@@ -292,6 +321,7 @@ class CheckpointWriter(Closeable):
 
     def __init__(self, path: Path, node: str, keep: int) -> None:
         self.folder = CheckpointFolder(path, node, keep)
+        self._end_hold: Callable[[], None] | None = None
         self._path = path
         self._node = node
         self._thread: threading.Thread | None = None
@@ -299,16 +329,37 @@ class CheckpointWriter(Closeable):
         self._skipped = 0
         self._failed = 0
         self._newest = ""
+        self._holder = ""  # that was warned of
+        self.holds()
 
     @property
     def is_busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    def holds(self) -> bool:
+        """Tell whether the checkpoints are this process's own; if not, it tries that again."""
+        if self._end_hold is not None:
+            return True
+        try:
+            self._end_hold = self.folder.hold()
+        except FolderInUseError as error:
+            if str(error) != self._holder:
+                self._holder = str(error)
+                log.warning(
+                    "%s: checkpoint.dir %s is in use by a node of the same name, %s: no "
+                    "checkpoint is read or written until that ends. Give each run a folder of "
+                    "its own [DPWA-W094]",
+                    self._node,
+                    self._path,
+                    error,
+                )
+        return self._end_hold is not None
+
     def is_free(self) -> bool:
-        """Tell whether there is time for a checkpoint; if not, count it as skipped."""
-        is_busy = self.is_busy
-        self._skipped += is_busy
-        return not is_busy
+        """Tell whether a checkpoint can be written now; if not, count it as skipped."""
+        is_free = self.holds() and not self.is_busy
+        self._skipped += not is_free
+        return is_free
 
     def write(self, state: State) -> None:
         """Begin to write a state that nobody changes any more; returns at once."""
@@ -327,13 +378,15 @@ class CheckpointWriter(Closeable):
 
     def close(self) -> None:
         """Wait for the checkpoint that is being written, but not for ever."""
-        if self._thread is None:
-            return
-        self._thread.join(CLOSE_TIMEOUT_S)
-        if self._thread.is_alive():
+        if self._thread is not None:
+            self._thread.join(CLOSE_TIMEOUT_S)
+        if self.is_busy:
             log.error(
                 "%s: a checkpoint was not written in %g s [DPWA-W035]", self._node, CLOSE_TIMEOUT_S
             )
+        end_hold, self._end_hold = self._end_hold, None
+        if end_hold is not None:
+            end_hold()
 
     def _write(self, state: State) -> None:
         try:

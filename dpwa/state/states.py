@@ -77,7 +77,7 @@ class States(Closeable):
         self._restore: StateRestore | TogetherRestore = StateRestore(
             node.name,
             self._joiner,
-            None if self._writer is None else self._writer.folder,
+            self._writer.folder if self._writer is not None and self._writer.holds() else None,
             runtime,
             config.initial_state_timeout_s,
         )
@@ -96,7 +96,7 @@ class States(Closeable):
 
     @property
     def may_save(self) -> bool:
-        return self._writer is None or not self._writer.is_busy
+        return self._writer is None or (self._writer.holds() and not self._writer.is_busy)
 
     @property
     def is_wanted(self) -> bool:

@@ -6,16 +6,16 @@ stale, the socket of a living process or no socket at all; and it leaves its own
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from dpwa.config.endpoints import ipc_path
 from dpwa.errors import AddressError
+from dpwa.files import free_lock, take_lock
 
 LOCK_SUFFIX = ".lock"
 IN_USE = "another process listens there"
@@ -34,8 +34,9 @@ def claimed(endpoint: str) -> Iterator[None]:
     if path is None:
         yield
         return
+    lock_path = Path(path + LOCK_SUFFIX)
     try:
-        lock = _take_lock(path + LOCK_SUFFIX)
+        lock = take_lock(lock_path)
     except OSError as error:
         reason = IN_USE if isinstance(error, BlockingIOError) else error.strerror
         raise AddressError(f"cannot listen on {endpoint}: {reason} [DPWA-E051]") from None
@@ -48,30 +49,7 @@ def claimed(endpoint: str) -> Iterator[None]:
         finally:
             Path(path).unlink(missing_ok=True)
     finally:
-        _free_lock(lock, path + LOCK_SUFFIX)
-
-
-def _take_lock(lock_path: str) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    while True:
-        lock = os.open(lock_path, flags, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The owner before removes the file last of all: a lock on a removed file locks nothing.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(lock), Path(lock_path).stat()):
-                    return lock
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
-
-
-def _free_lock(lock: int, lock_path: str) -> None:
-    Path(lock_path).unlink(missing_ok=True)
-    # Not only closed: processes forked meanwhile hold copies, which would keep the lock.
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    os.close(lock)
+        free_lock(lock, lock_path)
 
 
 def _obstacle(path: str) -> str:

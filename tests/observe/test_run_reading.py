@@ -7,10 +7,12 @@ import sys
 
 import numpy as np
 import pytest
+from support.nodes import config_of
 from support.run_logs import BEGAN, lines_of_log, peers_line, write_log
 
+from dpwa.config import Config
 from dpwa.errors import UserError
-from dpwa.observe.recorder import run_id
+from dpwa.observe.recorder import cluster_id, run_id
 from dpwa.observe.run_reading import read_run
 
 
@@ -129,6 +131,17 @@ def test_a_run_has_an_id_whatever_the_clocks_of_its_hosts(tmp_path):
     assert [(span.number, span.nodes) for span in found.spans] == [(1, 2), (2, 2)]
     assert list(found.nodes) == ["w1", "w3"]
     assert len(read_run(tmp_path, 1).nodes["w2"].processes) == 2
+
+
+def test_runs_of_two_lists_of_nodes_are_two_runs_though_they_go_on_at_once(tmp_path):
+    clusters = [cluster_id(Config.model_validate(config_of(count))) for count in (1, 2)]
+    write_log(tmp_path, "w1", seconds=9, cluster=clusters[0])
+    write_log(tmp_path, "w1", seconds=9, cluster=clusters[1], began=BEGAN + 1, pid=101)
+    write_log(tmp_path, "w1", seconds=9, cluster=clusters[0], began=BEGAN + 12, pid=102)
+    write_log(tmp_path, "w2", seconds=9, cluster=clusters[1], began=BEGAN + 13, pid=103)
+    found = read_run(tmp_path)
+    assert [(span.number, span.nodes) for span in found.spans] == [(1, 1), (2, 2)]
+    assert len(read_run(tmp_path, 1).nodes["w1"].processes) == 2
 
 
 @pytest.mark.parametrize(

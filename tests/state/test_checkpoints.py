@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import resource
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ import safetensors.torch
 import torch
 from support.nodes import config_of, eventually
 from support.ports import free_ports
+from support.processes import ended, start
 from support.state_donors import (
     ALONE,
     Net,
@@ -29,7 +32,7 @@ from support.state_donors import (
 
 from dpwa import DpwaConnection
 from dpwa.data.layout import Layout, TensorSpec
-from dpwa.state.checkpoints import CheckpointFolder
+from dpwa.state.checkpoints import CheckpointFolder, CheckpointWriter
 from dpwa.state.image import State
 from dpwa.state.target import values_of, values_part
 from dpwa.testing import Fault, FaultPlan
@@ -436,3 +439,27 @@ def test_numbers_go_on_above_a_million(tmp_path):
     ]
     assert found(tmp_path) == [8, 7]
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_checkpoints_that_another_process_keeps_are_neither_read_nor_removed(tmp_path, caplog):
+    CheckpointFolder(tmp_path, "w1", keep=1).write(state(7))
+    holder = start("holds_folder.py", tmp_path)
+    with ended(holder):
+        pid, child = map(int, holder.stdout.readline().split())
+        try:
+            with DpwaConnection("w1", config_of(1, checkpoint={"dir": str(tmp_path)})) as node:
+                assert node.fetch_state() is None
+            writer = CheckpointWriter(tmp_path, "w1", keep=1)
+            assert not writer.is_free()
+            assert CheckpointWriter(tmp_path, "w2", keep=1).is_free()  # a member of the same run
+            said = [r.getMessage() for r in caplog.records if "W094" in r.getMessage()]
+            assert len(said) == 2
+            assert f"process {pid} on {socket.gethostname()}" in said[0]
+            os.kill(pid, signal.SIGKILL)  # what it has forked, as a loader of data, lives on
+            eventually(writer.is_free)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    writer.write(state(8))
+    writer.close()
+    assert found(tmp_path) == [8]
+    assert not [path for path in tmp_path.iterdir() if "w1.lock" in path.name]

@@ -34,6 +34,7 @@ def lines_of_log(
     peers=None,
     version=RUN_LOG_VERSION,
     run="",
+    cluster="",
     **figures,
 ):
     """Yield the lines of a log: a sample a second, `figures` in all of them.
@@ -42,7 +43,7 @@ def lines_of_log(
     """
     yield {"type": "start", "run_log": version, "time": began, "name": name, "host": "one",
            "pid": pid, "algorithm": "gossip", "topology": "ring",
-           "group": None, "run": run}  # fmt: skip
+           "group": None, "run": run, "cluster": cluster}  # fmt: skip
     for second in range(1, seconds + 1):
         yield {"type": "sample", "time": began + second, **_sample(second, speed), **figures}
     for after, kind, about in events:
