@@ -1,4 +1,4 @@
-"""holds_folder.py FOLDER: keeps the checkpoints of w1 there, and forks a child that lives longer."""
+"""holds_folder.py FOLDER: keeps the checkpoints of w1 there, and forks a child that outlives it."""
 
 import os
 import sys
