@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import fnmatch
 import hashlib
 import itertools
 import logging
@@ -57,6 +58,7 @@ def contents(
     net: nn.Module,
     parameters: Iterable[torch.Tensor],  # those that are gossiped, each once
     buffers: Iterable[torch.Tensor],  # likewise
+    statistics: Iterable[nn.Parameter],  # frozen parameters that count as buffers
     constants: int,  # how many of the floating buffers are no statistics
     *,
     with_buffers: bool,  # whether floating buffers are gossiped at all
@@ -64,10 +66,11 @@ def contents(
     """Count what a module has."""
     trained, averaged = _counted(parameters), _counted(buffers)
     own = [p for module in net.modules() for p in module._parameters.values() if p is not None]
-    frozen = {id(p): p for p in own if not p.requires_grad}
+    of_statistics = {id(p) for p in statistics}
+    frozen = {id(p): p for p in own if not p.requires_grad and id(p) not in of_statistics}
     trainable = sum(p.requires_grad for p in own)
     left: Counter[str] = Counter()
-    floating = 0
+    floating = len(of_statistics)
     for module in net.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:
@@ -197,7 +200,9 @@ class ModuleWatch:
     changed since, which happens twice a training step.
     """
 
-    def __init__(self, net: nn.Module, *, with_buffers: bool) -> None:
+    def __init__(
+        self, net: nn.Module, statistics: Iterable[nn.Parameter], *, with_buffers: bool
+    ) -> None:
         self._modules = list(net.modules())
         self._members = self._find_members()
         self._parameters = [
@@ -208,6 +213,7 @@ class ModuleWatch:
         ]
         self._trainable = self._find_trainable()
         watched: list[torch.Tensor] = [p for p in self._parameters if p.requires_grad]
+        watched += statistics
         if with_buffers:
             watched += [
                 buffer
@@ -255,6 +261,7 @@ class ModuleWatch:
 
 
 MOST_TOLD = 512  # digests of single tensors
+MOST_NAMED = 8  # in a message
 
 
 @dataclass(frozen=True)
@@ -275,6 +282,7 @@ class ModuleState:
         net: torch.nn.Module,
         *,
         with_buffers: bool,
+        statistics: Sequence[str] = (),  # names of frozen parameters that count as buffers
         fits_frozen: bool = False,  # whether peers must have the same frozen parameters
         # returns the Euclidean norm of a sharded module, of that of the shards here; all ranks call
         # it alike; `None`: not sharded
@@ -283,6 +291,7 @@ class ModuleState:
     ) -> None:
         self._net = unwrapped(net)
         self._with_buffers = with_buffers
+        self._statistics = statistics
         self._fits_frozen = fits_frozen
         self._frozen = FrozenParameters()
         self._module_watch: ModuleWatch | None = None
@@ -317,6 +326,7 @@ class ModuleState:
         return cls(
             net,
             with_buffers=config.buffers == "average",
+            statistics=config.statistics,
             fits_frozen=config.state == "trainable",
             whole=whole,
             rounding=rounding,
@@ -359,6 +369,7 @@ class ModuleState:
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
                 " [DPWA-E110]"
             )
+        statistics = [parameter for _, parameter in self._find_statistics()]
         layout = Layout(tuple(_spec(entry) for entry in entries), self._find_frozen(entries))
         parameters = [entry.tensor for entry in entries if not entry.is_buffer]
         values = TensorValues(parameters, self.rounding)
@@ -377,12 +388,13 @@ class ModuleState:
             self._net,
             parameters,
             [entry.tensor for entry in entries if entry.is_buffer and not entry.is_constant],
+            statistics,
             len(self.spared),
             with_buffers=self._with_buffers,
         )
         self._side = _side_of(self._cut(values))
         self._sampled = None
-        self._module_watch = ModuleWatch(self._net, with_buffers=self._with_buffers)
+        self._module_watch = ModuleWatch(self._net, statistics, with_buffers=self._with_buffers)
 
     def _find_frozen(self, entries: Sequence[GossipedTensor]) -> str:
         if not self._fits_frozen:
@@ -468,10 +480,13 @@ class ModuleState:
         return {name: zlib.crc32(each.numpy().data) for name, each in zip(names, data, strict=True)}
 
     def _find_sampled(self) -> tuple[list[tuple[str, torch.Tensor]], list[int]]:
+        differ = {name for name, _ in self._find_statistics()}
         named: list[tuple[str, torch.Tensor]] = [
             (_plain(name), parameter)
             for name, parameter in self._net.named_parameters()
-            if (parameter.requires_grad or not self._fits_frozen) and not why_not_plain(parameter)
+            if (parameter.requires_grad or not self._fits_frozen)
+            and _plain(name) not in differ
+            and not why_not_plain(parameter)
         ]
         ends = list(itertools.accumulate(tensor.numel() for _, tensor in named))
         self._sampled = named, ends
@@ -616,6 +631,10 @@ class ModuleState:
             and buffer.is_floating_point()  # else they are no statistics
             and not why_not_mergeable(buffer)
         ]
+        buffers += [
+            (name + place_of(parameter), local(parameter))
+            for name, parameter in self._find_statistics()
+        ]
         found = parts_apart([*named, *buffers], [True] * len(named) + [False] * len(buffers))
         for index, parts in enumerate(found):
             is_buffer = index >= len(named)
@@ -624,6 +643,26 @@ class ModuleState:
                 if is_constant is None:
                     is_constant = is_buffer and _is_constant(tensor)
                 yield GossipedTensor(name, tensor, is_buffer, is_constant)
+
+    def _find_statistics(self) -> list[tuple[str, nn.Parameter]]:
+        """Return the frozen parameters that count as buffers; raises `UserError` if one is none."""
+        if not self._statistics:
+            return []
+        named = {_plain(name): parameter for name, parameter in self._net.named_parameters()}
+        for pattern in self._statistics:
+            if not fnmatch.filter(named, pattern):
+                known = [name for name in named if not named[name].requires_grad][:MOST_NAMED]
+                raise UserError(
+                    f"statistics: no parameter is named {pattern!r} (frozen ones: "
+                    f"{', '.join(known) or 'none'}) [DPWA-E311]"
+                )
+        return [
+            (name, parameter)
+            for name, parameter in named.items()
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self._statistics)
+            and parameter.is_floating_point()
+            and not (parameter.requires_grad or why_not_mergeable(parameter))
+        ]
 
 
 def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

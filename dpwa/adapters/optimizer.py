@@ -320,8 +320,10 @@ def _each(given: Any, what: str, *needed: str) -> list[Any]:
     found = list(given) if isinstance(given, (list, tuple)) else [given]
     for each in found:
         if not all(hasattr(each, name) for name in needed):
+            kind = f"{type(each).__module__}.{type(each).__qualname__}"
             raise UserError(
-                f"{what}: expected one or a list of them, not {type(each).__name__} [DPWA-E178]"
+                f"{what}: expected one or a list of them, as torch has them (got {kind})"
+                " [DPWA-E178]"
             )
     return found
 

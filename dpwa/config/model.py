@@ -379,6 +379,11 @@ class Config(StrictModel):
         description="how lr_scale, the learning rate of each node, is spread around that of the "
         "run: none, linear (0.5 to 1.5 times) or power (0.5 to 2 times)",
     )
+    statistics: tuple[str, ...] = Field(
+        default=(),
+        description="names of frozen parameters that are averaged as buffers, as Keras keeps the "
+        'statistics of batch norm: ["*/moving_mean", "*/moving_variance"]',
+    )
     collective_timeout_s: float = Field(
         default=30.0,
         gt=0.0,

@@ -35,7 +35,7 @@ PREFIX = "DPWA_"
 # Settings that name files: relative to the configuration, if they stand in one.
 PATHS = (("keys",), ("state_dir",), ("run_log",), ("checkpoint", "dir"), ("file", "path"))
 # Settings that no variable makes.
-LISTS = ("nodes", "join", "links", "plugins", "allow")
+LISTS = ("nodes", "join", "links", "plugins", "allow", "statistics")
 
 _HEADER = """\
 # Configuration of a dpwa run; every node reads the same file.

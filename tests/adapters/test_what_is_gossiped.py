@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from support.nodes import config_of, eventually, merge_of
+from support.nodes import at_once, config_of, eventually, merge_of
 from torch import nn
 
 import dpwa
@@ -74,6 +74,9 @@ ROWS = {
     "trainable complex parameters": [(parameter(torch.complex64), True)],
     "tied parameters": [(tied, True)],
     "parameters that share memory, such as a transposed one": [(transposed, True)],
+    "frozen parameters that count as buffers, with `statistics`": [
+        (parameter(dtype, frozen=True), True) for dtype in (torch.float32, torch.bfloat16)
+    ],
     "frozen parameters": [(parameter(torch.float32, frozen=True), False)],
     "integer and bool parameters": [(parameter(torch.int64), False)],
     "floating buffers, with `buffers: average`": [
@@ -119,6 +122,7 @@ def test_a_row_of_the_table_is_true(row, make, is_merged):
     assert says[0].startswith("yes" if is_merged else "no")
     one, two = make(1.0), make(0.0)
     settings = {"buffers": "keep"} if "keep" in row else {}
+    settings |= {"statistics": ["ot*r"]} if "`statistics`" in row else {}
     config = config_of(2, interpolation="constant", **settings)
     with (
         DpwaPyTorchAdapter(one, "w1", config) as first,
@@ -139,6 +143,58 @@ def test_a_row_of_the_table_is_true(row, make, is_merged):
     assert model["elements"] == 2 + (3 if is_merged else 0)
     in_state = [spec.name for spec in TrainingState(one).capture()["model"].kind.tensors]
     assert says[1].startswith("yes") == ("other" in in_state)
+
+
+class Statistics(nn.Module):
+    """Keeps its statistics in frozen parameters, as Keras does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.mean, self.base = (nn.Parameter(torch.zeros(2), requires_grad=False) for _ in "ab")
+
+    def forward(self, batch):
+        with torch.no_grad():
+            self.mean.lerp_(batch.mean(0), 0.5)
+        return self.layer(batch - self.mean)
+
+
+@pytest.mark.parametrize("settings", [{"algorithm": "together"}, {"state": "trainable"}])
+def test_statistics_in_frozen_parameters_are_averaged_while_they_change(settings, caplog):
+    config = config_of(2, statistics=["mean"], **settings)
+    nets = Statistics(), Statistics()
+    nets[1].load_state_dict(nets[0].state_dict())
+
+    def train(number):
+        net, optimizer = nets[number], torch.optim.SGD(nets[number].parameters(), 0.01)
+        with DpwaPyTorchAdapter(net, f"w{number + 1}", config, optimizer=optimizer) as gossip:
+            assert gossip.connection.wait_for_peers()
+            for step in range(60):
+                optimizer.zero_grad()
+                net(torch.full((4, 2), float(2 * number + step % 2))).sum().backward()
+                optimizer.step()
+                gossip.update_send(1.0)
+                gossip.update_wait(1.0)
+            report = gossip.finish()
+            assert not report.differing
+            assert gossip.connection.node.report()["model"]["buffers"]["tensors"] == 1
+            assert gossip.connection.node.report()["model"]["frozen"]["tensors"] == 1
+
+    at_once([lambda number=number: train(number) for number in range(2)])
+    torch.testing.assert_close(nets[0].mean, nets[1].mean)
+    assert 0.5 < nets[0].mean[0] < 2.5  # means of both, 0 to 1 and 2 to 3
+    assert not [text for text in caplog.messages if "mean" in text]
+
+
+def test_statistics_that_are_unfrozen_train_and_names_that_fit_nothing_are_refused():
+    net = Statistics()
+    with DpwaPyTorchAdapter(net, "w1", config_of(1, statistics=["m?an"])) as gossip:
+        net.mean.requires_grad_(True)
+        gossip.update_send(1.0)
+        gossip.update_wait(1.0)
+        assert gossip.connection.node.report()["model"]["buffers"]["tensors"] == 0
+    with pytest.raises(UserError, match=r"'\*/moving_mean' \(frozen ones: base\) .*E311"):
+        DpwaPyTorchAdapter(net, "w1", config_of(1, statistics=["*/moving_mean"]))
 
 
 @pytest.fixture(scope="module")

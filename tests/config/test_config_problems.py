@@ -19,7 +19,7 @@ from dpwa.algorithms import algorithm_names
 from dpwa.config import Config, NodeConfig, load_config
 from dpwa.config.methods import method_names, methods
 from dpwa.config.model import CheckpointOptions, LinkConfig
-from dpwa.config.schema import options_model, setting_names
+from dpwa.config.schema import LISTS, options_model, setting_names
 from dpwa.errors import ConfigError, without_codes
 from dpwa.policy.topology import topology_names
 
@@ -521,7 +521,7 @@ def test_the_page_of_settings_has_every_key() -> None:
 
 def test_the_page_of_settings_has_every_variable_and_others_name_every_method() -> None:
     text = SETTINGS.read_text(encoding="utf-8")
-    single = set(setting_names()) - {"nodes", "join", "links", "plugins", "allow"}
+    single = set(setting_names()) - set(LISTS)
     for setting in (name for name in single if not options_model(name)):
         section = text.partition(f"\n### {setting}\n")[2].partition("\n### ")[0]
         assert f"variable `DPWA_{setting.upper()}`" in section
