@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -220,10 +220,13 @@ class FinishRun:
         self._known: set[str] = set()  # who was present last
         self._grew_at = -math.inf  # when somebody has come to them
         self._seen: dict[str, None] = {}  # all peers there were, in order
-        self._took_part: dict[str, None] = {}
+        self._read: set[str] = set()  # the peers whose parameters were averaged
+        self._present_at = -math.inf  # when a peer was present last
+        self._announced = {0}  # the nodes of each round that this node was in, as numbers
         self._failures: Counter[str] = Counter()
         self._distances: list[float] = []
         self._rounds = 0
+        self._last_round = 0  # in which a peer was read
         self._published: bytes | None = None  # digest of the parameters, unless they changed since
         self._is_apart = False  # whether the last round was given up, as others were in another
         self._apart_since: float | None = None  # since when that is so
@@ -248,7 +251,7 @@ class FinishRun:
             self._average(present)
             if self._averaged.go_on(bool(awaited)):
                 self._changed()
-            agree = self._all_agree(present)
+            agree = not self._may_reconnect(present) and self._all_agree(present)
             now = self._clock.now()
             if (agree and not awaited) or now >= self._end:
                 break
@@ -314,6 +317,15 @@ class FinishRun:
             and self._lives(peer)
             and self._ending_of(peer).is_finishing
         ]
+
+    def _may_reconnect(self, present: Sequence[str]) -> bool:
+        """Tell whether all peers were lost just now: this process may have stood still."""
+        now = self._clock.now()
+        if present:
+            self._present_at = now
+        is_early = now - self._present_at < FIRST_LOOK_S
+        lost = (p for p in self._read if not self._peer_table.has_left(p))
+        return is_early and not present and any(not self._ending_of(p).is_over for p in lost)
 
     def _ending_of(self, peer: str) -> Ending:
         heard = self._endings.of(peer)
@@ -396,6 +408,7 @@ class FinishRun:
 
     def _announce(self, number: int, among: int) -> None:
         values = self._published or b""
+        self._announced.add(among)
         own = replace(self._endings.own, round_number=number, among=among, values=values)
         self._endings.own = own
         self.tell()
@@ -451,10 +464,10 @@ class FinishRun:
                 continue
             self._failures[peer] = 0
             counted += counts
-            if peer not in self._took_part and self._compares:
+            if peer not in self._read and self._compares:
                 self._endings.rests.pop(peer, None)
                 self._tx.tell(peer, AskStatus(request=0), connects=False)
-            self._took_part[peer] = None
+            self._read.add(peer)
             distances.append(distance)
             self._tell_if_due()
         return distances
@@ -468,7 +481,7 @@ class FinishRun:
         if self._among != set(present):
             self._among, self._agreement = set(present), Agreement()
         if distances:
-            self._rounds += 1
+            self._rounds, self._last_round = self._rounds + 1, self._endings.own.round_number
             self._distances.append(math.sqrt(sum(d * d for d in distances) / len(distances)))
             self._agreement = self._agreement.measured(distances, self._averaged.length())
 
@@ -531,10 +544,11 @@ class FinishRun:
     def _report(self, met_at: float | None) -> FinishReport:
         now = self._clock.now()
         met = now if met_at is None else met_at
-        missed = {peer: self._why(peer) for peer in self._seen if peer not in self._took_part}
-        differing = self._differing()
+        took_part = tuple(peer for peer in self._seen if self._has_ended_alike(peer))
+        missed = {peer: self._why(peer) for peer in self._seen if peer not in took_part}
+        differing = self._differing(took_part)
         return FinishReport(
-            took_part=tuple(peer for peer in self._seen if peer in self._took_part),
+            took_part=took_part,
             missed=missed,
             rounds=self._rounds,
             distance_before=self._distances[0] if self._distances else None,
@@ -550,11 +564,20 @@ class FinishRun:
         """Whether to ask peers for the rest of their state; reports of very many are too long."""
         return bool(self._averaged.rest) and len(self._seen) <= MOST_COMPARED
 
-    def _differing(self) -> dict[str, tuple[str, ...]]:
+    def _has_ended_alike(self, peer: str) -> bool:
+        """Tell whether a peer has the parameters of this node at its end, as far as is known."""
+        ending = self._ending_of(peer)
+        if peer not in self._read or (self._agreement.is_reached and peer in self._among):
+            return peer in self._read
+        if ending.is_over:
+            return ending.among in self._announced
+        return ending.agrees or (self._lives(peer) and ending.has_read >= self._last_round)
+
+    def _differing(self, asked: Collection[str]) -> dict[str, tuple[str, ...]]:
         """Return the names of what differs in each peer's state beside what was averaged."""
         if not self._compares:
             return {}
-        asked, told = self._took_part, self._endings.rests
+        told = self._endings.rests
 
         def is_told() -> bool:
             return all(peer in told or not self._lives(peer) for peer in asked)
@@ -568,6 +591,8 @@ class FinishRun:
         if self._peer_table.is_quarantined(peer):
             return "is in quarantine"
         words = self._peer_table.in_words(peer)
+        if heard is not None and heard.ending.is_over and peer in self._read:
+            return "has ended without this node"
         if heard is not None and self._lives(peer):
             if not heard.ending.is_finishing:
                 if heard.is_idle(now):
@@ -582,7 +607,7 @@ class FinishRun:
         if words in ("is alive", "is unknown") and self._is_expected(peer):
             return "there was no time left for it"
         if words == "is unknown":
-            return "was lost" if self._peer_table.was_heard(peer) else "was never there"
+            return "was lost" if self._peer_table.was_heard(peer) else "nothing was heard from it"
         # It was heard of before, but says nothing now.
         return "does not answer" if words == "is alive" else words
 

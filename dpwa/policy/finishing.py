@@ -51,8 +51,8 @@ class FinishReport:
     """What `finish` has done.
 
     Attributes:
-        took_part: names of the peers whose parameters are in the average; under `together` also of
-            those with fewer steps, which have taken the parameters of the others.
+        took_part: names of the peers that have the same parameters at the end, as far as this node
+            knows: a peer that stopped or was lost during the rounds is in `missed`.
         missed: the other peers, by name, and why they are not.
         rounds: how many times the parameters were averaged.
         distance_before: consensus distance in the first round: the root mean square of the

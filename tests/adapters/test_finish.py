@@ -20,7 +20,7 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
 from dpwa.lifecycle import told_ending
 from dpwa.node import peers
-from dpwa.node.finish import Averaged
+from dpwa.node.finish import Averaged, FinishRun
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.messages import Finishing
 from dpwa.wire.shards import WHOLE
@@ -155,6 +155,29 @@ def test_those_who_wait_do_not_follow_who_still_trains():
         eventually(lambda: nodes.nodes[1].update_send(0.5) or nodes.nodes[1].update_wait(0.5))
         assert nodes.values()[0] == 0.0
         assert nodes.values()[1] < 8.0  # the other way round, it is drawn to those who wait
+
+
+def test_a_node_that_stands_still_in_its_round_did_not_take_part(monkeypatch):
+    goes_on, real = threading.Event(), FinishRun._read_all
+
+    def read(run, peers, least):
+        if run._name == "w2":
+            assert goes_on.wait(60.0)
+        return real(run, peers, least)
+
+    monkeypatch.setattr(FinishRun, "_read_all", read)
+    with Nodes(3) as nodes:
+        for index in range(3):
+            nodes.begin_to_finish(index, seconds=1.5 if index != 1 else 20.0)
+        reports = [nodes.report(index) for index in (0, 2)]
+        ended = nodes.values()
+        goes_on.set()
+        late = nodes.report(1)
+    assert [report.took_part for report in reports] == [("w3",), ("w1",)]
+    assert all(set(report.missed) == {"w2"} for report in reports)
+    assert ended[0] == pytest.approx(ended[2], rel=1e-4)
+    if late.took_part:  # it has read the others until it had their parameters
+        assert nodes.values() == pytest.approx([ended[0]] * 3, rel=1e-4)
 
 
 def test_nobody_waits_for_who_was_never_there_has_left_or_trains_too_long():

@@ -77,3 +77,25 @@ def test_members_of_an_open_cluster_finish_together():
         at_once([lambda index=index: finish(index) for index in range(3)])
     assert all(np.allclose(values, 1.0) for values, _ in results.values())
     assert all(len(report.took_part) == 2 for _, report in results.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nodes_that_took_part_have_the_same_parameters_though_one_was_stopped(when):
+    config = config_of(3)
+    stopped = start("stopped_in_finish.py", when, 7, json.dumps(config))
+    with ended(stopped), DpwaConnection("w1", config) as one, DpwaConnection("w2", config) as two:
+        for node in (one, two):
+            node.wait_for_peers(2, 60.0)
+        found = {}
+
+        def finish(node, value):
+            values, report = node.finish(np.full(4, value), timeout_s=20)
+            found[node.node.name] = sorted(report.took_part), values[0]
+
+        at_once([lambda: finish(one, 1.0), lambda: finish(two, 2.0)])
+        found["w3"] = tuple(json.loads(stopped.stdout.readline()))
+    for name, (took_part, value) in found.items():
+        for peer in took_part:
+            assert found[peer][1] == pytest.approx(value, rel=1e-4), (name, peer)
+        assert took_part, name
