@@ -40,7 +40,7 @@ def status(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show clock, loss, scores, traffic and memory of every node.
+    """Show clock, steps, loss, scores, traffic and memory of every node.
 
     With `join`, all members that the nodes know are asked as well. The more fetches from a peer
     succeed, the higher its score, up to 1000, and the more often it is asked. Of a peer that does
@@ -132,7 +132,7 @@ def _table(reports: Mapping[str, NodeReport], columns: int) -> RenderableType:
     counted = ("version", "merges", "rounds") if averages else ("version", "merges")
     is_mapped = any(report.gossip.mapped_bytes for report in reports.values())
     moved = ("sent", "received", "mapped") if is_mapped else ("sent", "received")
-    headings = ("node", "clock", "loss", *counted, *moved, "memory")
+    headings = ("node", "clock", "steps", "loss", *counted, *moved, "memory")
     rows = [
         [name, *(_cells(report)[heading] for heading in (*headings[1:], "peers"))]
         for name, report in reports.items()
@@ -149,6 +149,7 @@ def _cells(report: NodeReport) -> dict[str, str]:
     sizes = [report.memory[part] for part in MEMORY_PARTS if part in report.memory]
     return {
         "clock": _number(report.clock, "?"),
+        "steps": str(report.gossip.steps),
         "loss": "diverged" if report.diverged else _number(report.loss, "-"),
         "version": str(report.version),
         "merges": str(report.merges),

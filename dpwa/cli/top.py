@@ -44,7 +44,7 @@ def top(
         str,
         typer.Option(
             metavar="KEY",
-            help="name, state, loss, clock, steps, rounds, wait, in, out, mapped, staleness, "
+            help="name, state, loss, clock, taken, steps, rounds, wait, in, out, mapped, staleness, "
             "distance or score.",
         ),
     ] = "name",

@@ -169,9 +169,8 @@ def _keys(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -
     told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values()]
     signs = [("X", "takes no part any more, or harms others"), ("!", "odd"), ("?", "no answer yet")]
     lines = [line for key, text in told for line in _wrapped(f"{key}  {text}", screen, indent=3)]
-    lines += [_rule("signs", screen)]
     lines += [line for key, text in signs for line in _wrapped(f"{key}  {text}", screen, indent=3)]
-    return _scrolled(_rule("keys", screen), lines, look, height)
+    return _scrolled(_rule("keys, and signs of nodes", screen), lines, look, height)
 
 
 def _scrolled(title: Text, lines: list[Text], look: ViewChoices, height: int | None) -> list[Text]:
@@ -381,6 +380,7 @@ def _distance(row: NodeRow) -> Value:
 _COLUMNS = (
     Column("loss", "l", "loss", 7, lambda r: r.loss, number, "training loss"),
     Column("clock", "c", "clock", 6, lambda r: r.clock, number, "training clock"),
+    Column("taken", "z", "steps", 6, lambda r: r.steps, number, "steps of this process so far"),
     Column("steps", "s", "steps/s", 7, lambda r: r.rates.steps_per_s, _short, "steps a second"),
     Column("rounds", "u", "rounds/s", 8, lambda r: r.rates.rounds_per_s, _short, "rounds a second"),
     Column("wait", "w", "wait", 5, _waiting, _percent, "share of the time waiting for peers"),
@@ -395,10 +395,10 @@ COLUMNS = {column.name: column for column in _COLUMNS}
 NAME, STATE, CURVE = "name", "state", "curve"
 SORTS = {NAME: "n", STATE: "m", **{name: column.key for name, column in COLUMNS.items()}}
 # As they stand, and from what is left out last to what is left out first.
-ORDER = [NAME, STATE, "loss", CURVE, "clock", "steps", "rounds", "wait", "in", "out", "mapped"]
-ORDER += ["staleness", "distance", "score"]
-IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "rounds", "mapped", "in", "out"]
-IMPORTANCE += ["staleness", "distance", "score"]
+ORDER = [NAME, STATE, "loss", CURVE, "clock", "taken", "steps", "rounds", "wait", "in", "out"]
+ORDER += ["mapped", "staleness", "distance", "score"]
+IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "taken", "rounds", "mapped"]
+IMPORTANCE += ["in", "out", "staleness", "distance", "score"]
 
 
 def word_of(row: NodeRow) -> str:

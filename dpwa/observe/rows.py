@@ -29,6 +29,7 @@ class NodeRow:
         through: the node that tells of it, as it has never answered itself; else empty.
         loss: its newest; infinite once it has diverged, `None` if not known.
         clock: training clock.
+        steps: training steps so far, in this process.
         consensus_distance: to whom it merged last; 0 while it is in sync.
         score: mean of what its peers' flow control gives it, up to 1000; `None` if it is not there.
         rates: over the last seconds; unknown while it does not answer.
@@ -61,6 +62,7 @@ class NodeRow:
     out_of_sync_s: float | None = None
     merges: float | None = None
     mapped_bytes: float | None = None
+    steps: float | None = None
 
 
 def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list[NodeRow]:
@@ -121,6 +123,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             out_of_sync_s=condition.out_of_sync_s,
             merges=latest(sample, "merges"),
             mapped_bytes=latest(sample, "mapped_bytes"),
+            steps=latest(sample, "steps"),
         )
         rows.append(_told(row, node, view.through) if node.answer is None else row)
     return rows

@@ -93,14 +93,14 @@ def test_the_table_adds_up_what_a_node_keeps_in_memory(config, file):
 
 def memory_cell(table, node):
     row = next(line for line in table.stdout.splitlines() if line.startswith(node))
-    return " ".join(row.split()[9:11])  # sent and received are two words, too
+    return " ".join(row.split()[10:12])  # sent and received are two words, too
 
 
 def test_a_table_of_four_busy_nodes_fits_80_columns(file):
     peers = [{"name": f"w{n}", "score": 1000, "health": "unreachable"} for n in range(2, 5)]
     memory = dict.fromkeys(MEMORY_PARTS, 10**9)
     traffic = {"bytes_sent": 13_500_000_000, "bytes_received": 1_350_000_000_000}
-    report = {"clock": 1303.5, "loss": 3.542e-05, "version": 12099, "merges": 12073}
+    report = {"gossip": {"steps": 12099}, "clock": 1303.5, "loss": 3.542e-05, "version": 12099, "merges": 12073}
     answer = [
         encode(Status(request=1)),
         pack({**report, **traffic, "memory": memory, "peers": peers}),
@@ -227,7 +227,7 @@ def test_at_40_columns_no_word_is_broken(config, file):
     lines = text.splitlines()
     assert max(map(len, lines)) <= 40
     assert "w2 (never seen)" in " ".join(text.split())
-    assert "clock 0, loss -, version 0, merges 0" in " ".join(text.split())
+    assert "clock 0, steps 0, loss -, version 0, merges 0" in " ".join(text.split())
 
 
 def test_a_place_where_nobody_is_is_told_whole_and_once(tmp_path):

@@ -8,6 +8,9 @@ from support.snippets import ROOT
 WORDS = re.compile(r"^(#+ .+)\n<!-- search: (.+) -->$", re.MULTILINE)
 
 
+ASKED = ("port already in use", "resume from checkpoint", "clock")
+
+
 def sought():
     """Each word with its heading."""
     pages = [page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))]
@@ -20,7 +23,7 @@ def sought():
 
 def test_what_newcomers_look_for_has_a_heading():
     headings = dict(sought())
-    for word in ("nan", "stop", "cannot reach", "save the model", "learning rate per node"):
+    for word in ("nan", "stop", "cannot reach", "save the model", "learning rate per node", *ASKED):
         assert word in headings
 
 

@@ -156,6 +156,7 @@ def _node(row: NodeRow, node: Followed, *, trains: bool) -> JsonObject:
         "verdicts": [asdict(verdict) for verdict in row.verdicts],
         "loss": plain(row.loss),
         "clock": plain(row.clock),
+        "taken": plain(row.steps),
         "consensus_distance": plain(row.consensus_distance),
         "score": plain(row.score),
         "steps_per_s": plain(rates.steps_per_s),

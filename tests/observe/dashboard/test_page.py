@@ -57,6 +57,10 @@ def test_it_is_accessible_and_never_wider_than_the_screen(url, page, theme, widt
         found = axe.run(page)
         assert [v["id"] for v in found.response["violations"]] == [], found.generate_report()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        table = page.locator("#node table" if view else "#nodes table").locator("..")
+        is_cut = table.evaluate("box => box.scrollWidth > box.clientWidth")
+        assert table.locator("..").get_by_text("Scroll sideways").is_visible() == is_cut
+        assert is_cut or width > 360
 
 
 def test_it_can_be_used_by_keyboard_alone(url, page):

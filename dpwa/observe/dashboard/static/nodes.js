@@ -88,6 +88,7 @@ const COLUMNS = [
   state,
   figure("Loss", "loss", "loss"),
   figure("Clock", "clock", "clock", (value) => number(value, 4)),
+  figure("Steps", "steps", "taken"),
   figure("Steps/s", "steps", "steps_per_s"),
   figure("Rounds/s", "rounds", "rounds_per_s"),
   figure("Merges/s", "merges", "merges_per_s"),

@@ -13,6 +13,9 @@ export class Table {
     this.columns = columns;
     this.items = [];
     this.sorted = { column: columns[0], down: false };
+    this.box = element.parentElement; // scrolls where it is narrower than the table
+    this.sideways = make("p", { class: "note", hidden: "" }, "Scroll sideways for more columns →");
+    this.box.before(this.sideways);
     element.prepend(make("caption", { class: "unseen" }, caption));
     this.heads = columns.map((column) => this.makeHead(column));
     element.tHead.append(make("tr", {}, ...this.heads));
@@ -69,6 +72,7 @@ export class Table {
     Object.assign(this, { items, hidden });
     this.columns.forEach((column, index) => (this.heads[index].hidden = this.isHidden(column)));
     this.rows.show(this.inOrder(items), this.keyOf);
+    this.sideways.hidden = this.box.scrollWidth <= this.box.clientWidth;
   }
 
   /** Sort; but rows stay where they are under a pointer, lest the wrong one be clicked. */
