@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 REFUSAL = "dpwa_refusal"
-TRACE_BYTES = 64  # of what is told of the parameters that a training began with
+TRACE_BYTES = 68  # of what is told of how a training began
 MAX_CLOCK = 2.0**53  # up to which floats count updates one by one
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]

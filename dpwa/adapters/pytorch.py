@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
@@ -28,7 +29,7 @@ from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.trainer import Trainer
-from dpwa.policy.beginners import began_apart
+from dpwa.policy.beginners import TRACE_VALUES, began_apart, with_first_step
 from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
@@ -336,12 +337,20 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """
         self._refresh()  # a tensor that was replaced meanwhile must not be merged into
         self._rounds.is_ahead |= self._rounds.began_at is None
+        if self.updates <= 1 and self._gradients is None:
+            self._note_first_step(loss_value(loss))
         arrival = self._trainer.wait(loss_value(loss))
         if self._gradients is not None:
             self._gradients.stepped()
         if not self._rounds.is_ahead:  # else `update_send` has still to count the step
             self._copy_state()
         return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)
+
+    def _note_first_step(self, loss: float | None) -> None:
+        """Tell peers what the first step came to: those with the same data warn of it."""
+        if loss is not None and self._rounds.merges == 0:
+            values = self._state.values().samples(TRACE_VALUES)
+            self._rounds.begin_with(with_first_step(self._rounds.progress.trace, loss, values))
 
     def step(self, loss: Loss = None) -> Merge | None:
         """Do all that follows a training step: `update_wait(loss)`, then `update_send(loss)`.
@@ -474,6 +483,22 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if algorithm.has_center:
             self._refresh()
         return self._state.state_with(center_of(algorithm, self._node.config.algorithm))
+
+    def seed(self, seed: int = 0) -> int:
+        """Return a seed for the data of this node, from 0 to 2^32 - 1: another one on each node.
+
+            torch.manual_seed(0)                       # the same model on all nodes
+            net = Net()
+            with dpwa.connect(net) as gossip:
+                torch.manual_seed(gossip.seed())       # from here on, other batches on each node
+
+        The ranks of one model have seeds of their own, too. A node that is started again has the
+        same seed as before.
+
+        Args:
+            seed: of the run; another one gives other seeds on all nodes.
+        """
+        return zlib.crc32(f"{seed} {self.name} {self._ranks.rank}".encode())
 
     def attach(self, optimizer: torch.optim.Optimizer) -> Attachment:
         """Have a step of gossip follow every step of an optimizer, until the adapter is closed.

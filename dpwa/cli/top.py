@@ -44,8 +44,8 @@ def top(
         str,
         typer.Option(
             metavar="KEY",
-            help="name, state, loss, clock, taken, steps, rounds, wait, in, out, mapped, staleness, "
-            "distance or score.",
+            help="name, state, loss, clock, taken, steps, rounds, wait, in, out, mapped, "
+            "staleness, distance or score.",
         ),
     ] = "name",
 ) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 EVERY_STEPS = 100  # all of the state is compared within so many
 AGAIN_STEPS = 3 * EVERY_STEPS  # after which a difference is not taken for the same again
+DIGEST_BYTES = 8
 MOST_TIMES = 3  # that nodes differ before they are made equal every so many steps only
 
 Sample = Mapping[str, int]  # digests by name of tensor
@@ -57,7 +58,7 @@ class Comparison:
         """Return what the others are to have as well; empty if nothing is compared in this step."""
         if not self._compared:
             return b""
-        return hashlib.blake2b(repr(self._compared).encode(), digest_size=8).digest()
+        return hashlib.blake2b(repr(self._compared).encode(), digest_size=DIGEST_BYTES).digest()
 
     def note_difference(self) -> None:
         turn, times, differed = self.history

@@ -87,7 +87,7 @@ class Reduce(Operation):
         self._leaves_out = leaves_out
         self._is_finite = True  # as far as that was looked for
         self._digest = digest
-        self.digests: set[bytes] = set()  # that all have given
+        self.digests: dict[str, bytes] = {}  # that all have given
         self.left_out: tuple[str, ...] = ()  # whose values were
         self._exchange: Exchange | PairExchange | None = None
         self._result: ByteArray | None = None
@@ -123,7 +123,7 @@ class Reduce(Operation):
     def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
         present = contributors(entries)
         sources = sound(entries) if self._root is None else (self._root,)
-        self.digests = {entries[name].digest for name in present}
+        self.digests = {name: entries[name].digest for name in present}
         if self._root is None:
             self.left_out = tuple(name for name in present if name not in sources)
         if self._payload.nbytes <= INLINE_BYTES:

@@ -16,7 +16,14 @@ from dpwa.algorithms import Algorithm
 from dpwa.algorithms.together import Together
 from dpwa.clock import Deadline
 from dpwa.collectives.collectives import Collectives
-from dpwa.collectives.comparison import Comparison, Difference, History, Sample, difference
+from dpwa.collectives.comparison import (
+    DIGEST_BYTES,
+    Comparison,
+    Difference,
+    History,
+    Sample,
+    difference,
+)
 from dpwa.collectives.entries import PackedObject, unpack_object
 from dpwa.collectives.operations import Gather, Operation, Reduce
 from dpwa.collectives.workspace import RoundLimits
@@ -33,6 +40,7 @@ from dpwa.errors import (
 from dpwa.lifecycle import weakly
 from dpwa.node.report import PaceReport
 from dpwa.policy.ballots import GONE_S, LATE_S, STALLED_S, Silence
+from dpwa.policy.beginners import SAME_BATCHES
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
 from dpwa.policy.pace import MOST_S, MOST_STEPS, Absence, Patience
@@ -45,6 +53,8 @@ MAX_SILENCE = 0.15  # likewise, in a ballot; the rest is for one more try among 
 LEAST_ANSWER_S = 0.05  # an answer may take, however fast the network is
 LEAST_EXCHANGE_S = 0.25
 EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
+COMPARED_BATCHES, MAX_SAME_BATCHES = 10, 3  # steps, at the beginning of a training
+SAMPLES, SAMPLE_BYTES = 32, 64  # of the gradients that are compared
 MISMATCHES, WITHIN_STEPS = 3, 10  # a newcomer may be the reason of fewer
 WARNED_EVERY_S = 60.0
 ALONE_S, ALONE_STEPS = 1.0, 3  # after which a node that trains alone says so
@@ -56,6 +66,15 @@ def _packed(state: object) -> ByteArray:
     data = np.zeros(packed.nbytes, np.uint8)
     packed.copy_into(data)
     return data
+
+
+def _batch_digest(payload: Payload) -> bytes:
+    """Return a digest of a part of the gradients; empty if that is zero."""
+    part, nbytes = np.zeros((SAMPLES, SAMPLE_BYTES), np.uint8), min(SAMPLE_BYTES, payload.nbytes)
+    for row, target in enumerate(part):
+        start = row * (payload.nbytes - nbytes) // SAMPLES
+        payload.copy_into(start, start + nbytes, target[:nbytes])
+    return hashlib.blake2b(part.data, digest_size=4).digest() if part.any() else b""
 
 
 class _State(NamedTuple):
@@ -182,6 +201,7 @@ class PacedRounds:
         self._ended_at = -math.inf  # those of the last step
         self._worked_s = 0.0  # between the last two steps' rounds
         self._missed_s: dict[str, float] = {}  # of this step: for how long others were missing
+        self._same_batches = Counter[str]()  # in how many of the first steps, by peer
         self._seconds = 0.0  # in rounds
         self._rounds_with = Counter[str]()  # by member, its own name among them
         self._out_of_sync_at: float | None = None  # since when
@@ -253,6 +273,8 @@ class PacedRounds:
         place = f"of step {self._place} ({self._taken} taken) pass {self._passes}"
         label = f"{place} {settings}".strip()
         digest = self._comparison.digest() if self._passes == 1 else b""
+        if self._passes == 1 and self._steps < COMPARED_BATCHES:
+            digest = digest.ljust(DIGEST_BYTES, b"\0") + _batch_digest(payload)
         with self._waiting():
             contributors = self._averaged(payload, label, digest, is_last)
         now = self._runtime.now()
@@ -342,7 +364,8 @@ class PacedRounds:
                 if len(contributors) > 1:  # alone, it would learn that exchanges take no time
                     self._rounds_with.update(contributors)
                     self._exchanges[payload.nbytes] = exchange.succeeded(limits.took_s)
-                if len(reduce.digests) > 1:
+                self._compare_batches(reduce.digests)
+                if len({each[:DIGEST_BYTES].rstrip(b"\0") for each in reduce.digests.values()}) > 1:
                     self._forget_all()
                     self._comparison.note_difference()
                 for name in reduce.left_out:
@@ -360,6 +383,15 @@ class PacedRounds:
                     _add(missed_s, limits.longest_s)
                     _add(self._missed_s, limits.longest_s)
         return 0
+
+    def _compare_batches(self, digests: Mapping[str, bytes]) -> None:
+        """Warn, once, of a peer whose gradients were the same in several steps."""
+        own = digests.get(self._own, b"")[DIGEST_BYTES:]
+        for name, digest in digests.items():
+            if own and name != self._own and digest[DIGEST_BYTES:] == own:
+                self._same_batches[name] += 1
+                if self._same_batches[name] == MAX_SAME_BATCHES:
+                    self._warn(SAME_BATCHES, name)
 
     def _note_mismatch(self, differs: MismatchError) -> None:
         """Take nobody for equal; warn when that happens again and again."""

@@ -17,7 +17,14 @@ from dpwa.node.arrival import Arrival, Merge
 from dpwa.node.context import NodeContext
 from dpwa.node.training_figures import Activity, TrainingFigures
 from dpwa.node.transactions.manager import Settled
-from dpwa.policy.beginners import LEAD, Doubt, began_apart, is_far_behind
+from dpwa.policy.beginners import (
+    LEAD,
+    SAME_BATCHES,
+    Doubt,
+    began_apart,
+    is_far_behind,
+    stepped_alike,
+)
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock, read_ahead
 from dpwa.policy.outer import FarApart
@@ -25,6 +32,13 @@ from dpwa.policy.quarantine import Quarantine
 from dpwa.types import TrainingProgress
 
 log = logging.getLogger("dpwa.node")
+
+BEGAN_APART = (
+    "%s: began with other parameters than %s: their average is worse than either, until "
+    "they have grown together; use the same seed on all nodes before the model is made "
+    "(such as torch.manual_seed(0)), or load the same weights; see docs/state.md"
+    " [DPWA-W027]"
+)
 
 NEWS_EVERY_S = 0.002
 PATIENCE_UPDATES = 100
@@ -233,8 +247,8 @@ class Merger:
                 self._losses.merged(arrival.peer, factor)
         if arrival.takes_over:
             self._took_over(arrival)
-        elif arrival.peer != self._name and self.progress.trace != arrival.progress.trace:
-            self._compare_beginnings(arrival, factor)
+        elif arrival.peer != self._name and factor > 0.0 and not self._has_warned:
+            self._compare_beginnings(arrival)
         own = self.progress
         share = arrival.data.nbytes / arrival.nbytes  # of the parameters came
         clock = mixed_clock(own.clock, arrival.progress.clock, factor * share)
@@ -306,17 +320,12 @@ class Merger:
         self._taken_over_at = self._pool.version
         self.set_progress(trace=b"")
 
-    def _compare_beginnings(self, arrival: Arrival, factor: float) -> None:
-        """Warn, once, when what is averaged began with unrelated parameters."""
+    def _compare_beginnings(self, arrival: Arrival) -> None:
+        """Warn, once, when what is averaged began unrelated, or trains on the same batches."""
         own, theirs = self.progress.trace, arrival.progress.trace
-        if self._has_warned or factor == 0.0 or not began_apart(own, theirs):
-            return
-        self._has_warned = True
-        log.warning(
-            "%s: began with other parameters than %s: their average is worse than either, until "
-            "they have grown together; use the same seed on all nodes before the model is made "
-            "(such as torch.manual_seed(0)), or load the same weights; see docs/state.md"
-            " [DPWA-W027]",
-            self._name,
-            arrival.peer,
-        )
+        is_same = stepped_alike(own, theirs)
+        self._has_warned = is_same or began_apart(own, theirs)
+        if is_same:
+            log.warning(SAME_BATCHES, self._name, arrival.peer)
+        elif self._has_warned:
+            log.warning(BEGAN_APART, self._name, arrival.peer)

@@ -38,7 +38,9 @@ torchft's live recovery; the bounds are dpwa's own.
 from __future__ import annotations
 
 import math
+import operator
 import struct
+import zlib
 from collections.abc import Sequence
 from enum import Enum
 
@@ -51,8 +53,14 @@ LEAD = 10.0  # updates: to lose fewer costs less than to wait
 MOST_PER_S = 1e6  # updates: Python makes no two calls in a microsecond
 MOST_BELIEVED = MAX_CLOCK / 2  # whoever takes that over still counts every update
 
-TRACE_VALUES = TRACE_BYTES // 4
-_TRACE = struct.Struct(f"<{TRACE_VALUES}f")
+SAME_BATCHES = (
+    "%s: trains on the same batches as %s: expected other data on each node, such as by "
+    "torch.manual_seed(gossip.seed()) after dpwa.connect, or dpwa.dataset.shard [DPWA-W100]"
+)
+
+TRACE_VALUES = 16
+_NO_STEP = bytes(4)
+_TRACE = struct.Struct(f"<{TRACE_VALUES}f{len(_NO_STEP)}s")
 _UNRELATED = 0.5  # distance relative to length: of independent draws it is about 1.4
 
 
@@ -111,9 +119,30 @@ def trace_of(values: Sequence[float]) -> bytes:
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:
-        return _TRACE.pack(*values)
+        return _TRACE.pack(*values, _NO_STEP)
     except OverflowError:
         return b""
+
+
+def with_first_step(trace: bytes, loss: float, values: Sequence[float]) -> bytes:
+    """Return a trace with a digest of the first step: its loss, and the same values after it.
+
+    The trace is unchanged if it has one, or if few of the values have changed: then steps on other
+    data may come to the same, such as where only a head of zeros is trained at first.
+    """
+    if len(trace) != TRACE_BYTES:
+        return trace
+    *before, told = _TRACE.unpack(trace)
+    after = trace_of(values)[: -len(_NO_STEP)]
+    changed = sum(map(operator.ne, before, struct.unpack(f"<{len(after) // 4}f", after)))
+    if told != _NO_STEP or changed < TRACE_VALUES // 2:
+        return trace
+    return _TRACE.pack(*before, zlib.crc32(struct.pack("<d", loss) + after).to_bytes(4, "little"))
+
+
+def stepped_alike(one: bytes, two: bytes) -> bool:
+    """Tell whether the first steps of two trainings were the same, by their traces."""
+    return len(one) == len(two) == TRACE_BYTES and one == two and not one.endswith(_NO_STEP)
 
 
 def began_apart(one: bytes, two: bytes) -> bool:
@@ -121,8 +150,12 @@ def began_apart(one: bytes, two: bytes) -> bool:
 
     What differs in rounding or by a few training steps is related. An empty trace tells nothing.
     """
-    if one == two or len(one) != TRACE_BYTES or len(two) != TRACE_BYTES:
+    if (
+        one[: -len(_NO_STEP)] == two[: -len(_NO_STEP)]
+        or len(one) != TRACE_BYTES
+        or len(two) != TRACE_BYTES
+    ):
         return False
-    ours, theirs = _TRACE.unpack(one), _TRACE.unpack(two)
+    (*ours, _), (*theirs, _) = _TRACE.unpack(one), _TRACE.unpack(two)
     distance = math.dist(ours, theirs)
     return distance > _UNRELATED * max(math.hypot(*ours), math.hypot(*theirs))

@@ -955,3 +955,13 @@ def test_waiting_for_the_gradients_of_others_counts_as_waiting():
         )
     assert quick_waits > 1.0 > slow_waits
     assert slow_trains > 1.0 + quick_trains
+
+
+def test_nodes_with_the_same_gradients_are_told(caplog):
+    with nodes_of(3, kind="SGD", transport="tcp") as nodes:
+        nodes.nodes[1].index = nodes.nodes[0].index  # by which it draws its batches
+        for _ in range(6):
+            nodes.each(Node.step)
+    told = sorted(m.partition(":")[0] for m in caplog.messages if m.endswith("[DPWA-W100]"))
+    assert told == ["w1", "w2"]
+    assert "w1: trains on the same batches as w2: expected other data on each" in caplog.text

@@ -100,7 +100,13 @@ def test_a_table_of_four_busy_nodes_fits_80_columns(file):
     peers = [{"name": f"w{n}", "score": 1000, "health": "unreachable"} for n in range(2, 5)]
     memory = dict.fromkeys(MEMORY_PARTS, 10**9)
     traffic = {"bytes_sent": 13_500_000_000, "bytes_received": 1_350_000_000_000}
-    report = {"gossip": {"steps": 12099}, "clock": 1303.5, "loss": 3.542e-05, "version": 12099, "merges": 12073}
+    report = {
+        "gossip": {"steps": 12099},
+        "clock": 1303.5,
+        "loss": 3.542e-05,
+        "version": 12099,
+        "merges": 12073,
+    }
     answer = [
         encode(Status(request=1)),
         pack({**report, **traffic, "memory": memory, "peers": peers}),

@@ -17,7 +17,9 @@ from dpwa.policy.beginners import (
     doubt_of,
     is_far_behind,
     most_borne_out,
+    stepped_alike,
     trace_of,
+    with_first_step,
 )
 from dpwa.types import TRACE_BYTES
 
@@ -128,6 +130,29 @@ def test_independent_draws_are_told_apart(seed):
 @pytest.mark.parametrize("value", [0.0, math.nan, math.inf, 1e300])
 def test_what_tells_nothing_has_no_trace(value):
     assert trace_of([value] * TRACE_VALUES) == b""
+
+
+def test_first_steps_are_alike_if_the_loss_and_what_became_of_the_values_are():
+    rng = random.Random(5)
+    before, after, other = ([rng.gauss(0.0, 1.0) for _ in range(TRACE_VALUES)] for _ in range(3))
+    trace = trace_of(before)
+    stepped = with_first_step(trace, 0.25, after)
+    assert stepped_alike(stepped, with_first_step(trace, 0.25, after))
+    assert not began_apart(stepped, trace)
+    assert with_first_step(stepped, 0.5, other) == stepped  # a second step tells nothing
+    assert not stepped_alike(stepped, with_first_step(trace, 0.25 + 1e-9, after))
+    assert not stepped_alike(stepped, with_first_step(trace, 0.25, other))
+    # Where hardly anything was trained, or nothing is known, steps tell nothing.
+    few = [*after[:3], *before[3:]]
+    for nothing in (
+        trace,
+        b"",
+        with_first_step(trace, 0.25, few),
+        with_first_step(b"", 1.0, after),
+    ):
+        assert not stepped_alike(nothing, nothing)
+    diverged = with_first_step(trace, 0.25, [math.nan, *after[1:]])
+    assert not stepped_alike(diverged, diverged)
 
 
 @pytest.mark.parametrize("other", [b"", b"short", b"\x01" * (TRACE_BYTES + 1)])

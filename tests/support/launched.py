@@ -69,12 +69,14 @@ def said_by(nodes):
         return [*pool.map(lambda node: node.communicate(timeout=PROCESS_HANGS_AFTER_S), nodes)]
 
 
-def run_nodes(program, count):
+def run_nodes(program, count, *arguments):
     """Run nodes of a program; return what each has printed."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "dpwa.yaml"
         file.write_text(yaml.safe_dump(config_of(count)))
-        nodes = nodes_of([str(program)], [f"w{rank + 1}" for rank in range(count)], file)
+        nodes = nodes_of(
+            [str(program), *arguments], [f"w{rank + 1}" for rank in range(count)], file
+        )
         said = said_by(nodes)
     assert [node.returncode for node in nodes] == [0] * count, said
     return [out for out, _ in said]

@@ -243,6 +243,7 @@ class Alone:
     is_alone = True
     has_node = True
     is_inside = True  # a call is under way on this rank
+    rank = 0
 
     def make(self, given: Making, build: Build, begin: Callable[[], None]) -> None:
         """Make the adapters of all ranks, or fail on all of them.
