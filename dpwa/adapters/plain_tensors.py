@@ -111,6 +111,9 @@ def why_not_plain(tensor: torch.Tensor) -> str:
         return f"it is quantised ({dtype}): gossip the float module, and quantise it afterwards"
     if tensor.layout is not torch.strided:
         return f"its layout is {tensor.layout}, not dense: keep its values in a dense tensor"
+    if tensor.is_conj() or tensor.is_neg():
+        how = "conj" if tensor.is_conj() else "neg"
+        return f"it is a view whose memory has other values: make it one with `.resolve_{how}()`"
     if _has_no_memory(tensor):
         kind = type(tensor)
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:

@@ -20,6 +20,7 @@ from dpwa.clock import Clock
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray, Segment, SegmentHeader, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
+from dpwa.errors import UserError
 from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.types import JsonObject, TrainingProgress
 
@@ -173,6 +174,7 @@ class SnapshotPool(Closeable):
         self.is_finite: bool | None = None
         self.version = 0  # of the newest snapshot; 0 before the first
         self.skipped = 0  # snapshots that were not published because readers held every slot
+        self._was_short = False  # of memory
         self._is_closed = False
 
     def publish(
@@ -285,10 +287,23 @@ class SnapshotPool(Closeable):
         is_full = len(self._slots) >= self.most_slots and not self._lose_one()
         if is_full or self._is_closed:  # by a signal handler, meanwhile
             return None
-        slot = _Slot(self._allocate(nbytes))
+        try:
+            slot = _Slot(self._allocate(nbytes))
+        except MemoryError:
+            self._short_of_memory(nbytes)
+            return None
         slot.try_claim()
         self._slots.append(slot)
         return slot
+
+    def _short_of_memory(self, nbytes: int) -> None:
+        """Do without a snapshot in this round if there is an earlier one."""
+        text = f"no memory for a snapshot of {nbytes} bytes"
+        if self._newest is None:
+            raise UserError(f"{text}: a node keeps 2 or more of them [DPWA-E312]") from None
+        if not self._was_short:
+            self._was_short = True
+            log.warning("%s: peers read an earlier one [DPWA-W092]", text)
 
     def _lose_one(self) -> bool:
         """Set a slot aside whose readers had it for too long; it counts until they are done."""

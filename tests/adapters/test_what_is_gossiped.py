@@ -252,6 +252,14 @@ UNFIT = {
         "'other' cannot be handed on or kept in checkpoints: its layout is torch.sparse_coo",
     ),
     "quantised": (quantised, "'other' cannot be handed on or kept in checkpoints: it is quantised"),
+    "conjugated": (
+        lambda: Holder(nn.Parameter(torch.ones(3, dtype=torch.complex128).conj())),
+        "'other' cannot be gossiped: it is a view .* `.resolve_conj\\(\\)`",
+    ),
+    "negated": (
+        lambda: Holder(nn.Parameter(torch.ones(3, dtype=torch.complex64).conj().imag)),
+        "'other' cannot be gossiped: it is a view .* `.resolve_neg\\(\\)`",
+    ),
     "fake": (fake, "'weight' cannot be gossiped: it is a FakeTensor"),
     "freed": (freed, "'weight' cannot be gossiped: its memory was given back"),
     "meta": (lambda: nn.Linear(2, 2, device="meta"), "'weight' .* it is on the meta device"),

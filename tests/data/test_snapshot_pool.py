@@ -11,6 +11,7 @@ from support.writers import filling
 from dpwa.data.layout import Layout
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.data.snapshot import SnapshotPool
+from dpwa.errors import UserError
 from dpwa.types import TrainingProgress
 
 LAYOUT = Layout.of_bytes()
@@ -48,6 +49,18 @@ def test_versions_go_on_from_a_higher_one_and_never_fall(make_pool):
         pool.resume(version)
         with publish(pool, 1) as lease:
             assert lease.version == expected
+
+
+def test_a_round_without_memory_is_left_out_with_one_warning_and_the_first_is_an_error(caplog):
+    pool = SnapshotPool(SetClock(), LEASE_S, 3)
+    with pytest.raises(UserError, match="no memory for a snapshot of"):
+        publish(pool, 1, nbytes=2**62)
+    with publish(pool, 1):
+        for _ in range(2):
+            assert publish(pool, 2, nbytes=2**62) is None
+    assert pool.skipped == 2
+    assert len([r for r in caplog.records if "W092" in r.getMessage()]) == 1
+    pool.close()
 
 
 class LateCopy:

@@ -186,6 +186,7 @@ class TxThread(NodeThread):
         self._stopping = False
         self.bytes_received = 0
         self.late_answers = 0
+        self._was_short = False  # of memory
 
     def reaches(self, peer: str) -> bool:
         """Tell whether a peer is connected, or would be if needed; from any thread."""
@@ -495,11 +496,21 @@ class TxThread(NodeThread):
                 self._fetcher.failed(channel, error.outcome, error.detail)
             except VersionError as error:
                 self._refuse(channel, Outcome.OTHER_VERSION, str(error))
-            except (ProtocolError, MemoryError) as error:
+            except MemoryError as error:
+                self._short_of_memory(channel, error)
+            except ProtocolError as error:
                 self._fetcher.failed(channel, Outcome.MISBEHAVED, str(error))
         if channel.link is not None and channel.link.is_spent:
             self._connections.mute(channel)  # until it is renewed
             self._follow(channel)
+
+    def _short_of_memory(self, channel: PeerChannel, error: MemoryError) -> None:
+        """Do without a snapshot; the peer is not charged."""
+        self._fetcher.give_up(Outcome.BUSY)
+        if not self._was_short:
+            self._was_short = True
+            text = "no memory for a snapshot of %s, which %s does not merge: %s [DPWA-W092]"
+            log.warning(text, channel.peer, self._context.name, error)
 
     def _take(self, channel: PeerChannel, frames: list[Frame]) -> None:
         message, payload = decode(frames)
