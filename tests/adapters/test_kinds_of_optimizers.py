@@ -509,7 +509,7 @@ def test_the_states_of_several_optimizers_are_handed_over(caplog):
     nets = net_of(1), net_of(2)
     given = [muon_and_adamw(net) for net in nets]
     steps_of(nets[0], given[0], 3)
-    config = config_of(2, **ALONE, initial_state="peers")
+    config = config_of(2, **ALONE, initial_state="peers", needs_finish=False)
     made = [DpwaPyTorchAdapter(nets[0], "w1", config, optimizer=given[0])]
     with nodes(*made) as (one,), training(one):
         eventually(lambda: one.clock >= 3)

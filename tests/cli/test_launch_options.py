@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 from support.launched import IMPORTS, launch, python
+
+from dpwa.cli.launch import NodeLogs
 
 
 def test_a_failing_node_is_started_again_and_its_log_goes_on(tmp_path: Path) -> None:
@@ -37,15 +40,21 @@ def test_a_failing_node_is_started_again_and_its_log_goes_on(tmp_path: Path) -> 
     assert (logs / "w1.log").read_text().splitlines() == [*logged, "later"]
 
 
-def test_a_log_on_a_full_disk_is_said_once_and_stops_no_node(tmp_path: Path) -> None:
-    (tmp_path / "w1.log").symlink_to("/dev/full")
-    done = launch("-n", "1", "--log-dir", str(tmp_path), "--", "printf", "one\\ntwo\\n")
-    assert done.returncode == 0
-    assert done.stdout == "w1 | one\nw1 | two\n"
-    assert done.stderr.splitlines()[0] == (
-        f"dpwa launch: {tmp_path}/w1.log is not written any more: No space left on device"
-    )
-    assert len(done.stderr.splitlines()) == 2
+def test_a_log_that_cannot_be_written_any_more_is_said_once_and_stops_no_node(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with NodeLogs(tmp_path, ["w1", "w2"], said.append) as logs:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+            for _ in range(3):
+                logs.write("w1", "five5")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        logs.write("w2", "one")
+    assert said == [f"{tmp_path}/w1.log is not written any more: File too large"]
+    assert (tmp_path / "w2.log").read_text() == "one\n"
 
 
 def test_settings_of_a_file_without_nodes_in_the_folder_are_used(

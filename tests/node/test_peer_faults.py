@@ -197,7 +197,7 @@ def told_of_w2(caplog):
 
 
 def test_a_peer_that_ends_on_purpose_alarms_nobody(config, caplog):
-    config = {**config, "log_level": "info", "timeout_ms": 10_000}
+    config = {**config, "log_level": "info", "timeout_ms": 10_000, "needs_finish": False}
     with DpwaConnection("w1", config) as node:
         rounds_until(node, "unreachable")
         for _ in range(2):
