@@ -68,7 +68,7 @@ class NodeThread:
     def end(self) -> None:
         raise NotImplementedError
 
-    def stop(self, timeout_s: float) -> bool:
+    def stop(self, timeout_s: float | None) -> bool:
         """Ask the thread to end; return whether it did within the time."""
         self.end()
         self._thread.join(timeout_s)

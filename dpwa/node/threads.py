@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 
 from dpwa.node.assembly import authorizer_of
 from dpwa.node.context import NodeContext
@@ -33,7 +34,7 @@ class NodeThreads:
     def __init__(self, endpoint: str, context: NodeContext) -> None:
         keep_freed_memory()
         self.authorizer = authorizer_of(context.config, context.name)
-        runtime = context.runtime
+        self._runtime = runtime = context.runtime
         if runtime is SYSTEM:
             require_descriptors(NODE_NEEDS)
         admission = AdmissionControl(self.authorizer, context.config.limits, runtime)
@@ -66,10 +67,21 @@ class NodeThreads:
         self.rx.open()
 
     def close(self) -> None:
-        """Stop the threads and free the sockets; bounded in time."""
-        tx_stopped = self._stop(self.tx)
-        if self._stop(self.rx) and tx_stopped:
+        """Stop the threads and free the sockets; bounded in time.
+
+        A signal handler may have interrupted what a thread waits for. Such a thread ends after the
+        handler, and the sockets are freed then.
+        """
+        running = [thread for thread in (self.tx, self.rx) if not self._stop(thread)]
+        if running:
+            self._runtime.thread(partial(self._close_later, running), "dpwa-close").start()
+        else:
             self._zmq_context.term()
+
+    def _close_later(self, running: Iterable[NodeThread]) -> None:
+        for thread in running:
+            thread.stop(None)
+        self._zmq_context.term()
 
     def _stop(self, thread: NodeThread) -> bool:
         if not thread.was_started:  # there was no room for another thread
