@@ -38,4 +38,6 @@ def test_descriptors_and_threads_are_as_they_were_before_all_connections(cycles,
     for _ in range(cycles):
         _live(config)
     gc.collect()
-    assert (descriptors(), threading.active_count()) == before
+    # Tests before may have left some that have been freed meanwhile.
+    assert descriptors() <= before[0]
+    assert threading.active_count() <= before[1]

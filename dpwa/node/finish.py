@@ -259,6 +259,9 @@ class FinishRun:
                 self._rest(PAUSE_S)  # whatever round a peer is in: it is too early for this node
             else:
                 self._pause(IDLE_PAUSE_S if agree else max(PAUSE_S, now - began))
+        self._publish()  # a peer that comes later reads the last parameters of this node
+        own = self._endings.own
+        self._endings.own = replace(own, values=self._published or own.values)
         return self._report(met_at)
 
     def tell(self) -> None:
@@ -343,8 +346,7 @@ class FinishRun:
 
     def _average(self, present: Sequence[str]) -> None:
         """Publish, and read what those who are there have published, all of the same round."""
-        if self._published is None:
-            self._published = self._averaged.publish()
+        self._publish()
         if self._published is None:
             return  # all slots are being read
         own = self._endings.own
@@ -354,6 +356,10 @@ class FinishRun:
             self._take_round(own, present)
         if self._endings.own.round_number == 0:
             self._announce(1, 0)
+
+    def _publish(self) -> None:
+        if self._published is None:
+            self._published = self._averaged.publish()
 
     def _take_round(self, own: Ending, present: Sequence[str]) -> None:
         """Read what all others have published, if they are in the same round."""

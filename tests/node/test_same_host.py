@@ -211,7 +211,11 @@ def merged_by(reader, publisher, value=2):
         reader.tell("send", 1)
         return reader.tell("wait")
 
-    return eventually(attempt)
+    try:
+        return eventually(attempt)
+    except AssertionError:
+        print(*(node.tell("report") for node in (reader, publisher)), sep="\n")
+        raise
 
 
 def own_folder(node):
