@@ -101,6 +101,8 @@ class Node(Closeable):
         try:
             own = own_address(config, name)
             self._threads = NodeThreads(own.listen, self._context)
+            # Before the threads begin: a peer may ask at once which process this is.
+            self._context.peer_table.own_process = incarnation, ""
             try:
                 self._open()
             except BaseException:
