@@ -11,6 +11,7 @@ from dpwa import DpwaConnection
 from dpwa.config import load_config
 from dpwa.node import identity
 from dpwa.node.identity import clash_of
+from dpwa.node.node import Node
 from dpwa.node.query import diagnose, query_cluster
 from dpwa.wire.messages import Identity
 
@@ -116,3 +117,17 @@ def test_what_is_wrong_with_the_node_that_answers(said, expected):
     right = {"name": "w5", "incarnation": b"the-peer", "taken_by": "", "is_certain": False}
     answer = Identity(request=0, **{**right, **said})
     assert clash_of(answer, "w5", "tcp://h:5", ("w4", b"own-node")) == expected
+
+
+def test_a_node_knows_which_process_it_is_before_it_answers(monkeypatch):
+    known, real = [], Node._open
+
+    def begin(node):
+        known.append(node._context.peer_table.own_process[0])
+        real(node)
+
+    monkeypatch.setattr(Node, "_open", begin)
+    with DpwaConnection("w1", config_of(1)) as alone:
+        own = alone.node._context.peer_table.own_process[0]
+    assert any(own)
+    assert known == [own]
