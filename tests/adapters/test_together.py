@@ -505,8 +505,7 @@ def test_sparse_gradients_are_averaged_and_stay_sparse():
     rows = [torch.tensor([0, 2, 2]), torch.tensor([2, 5])]
 
     def train(index):
-        torch.manual_seed(0)
-        net = Rows()
+        net = nets[index]
         optimizer = torch.optim.SparseAdam(net.parameters(), 0.1)
         with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
             for _ in range(3):
@@ -520,8 +519,8 @@ def test_sparse_gradients_are_averaged_and_stay_sparse():
             gossip.barrier()
             return net.used.weight.detach().clone(), gradient.coalesce(), net.unused.weight.grad
 
-    torch.manual_seed(0)
     alone = Rows()
+    nets = [copy.deepcopy(alone) for _ in rows]  # before the threads, which share torch's generator
     optimizer = torch.optim.SparseAdam(alone.parameters(), 0.1)
     for step in range(1, 4):
         optimizer.zero_grad()
