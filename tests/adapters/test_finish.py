@@ -180,6 +180,25 @@ def test_a_node_that_stands_still_in_its_round_did_not_take_part(monkeypatch):
         assert nodes.values() == pytest.approx([ended[0]] * 3, rel=1e-4)
 
 
+def test_a_node_whose_time_is_over_offers_the_parameters_that_it_ends_with(monkeypatch):
+    offered, judge, report = [], FinishRun._judge, FinishRun._report
+
+    def judged(run, *given):
+        judge(run, *given)
+        run._end = run._clock.now()
+
+    def reported(run, met_at):
+        offered.append(run._published)
+        return report(run, met_at)
+
+    monkeypatch.setattr(FinishRun, "_judge", judged)
+    monkeypatch.setattr(FinishRun, "_report", reported)
+    with Nodes(2) as nodes:
+        nodes.finish_all()
+    assert len(offered) == 2
+    assert None not in offered
+
+
 def test_nobody_waits_for_who_was_never_there_has_left_or_trains_too_long():
     with Nodes(4) as nodes:
         nodes.nodes[2].close()
