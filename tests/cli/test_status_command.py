@@ -77,18 +77,18 @@ def test_the_table_adds_up_what_a_node_keeps_in_memory(config, file):
     config = {**config, "transport": "tcp"}
     silent = {**config, "fetch_probability": 0}
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", silent) as two:
-        two.update_send(np.ones(100_000, np.float32))
+        two.update_send(np.ones(1_000_000, np.float32))
 
         def merged():
-            one.update_send(np.ones(100_000, np.float32))
+            one.update_send(np.ones(1_000_000, np.float32))
             return one.update_wait()[1]
 
         eventually(merged)
         _, nodes = rows(file)
         table = status(file)
     slots = nodes["w1"]["memory"]["slots"]
-    assert memory_cell(table, "w1") == f"{0.4 * (slots + 1):.3g} MB"  # published, and received
-    assert memory_cell(table, "w2") == "400 kB"  # published
+    assert memory_cell(table, "w1") == f"{4 * (slots + 1)} MB"  # published, and received
+    assert memory_cell(table, "w2") == "4 MB"  # published
 
 
 def memory_cell(table, node):
