@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, SupportsFloat
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -37,6 +38,15 @@ def refusal(
     """
     context = {"expected": expected, "known": tuple(known)}
     return PydanticCustomError(kind, "expected {expected}", context)
+
+
+class Unlike(Enum):
+    """What follows if nodes differ in a setting; metadata of its field, `ALLOWED` without any."""
+
+    ALLOWED = "may differ between nodes"
+    WARNS = "must be equal on all nodes, which warn of another value"
+    WARNS_IF_AVERAGED = "must be equal on all nodes with `algorithm: together`, which warn of another value"
+    REFUSES = "must be equal on all nodes, which do not merge a peer with another value"
 
 
 class NoOptions(StrictModel):

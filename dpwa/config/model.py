@@ -50,7 +50,7 @@ from dpwa.data.codecs import codec_names
 from dpwa.errors import UnknownNameError, UserError, without_codes
 from dpwa.policy.interpolation import interpolation_names
 from dpwa.policy.topology import topology_names
-from dpwa.types import REFUSAL, Fraction, JsonObject, StrictModel, refusal
+from dpwa.types import REFUSAL, Fraction, JsonObject, StrictModel, Unlike, refusal
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -268,7 +268,7 @@ class Limits(StrictModel):
 class Config(StrictModel):
     """All settings of a training run; the same for every node of it."""
 
-    nodes: tuple[NodeConfig, ...] = Field(
+    nodes: Annotated[tuple[NodeConfig, ...], Unlike.WARNS] = Field(
         json_schema_extra={"minItems": 1},  # unless there is `join`, see `clashes`
         description="the nodes of the run, one entry each: name, host, port and, if needed, group "
         "(nodes that belong together), bind (address to listen on when it is not the host) and "
@@ -283,17 +283,17 @@ class Config(StrictModel):
         le=MAX_TIMEOUT_MS,
         description="longest time to wait for a peer, in milliseconds",
     )
-    algorithm: Annotated[str, _one_of(algorithm_names)] = Field(
+    algorithm: Annotated[str, _one_of(algorithm_names), Unlike.REFUSES] = Field(
         default="gossip",
         description="training algorithm: gossip, together (better where all nodes are equally "
         "fast), lsgd, symmetric, push_sum, noloco, local, elastic or one of a plugin",
     )
-    topology: Annotated[str, _one_of(topology_names)] = Field(
+    topology: Annotated[str, _one_of(topology_names), Unlike.WARNS] = Field(
         default="random",
         description="which peers a node fetches from: random, full, ring, grid, torus, "
         "exponential, one_peer_exponential, star, small_world, file or one of a plugin",
     )
-    interpolation: Annotated[str, _one_of(interpolation_names)] = Field(
+    interpolation: Annotated[str, _one_of(interpolation_names), Unlike.WARNS] = Field(
         default="constant",
         description="rule for the factor, how much of a peer's parameters a merge takes: constant, "
         "clock, loss, leader or a rule of a plugin",
@@ -304,12 +304,12 @@ class Config(StrictModel):
         allow_inf_nan=False,
         description="below this loss the factor shrinks in proportion to the loss; 0 = off",
     )
-    merge: Literal["interpolate", "delta"] = Field(
+    merge: Annotated[Literal["interpolate", "delta"], Unlike.WARNS] = Field(
         default="delta",
         description="delta keeps the local step taken while the fetch was under way; "
         "interpolate is the rule of dpwa in 2017, and the default in the list form of 2017 alone",
     )
-    buffers: Literal["average", "keep"] = Field(
+    buffers: Annotated[Literal["average", "keep"], Unlike.WARNS] = Field(
         default="average",
         description="floating-point buffers such as batch-norm statistics: average merges them "
         "like the parameters, keep leaves every node its own",
@@ -322,7 +322,7 @@ class Config(StrictModel):
     slots: int = Field(
         default=3, ge=2, le=16, description="snapshots of the model kept in memory at once"
     )
-    codec: Codec = Field(
+    codec: Annotated[Codec, Unlike.WARNS_IF_AVERAGED] = Field(
         default="none",
         description="the codec that compresses streamed parameters: none, fp16, bf16, int8 or the "
         "codec of a plugin. With fp16 or bf16, `algorithm: together` also sends gradients in it",
@@ -346,7 +346,7 @@ class Config(StrictModel):
         description="clip limits how far a merge may move a node, by a radius that it learns, so "
         "that a peer that sends nonsense cannot ruin it",
     )
-    repeat: Literal["skip", "merge"] | None = Field(
+    repeat: Annotated[Literal["skip", "merge"] | None, Unlike.WARNS] = Field(
         default=None,
         description="whether a snapshot of a peer that was merged before is merged again while the "
         "peer has published no other; skip for gossip, and as the algorithm is made else",
@@ -365,16 +365,16 @@ class Config(StrictModel):
         description="for how many seconds a peer is left alone at first when merging it has made "
         "the loss jump several times; 0 = off",
     )
-    loss_window: int = Field(
+    loss_window: Annotated[int, Unlike.WARNS] = Field(
         default=50, ge=1, le=100_000, description="updates whose mean loss makes a node the leader"
     )
-    leader_silence_s: float = Field(
+    leader_silence_s: Annotated[float, Unlike.WARNS] = Field(
         default=10.0,
         gt=0.0,
         allow_inf_nan=False,
         description="seconds after which a node that nobody hears of is no leader any more",
     )
-    lr_spread: Literal["none", "linear", "power"] = Field(
+    lr_spread: Annotated[Literal["none", "linear", "power"], Unlike.WARNS] = Field(
         default="none",
         description="how lr_scale, the learning rate of each node, is spread around that of the "
         "run: none, linear (0.5 to 1.5 times) or power (0.5 to 2 times)",

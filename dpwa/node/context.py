@@ -13,6 +13,7 @@ from dpwa.node.assembly import shared_memory_of
 from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.upload import Upload
+from dpwa.node.settings import Settings
 from dpwa.node.transactions.manager import TransactionManager
 from dpwa.runtime import Runtime
 from dpwa.wire import limits
@@ -37,6 +38,7 @@ class NodeContext:
     pool: SnapshotPool
     transactions: TransactionManager
     upload: Upload  # how fast it sends payloads
+    settings: Settings  # that all nodes must have alike
 
     @classmethod
     def of(cls, name: str, config: Config, seed: int, runtime: Runtime) -> NodeContext:
@@ -67,6 +69,7 @@ class NodeContext:
             pool,
             transactions,
             Upload(config.max_upload_mbps, runtime),
+            Settings(name, config),
         )
 
     def rng(self, purpose: str) -> random.Random:

@@ -594,7 +594,7 @@ class FinishRun:
 
     def _why(self, peer: str) -> str:
         heard, now = self._endings.of(peer), self._clock.now()
-        if self._peer_table.is_quarantined(peer):
+        if self._peer_table.is_left_alone(peer):
             return "is in quarantine"
         words = self._peer_table.in_words(peer)
         if heard is not None and heard.ending.is_over and peer in self._read:

@@ -40,6 +40,7 @@ from dpwa.node.serving.service import Listener, Service
 from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
 from dpwa.node.serving.snapshot_service import SnapshotService
 from dpwa.node.serving.upload import Upload
+from dpwa.node.settings import SettingsService
 from dpwa.node.threads import NodeThreads
 from dpwa.node.transactions.service import TransactionService
 from dpwa.runtime import SYSTEM, Runtime
@@ -144,6 +145,7 @@ class Node(Closeable):
             [
                 self._snapshots,
                 NewsService(context),
+                SettingsService(context.settings),
                 TransactionService(context, tx),
                 StatusService(self.weak_condition, self.runtime),
                 GoodbyeService(context.name, left),
@@ -308,6 +310,7 @@ class Node(Closeable):
             clashes=self._identity.report(),
             connections=threads.authorizer.connections(),
             algorithm=config.algorithm,
+            settings=context.settings.own,
             topology=config.topology,
             group=config.group_of(self.name),
             model=self._model(),

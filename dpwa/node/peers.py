@@ -188,7 +188,9 @@ class PeerTable:
             are_many = len(self._peers) > self.most_connected
             for name, peer in self._peers.items():
                 is_missing = peer.link_state is LinkState.DOWN and peer.health in ABSENT
-                if is_missing and not are_many:  # of many, only who is drawn is connected again
+                is_other = peer.health is Health.OTHER_SETTINGS
+                # Of many, only who is drawn is connected again.
+                if is_other or (is_missing and not are_many):
                     barred.add(name)
                 elif name not in barred and (seconds := peer.expected_s) is not None:
                     expected_s[name] = seconds
@@ -335,9 +337,11 @@ class PeerTable:
             for name in names:
                 self._of(name).judged = -math.inf
 
-    def is_quarantined(self, name: str) -> bool:
+    def is_left_alone(self, name: str) -> bool:
+        """Tell whether a peer is in quarantine, or has settings with which it is not merged."""
         with self._lock:
-            return name in self._quarantined
+            is_other = self._of(name).health is Health.OTHER_SETTINGS
+            return is_other or name in self._quarantined
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""

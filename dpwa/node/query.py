@@ -185,6 +185,7 @@ _IN_WORDS = {
     "other_version": "speaks another protocol version than {it}",
     "other_model": "has another model than {it}",
     "other_algorithm": "runs another algorithm than {it}",
+    "other_settings": "has other settings than {it}, and is not merged",
     "misbehaving": "breaks the protocol, says {it}",
     "diverged": "has diverged, says {it}",
     "not_mapped": "shares no memory with {it}, which `transport: shm` needs",
@@ -221,7 +222,8 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     found += _names(reports)
     found += _between(reports)
     found += _odd_ones(reports, "protocol version", lambda report: report.protocol)
-    found += _odd_ones(reports, "algorithm", lambda report: report.algorithm)
+    for name in dict.fromkeys(name for report in reports.values() for name in report.settings):
+        found += _odd_ones(reports, name, lambda report, name=name: report.settings.get(name))
     found += _odd_ones(reports, "model", _model)
     found += _views(reports)
     found += _clocks(answers)

@@ -227,6 +227,7 @@ class NodeReport:
         memory: bytes, and counts of slots.
         refused, handshakes_refused: how much was refused, by reason.
         clashes: what is wrong with names of nodes, as sentences.
+        settings: those that all nodes must have alike, as texts.
         model: what is gossiped; `None`: nothing was published yet.
         ending: `None`: it trains.
         membership: `None` without `join`.
@@ -261,6 +262,7 @@ class NodeReport:
     clashes: tuple[Text, ...] = ()
     connections: Counts = field(default_factory=dict)
     algorithm: Text | None = None
+    settings: Mapping[str, Text] = field(default_factory=dict)
     topology: Text | None = None
     group: Text = ""
     model: Details | None = None

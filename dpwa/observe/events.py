@@ -94,6 +94,7 @@ _OF_HEALTH = {
     "other_version": "refused",
     "other_model": "refused",
     "other_algorithm": "refused",
+    "other_settings": "refused",
     "misbehaving": "refused",
     "not_mapped": "refused",
     "mistaken": "refused",

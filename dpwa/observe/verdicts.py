@@ -136,6 +136,7 @@ _REFUSALS = {
     "other_version": "it speaks another protocol version",
     "other_model": "it has another model",
     "other_algorithm": "it runs another algorithm",
+    "other_settings": "it has other settings",
     "misbehaving": "it breaks the protocol",
     "diverged": "it has diverged",
 }

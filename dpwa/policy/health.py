@@ -21,6 +21,7 @@ class Outcome(Enum):
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
     OTHER_ALGORITHM = "other_algorithm"
+    OTHER_SETTINGS = "other_settings"
     BUSY = "busy"
     SUPERSEDED = "superseded"  # what it had promised lies there no more
     MISBEHAVED = "misbehaved"
@@ -41,6 +42,7 @@ class Health(Enum):
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
     OTHER_ALGORITHM = "other_algorithm"
+    OTHER_SETTINGS = "other_settings"
     MISBEHAVING = "misbehaving"
     DIVERGED = "diverged"
     NOT_MAPPED = "not_mapped"
@@ -58,6 +60,7 @@ _HEALTH_AFTER = {
     Outcome.OTHER_VERSION: Health.OTHER_VERSION,
     Outcome.OTHER_MODEL: Health.OTHER_MODEL,
     Outcome.OTHER_ALGORITHM: Health.OTHER_ALGORITHM,
+    Outcome.OTHER_SETTINGS: Health.OTHER_SETTINGS,
     Outcome.BUSY: Health.ALIVE,
     Outcome.SUPERSEDED: Health.ALIVE,
     Outcome.MISBEHAVED: Health.MISBEHAVING,
@@ -76,6 +79,7 @@ IN_WORDS = {
     Health.OTHER_VERSION: "speaks another protocol version",
     Health.OTHER_MODEL: "has another model",
     Health.OTHER_ALGORITHM: "runs another algorithm and is not merged",
+    Health.OTHER_SETTINGS: "has other settings and is not merged",
     Health.MISBEHAVING: "breaks the protocol",
     Health.DIVERGED: "has diverged and is not merged",
     Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
@@ -85,7 +89,12 @@ IN_WORDS = {
 
 # After these nobody has heard anything of the peer.
 UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE, Outcome.MISTAKEN)
-UNTIL_RECONNECTED = (Health.GONE, Health.OTHER_VERSION, Health.MISTAKEN)
+UNTIL_RECONNECTED = (
+    Health.GONE,
+    Health.OTHER_VERSION,
+    Health.OTHER_SETTINGS,
+    Health.MISTAKEN,
+)
 ABSENT = (Health.UNREACHABLE, *UNTIL_RECONNECTED)  # as long as there is no connection
 RECONSIDERED_AFTER_S = 0.25  # two nodes that change their model do not do so at the same moment
 _UNFIT = (*UNTIL_RECONNECTED, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)

@@ -33,7 +33,7 @@ from pydantic import AfterValidator, Field
 
 from dpwa.errors import UserError
 from dpwa.registry import Registry
-from dpwa.types import Fraction, NoOptions, StrictModel, refusal
+from dpwa.types import Fraction, NoOptions, StrictModel, Unlike, refusal
 
 NeighbourRule = Callable[[Any, int, int, int], Sequence[int]]
 PeriodRule = Callable[[Any, int], int]
@@ -184,7 +184,9 @@ class SmallWorldOptions(StrictModel):
 class FileOptions(StrictModel):
     """Options of `file`."""
 
-    path: str = Field(description="file with one edge a line: w1 w2, or w1 -> w2")
+    path: Annotated[str, Unlike.ALLOWED] = Field(
+        description="file with one edge a line: w1 w2, or w1 -> w2"
+    )
 
 
 def log2_ceiling(nodes: int) -> int:

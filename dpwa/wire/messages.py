@@ -198,6 +198,20 @@ class OtherAlgorithm(BaseMessage):
     algorithm: Name
 
 
+class AskSettings(BaseMessage):
+    """Ask for the settings that all nodes must have alike, if their digest is another."""
+
+    type: Literal["ask_settings"] = "ask_settings"
+    digest: Fingerprint
+
+
+class OtherSettings(BaseMessage):
+    """Differs in settings from the node that asks; the payload is a msgpack map of texts."""
+
+    type: Literal["other_settings"] = "other_settings"
+    max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
+
+
 class Refused(BaseMessage):
     """The request cannot be served: another protocol version, or a codec that is not known."""
 
@@ -230,6 +244,8 @@ Message = (
     | NotReady
     | OtherModel
     | OtherAlgorithm
+    | AskSettings
+    | OtherSettings
     | Refused
     | Status
     | CollectiveMessage

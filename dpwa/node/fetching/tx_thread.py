@@ -34,6 +34,7 @@ from dpwa.wire.messages import (
     Identity,
     Message,
     NewsMessage,
+    OtherSettings,
     Refused,
     decode,
 )
@@ -474,6 +475,7 @@ class TxThread(NodeThread):
         problem = "" if state is LinkState.UP else channel.problem
         self._context.peer_table.link_changed(channel.peer, state, problem)
         if state is LinkState.UP:
+            channel.send(self._context.settings.question(channel.peer))  # before any fetch
             channel.send_unsent()
         elif state is LinkState.DOWN:
             channel.unsent.clear()
@@ -520,6 +522,10 @@ class TxThread(NodeThread):
         match message:
             case NewsMessage():
                 self._hear(channel.peer, message)
+            case OtherSettings():
+                if detail := self._context.settings.compare(channel.peer, payload):
+                    self._context.peer_table.record(channel.peer, Outcome.OTHER_SETTINGS, detail)
+                    self._fetcher.failed(channel, Outcome.OTHER_SETTINGS, detail)
             case DecisionAck():
                 self._context.transactions.noted(message.transaction)
             case Identity():

@@ -91,7 +91,7 @@ class TransactionService(Service):
     def _is_welcome(self, peer: str) -> bool:
         """Tell whether a transaction with a peer makes sense: it is up, and may be merged."""
         can_collect = self._transactions.terms is not Terms.EXCHANGE or self._tx.reaches(peer)
-        return can_collect and not self._context.peer_table.is_quarantined(peer)
+        return can_collect and not self._context.peer_table.is_left_alone(peer)
 
     def _consider(self, message: Propose, layout: Layout, reply: Reply, expires: float) -> None:
         if not self._is_welcome(message.name):

@@ -1,0 +1,69 @@
+"""Whether peers have the settings that all nodes must have alike."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from dpwa.config import Config
+from dpwa.config.comparison import compared, differences
+from dpwa.data.layout import FINGERPRINT_BYTES
+from dpwa.errors import ProtocolError
+from dpwa.node.serving.service import Reply, Service
+from dpwa.types import Frame, Unlike
+from dpwa.wire.messages import AskSettings, OtherSettings, pack, printable, unpack
+
+log = logging.getLogger("dpwa.peers")
+
+
+class Settings:
+    """Compares the settings of a node with those of its peers. It asks each at every connection.
+
+    `differing` has in words how the settings of a peer differ, by the name of the peer.
+    """
+
+    def __init__(self, name: str, config: Config) -> None:
+        self._name = name
+        self.own = compared(config)
+        self.packed = pack(self.own)
+        self.digest = hashlib.blake2b(self.packed, digest_size=FINGERPRINT_BYTES).digest()
+        self.differing: dict[str, str] = {}
+        self._warned_of = set[tuple[str, str]]()
+
+    def question(self, peer: str) -> AskSettings:
+        """Return what asks a peer for its settings. A peer with the same ones does not answer."""
+        self.differing.pop(peer, None)
+        return AskSettings(request=0, digest=self.digest)
+
+    def compare(self, peer: str, payload: Frame) -> str:
+        """Take in the other settings of a peer; return for which of them it is not merged."""
+        told = unpack(payload)
+        if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
+            raise ProtocolError("not the settings of a node")
+        theirs = {name: printable(text) for name, text in told.items()}
+        found = differences(self.own, theirs)
+        self.differing[peer] = ", ".join(found)
+        warns = "; ".join(text for text, what in found.items() if what is not Unlike.REFUSES)
+        if warns and (peer, warns) not in self._warned_of:
+            self._warned_of.add((peer, warns))
+            log.warning(
+                "%s: the settings of peer %s differ: %s; expected the same values on all nodes "
+                "[DPWA-W087]",
+                self._name,
+                peer,
+                warns,
+            )
+        return "; ".join(text for text, what in found.items() if what is Unlike.REFUSES)
+
+
+class SettingsService(Service):
+    """Tells its settings to a peer that has others."""
+
+    handles = (AskSettings,)
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def handle(self, sender: bytes, message: AskSettings, reply: Reply) -> None:  # noqa: ARG002
+        if message.digest != self._settings.digest:
+            reply(OtherSettings(request=message.request), self._settings.packed)
