@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dpwa.config.comparison import unlike
 from dpwa.config.methods import KINDS
 from dpwa.config.schema import config_schema, variable_of, variables
 
@@ -14,6 +15,10 @@ HEAD = """\
 # Every setting
 
 Type, limits, default and variable of each setting, out of the model that checks configurations.
+"Between nodes" says whether a setting must be equal on all nodes. Nodes compare these settings when
+they connect. Both name each setting that differs, with both values. Then they warn
+([DPWA-W087](troubleshooting.md#dpwa-w087)), or they do not merge each other
+([DPWA-W007](troubleshooting.md#dpwa-w007)). `dpwa doctor` compares the settings of all nodes, too.
 `python docs/generate.py` writes this page. [Configuration](configuration.md) explains how settings
 go together, and more of what they mean.
 
@@ -49,6 +54,7 @@ def page() -> str:
     lines = [HEAD + " · ".join(f"[{name}](#{name})" for name in plain), "", "## Settings"]
     for name, schema in plain.items():
         lines += ["", f"### {name}", "", text(schema), "", f"- {facts(schema, (name,))}"]
+        lines += [f"- between nodes: {unlike(name).value}"]
         lines += options(name, schema, definitions)
     for kind, title in KIND_TITLES.items():
         lines += ["", f"## Options of {title}"]
@@ -64,9 +70,10 @@ def options(name: str, schema: Mapping[str, Any], definitions: Any) -> Iterator[
         model = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else {}
         properties = model.get("properties", {})
         if properties:
-            yield from ("", "| key | type | meaning |", "|---|---|---|")
+            yield from ("", "| key | type | between nodes | meaning |", "|---|---|---|---|")
         for option, found in properties.items():
-            yield f"| `{option}` | {facts(found, (name, option))} | {text(found)} |"
+            between = unlike(name, option).value
+            yield f"| `{option}` | {facts(found, (name, option))} | {between} | {text(found)} |"
 
 
 def facts(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

@@ -43,10 +43,10 @@ def refusal(
 class Unlike(Enum):
     """What follows if nodes differ in a setting; metadata of its field, `ALLOWED` without any."""
 
-    ALLOWED = "may differ between nodes"
-    WARNS = "must be equal on all nodes, which warn of another value"
-    WARNS_IF_AVERAGED = "must be equal on all nodes with `algorithm: together`, which warn of another value"
-    REFUSES = "must be equal on all nodes, which do not merge a peer with another value"
+    ALLOWED = "may differ"
+    WARNS = "must be equal, or nodes warn"
+    WARNS_IF_AVERAGED = "must be equal with `algorithm: together`, or nodes warn"
+    REFUSES = "must be equal, or nodes do not merge each other"
 
 
 class NoOptions(StrictModel):

@@ -85,6 +85,7 @@ class AllReduceEA:
         self.tau = tau
         self._given = alpha
         self._steps = UnevenSteps(node, "AllReduceEA")
+        self._steps.options = {"tau": tau, "alpha": alpha}
         self._center: Center | None = None
         self._warned_of = 0  # so many nodes
         self._check_alpha()
@@ -211,6 +212,7 @@ class EASGD(AllReduceEA):
     def __init__(self, node: Collective, beta: float = BETA, tau: int = 1) -> None:
         self.beta = beta
         super().__init__(node, tau)
+        self._steps.options["beta"] = beta
 
     def _alpha_of(self, nodes: int) -> float:
         return self.beta / nodes

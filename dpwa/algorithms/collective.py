@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
-from dpwa.errors import LeftBehindError, ParametersError, PeerLost, UserError
+from dpwa.errors import LeftBehindError, MismatchError, ParametersError, PeerLost, UserError
 
 ReduceOp = Literal["sum", "mean", "max", "min"]
 
@@ -95,6 +95,7 @@ class UnevenSteps:
     """
 
     def __init__(self, node: Collective, tag: str) -> None:
+        self.options: dict[str, float | None] = {}  # that all nodes must have alike
         self._node = node
         self._tag = tag
         self._generation = 0
@@ -135,13 +136,27 @@ class UnevenSteps:
         self._repeated(lambda: self._copy_newest(value), self._node.world_size)
 
     def _copy_newest(self, value: Any) -> None:
-        said = self._node.all_gather([self._generation, self.taken], tag=self._tag)
-        newest = max(said, key=lambda name: tuple(said[name]))  # the first of equals
+        own = [self._generation, self.taken, self.options]
+        said = self._node.all_gather(own, tag=self._tag)
+        self._check_options({name: options for name, (*_, options) in said.items()})
+        newest = max(said, key=lambda name: tuple(said[name][:2]))  # the first of equals
         result = self._node.broadcast(value, newest, tag=self._tag)
-        self._generation = max(generation for generation, _ in said.values()) + 1
+        self._generation = max(generation for generation, *_ in said.values()) + 1
         self.taken = 0
         self.nodes = len(said)
         _check_in_place(value, result)
+
+    def _check_options(self, said: Mapping[str, Mapping[str, float | None]]) -> None:
+        """Raise a `MismatchError` that is the same on all nodes, if their options differ."""
+        (first, options), *others = said.items()
+        for name, theirs in others:
+            for option in dict.fromkeys([*options, *theirs]):
+                values = options.get(option), theirs.get(option)
+                if values[0] != values[1]:
+                    raise MismatchError(
+                        f"{self._tag}: {option} is {values[0]} on {first}, and {values[1]} on "
+                        f"{name}; expected the same on all nodes [DPWA-E311]"
+                    )
 
     def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
         """Do it; again among the survivors, at most so often, each time that peers are lost."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from dpwa.algorithms import algorithm
 from dpwa.config.methods import KINDS, method
-from dpwa.config.model import Config
+from dpwa.config.model import Config, NodeConfig
 from dpwa.types import Unlike
 
 MAX_SHOWN = 200  # characters of a value
@@ -17,13 +17,15 @@ MAX_SHOWN = 200  # characters of a value
 def unlike(setting: str, option: str = "") -> Unlike:
     """Return what follows if nodes differ in a setting, or in an option below it.
 
-    An option of a method is like the setting that selects the method, unless it says otherwise.
+    An option is like the setting that it stands below, or that selects its method, unless its
+    field says otherwise.
     """
-    found = method(setting) if option else None
-    fields = Config.model_fields if found is None else found.options.model_fields
-    metadata = fields[setting if found is None else option].metadata
-    default = Unlike.ALLOWED if found is None else unlike(found.kind)
-    return next((each for each in metadata if isinstance(each, Unlike)), default)
+    default, fields, name = Unlike.ALLOWED, Config.model_fields, setting
+    if option and setting == "nodes":
+        fields, name = NodeConfig.model_fields, option
+    elif option and (found := method(setting)):
+        default, fields, name = unlike(found.kind), found.options.model_fields, option
+    return next((each for each in fields[name].metadata if isinstance(each, Unlike)), default)
 
 
 def compared(config: Config) -> dict[str, str]:
@@ -38,7 +40,7 @@ def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, 
     setting of another version.
     """
     return {
-        f"{name} is {value} here, {theirs[name]} there": unlike(*name.split(".", 1))
+        f"{name} is {value} here, {theirs[name]} there": unlike(*name.rsplit(".", 1))
         for name, value in own.items()
         if theirs.get(name, value) != value
     }
@@ -46,20 +48,21 @@ def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, 
 
 def _compared(config: Config) -> Iterator[tuple[tuple[str, ...], object]]:
     values = config.to_mapping()
+    groups = (f" (group {node.group})" if node.group else "" for node in config.nodes)
     values["nodes"] = ", ".join(
-        node.name + (f" (group {node.group})" if node.group else "") for node in config.nodes
+        n.name + group for n, group in zip(config.nodes, groups, strict=True)
     )
     averages = algorithm(config.algorithm).averages_gradients
+    ignored = {Unlike.ALLOWED} if averages else {Unlike.ALLOWED, Unlike.WARNS_IF_AVERAGED}
     for name in Config.model_fields:
-        rule = unlike(name)
-        is_open = name == "nodes" and config.is_open
-        if rule is not Unlike.ALLOWED and not is_open and (averages or rule is not Unlike.WARNS_IF_AVERAGED):
+        is_known_to_all = name != "nodes" or not config.is_open
+        if is_known_to_all and unlike(name) not in ignored:
             yield (name,), values[name]
     for kind in KINDS:
-        name = values[kind.setting]
-        for option, value in values.get(name, {}).items():
-            if unlike(name, option) is not Unlike.ALLOWED:
-                yield (name, option), value
+        method_name = values[kind.setting]
+        for option, value in values.get(method_name, {}).items():
+            if unlike(method_name, option) not in ignored:
+                yield (method_name, option), value
 
 
 def _shown(value: object) -> str:

@@ -129,7 +129,9 @@ class NodeConfig(StrictModel):
     one with an `ipc` endpoint, and one without it always has a port.
     """
 
-    name: Label = Field(description="what the node is called; unique, 1 to 64 of A-Z a-z 0-9 . _ -")
+    name: Annotated[Label, Unlike.WARNS] = Field(
+        description="what the node is called; unique, 1 to 64 of A-Z a-z 0-9 . _ -"
+    )
     host: Host = Field(
         default="localhost", description="host name or IP address that the peers connect to"
     )
@@ -142,7 +144,7 @@ class NodeConfig(StrictModel):
         validate_default=True,
         description="TCP port; host and port together are unique",
     )
-    group: Label | None = Field(
+    group: Annotated[Label | None, Unlike.WARNS] = Field(
         default=None, description="group of nodes that this one belongs to; none if left out"
     )
     bind: Bind | None = Field(

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import zmq
@@ -221,10 +221,11 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     ]
     found += _names(reports)
     found += _between(reports)
-    found += _odd_ones(reports, "protocol version", lambda report: report.protocol)
-    for name in dict.fromkeys(name for report in reports.values() for name in report.settings):
-        found += _odd_ones(reports, name, lambda report, name=name: report.settings.get(name))
-    found += _odd_ones(reports, "model", _model)
+    found += _odd_ones("protocol version", {n: r.protocol for n, r in reports.items()})
+    for setting in dict.fromkeys(each for report in reports.values() for each in report.settings):
+        values = {name: report.settings.get(setting) for name, report in reports.items()}
+        found += _odd_ones(printable(setting), values)
+    found += _odd_ones("model", {name: _model(report) for name, report in reports.items()})
     found += _views(reports)
     found += _clocks(answers)
     found += _strangers(reports)
@@ -253,11 +254,8 @@ def _between(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
             yield Finding(other, text, is_unreachable=peer.health in ("silent", "unreachable"))
 
 
-def _odd_ones(
-    reports: Mapping[str, NodeReport], what: str, of: Callable[[NodeReport], object]
-) -> Iterator[Finding]:
+def _odd_ones(what: str, values: Mapping[str, object]) -> Iterator[Finding]:
     """Name those that differ from most others."""
-    values = {name: of(report) for name, report in reports.items()}
     known = {name: value for name, value in values.items() if value is not None}
     counts = Counter(known.values())
     if len(counts) < 2:

@@ -22,6 +22,7 @@ from dpwa.wire.collecting import (
 )
 from dpwa.wire.messages import (
     AskIdentity,
+    AskSettings,
     AskStatus,
     Cancel,
     Chunk,
@@ -33,6 +34,7 @@ from dpwa.wire.messages import (
     NotReady,
     OtherAlgorithm,
     OtherModel,
+    OtherSettings,
     Refused,
     SharedMemoryName,
     SnapshotHeader,
@@ -163,6 +165,8 @@ MESSAGES = [
     DecisionAck(request=8, transaction=b"12345678"),
     *COLLECTIVE_MESSAGES,
     OtherAlgorithm(request=7, algorithm="lsgd"),
+    AskSettings(request=0, digest=b"1" * 16),
+    OtherSettings(request=0),
     NotReady(request=7),
     OtherModel(request=7),
     Refused(request=7, reason="no"),
