@@ -222,8 +222,9 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     found += _names(reports)
     found += _between(reports)
     found += _odd_ones("protocol version", {n: r.protocol for n, r in reports.items()})
-    for setting in dict.fromkeys(each for report in reports.values() for each in report.settings):
-        values = {name: report.settings.get(setting) for name, report in reports.items()}
+    settings = {name: {"algorithm": r.algorithm, **r.settings} for name, r in reports.items()}
+    for setting in dict.fromkeys(each for values in settings.values() for each in values):
+        values = {name: values.get(setting) for name, values in settings.items()}
         found += _odd_ones(printable(setting), values)
     found += _odd_ones("model", {name: _model(report) for name, report in reports.items()})
     found += _views(reports)

@@ -430,7 +430,7 @@ def test_alpha_follows_the_number_of_nodes_and_an_explicit_one_is_warned_of_when
         return [*found, ea.alpha]
 
     def comes_late(node):
-        ea, x = AllReduceEA(node), np.zeros(1)
+        ea, x = AllReduceEA(node, alpha=given), np.zeros(1)
         ea.synchronize_center([x])
         return [ea.alpha]
 
@@ -447,7 +447,7 @@ def test_alpha_follows_the_number_of_nodes_and_an_explicit_one_is_warned_of_when
         assert caplog.messages == []
     else:
         assert told == {str([0.55, 0.55])}
-        assert len(caplog.messages) == 2  # each of the two, once
+        assert len(caplog.messages) == 3  # each of the three, once
         assert set(caplog.messages) == {
             message for message in caplog.messages if "with 3" in message
         }

@@ -133,6 +133,19 @@ def test_another_model_is_told_by_both_sides(tmp_path, nodes):
     assert "has another model than w3" in result.stdout
 
 
+def test_settings_that_differ_are_told_before_any_training(tmp_path):
+    config = config_of(3)
+    others = {"merge": "interpolate", "constant": {"value": 0.25}, "timeout_ms": 1234}
+    with ExitStack() as stack:
+        for name, more in (("w1", {}), ("w2", others), ("w3", {})):
+            stack.enter_context(DpwaConnection(name, {**config, **more}))
+        result = run_dpwa("doctor", "-c", written(tmp_path, config))
+    assert result.exit_code == 1
+    assert "! w2 has merge interpolate, most others have delta\n" in result.stdout
+    assert "! w2 has constant.value 0.25, most others have 0.5\n" in result.stdout
+    assert "timeout_ms" not in result.stdout
+
+
 def test_members_that_no_file_names_are_found(tmp_path):
     with cluster() as nodes:
         nodes.add("a")

@@ -523,9 +523,9 @@ class TxThread(NodeThread):
             case NewsMessage():
                 self._hear(channel.peer, message)
             case OtherSettings():
-                if detail := self._context.settings.compare(channel.peer, payload):
-                    self._context.peer_table.record(channel.peer, Outcome.OTHER_SETTINGS, detail)
-                    self._fetcher.failed(channel, Outcome.OTHER_SETTINGS, detail)
+                if why := self._context.settings.compare(channel.peer, payload):
+                    self._context.peer_table.record(channel.peer, why.outcome, why.detail)
+                    self._fetcher.failed(channel, why.outcome, why.detail)
             case DecisionAck():
                 self._context.transactions.noted(message.transaction)
             case Identity():
