@@ -155,7 +155,7 @@ class UnevenSteps:
                 if values[0] != values[1]:
                     raise MismatchError(
                         f"{self._tag}: {option} is {values[0]} on {first}, and {values[1]} on "
-                        f"{name}; expected the same on all nodes [DPWA-E311]"
+                        f"{name}; expected the same on all nodes [DPWA-E313]"
                     )
 
     def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
