@@ -19,22 +19,17 @@ log = logging.getLogger("dpwa.peers")
 
 
 class Settings:
-    """Compares the settings of a node with those of its peers. It asks each at every connection.
-
-    `differing` has in words how the settings of a peer differ, by the name of the peer.
-    """
+    """Compares the settings of a node with those of its peers. It asks each at every connection."""
 
     def __init__(self, name: str, config: Config) -> None:
         self._name = name
         self.own = compared(config)
         self.packed = pack(self.own)
         self.digest = hashlib.blake2b(self.packed, digest_size=FINGERPRINT_BYTES).digest()
-        self.differing: dict[str, str] = {}
         self._warned_of = set[tuple[str, str]]()
 
-    def question(self, peer: str) -> AskSettings:
+    def question(self) -> AskSettings:
         """Return what asks a peer for its settings. A peer with the same ones does not answer."""
-        self.differing.pop(peer, None)
         return AskSettings(request=0, digest=self.digest)
 
     def compare(self, peer: str, payload: Frame) -> Ended | None:
@@ -44,7 +39,6 @@ class Settings:
             raise ProtocolError("not the settings of a node")
         theirs = {name: printable(text) for name, text in told.items()}
         found = differences(self.own, theirs)
-        self.differing[peer] = ", ".join(found)
         warns = "; ".join(text for text, what in found.items() if what is not Unlike.REFUSES)
         if warns and (peer, warns) not in self._warned_of:
             self._warned_of.add((peer, warns))

@@ -475,7 +475,7 @@ class TxThread(NodeThread):
         problem = "" if state is LinkState.UP else channel.problem
         self._context.peer_table.link_changed(channel.peer, state, problem)
         if state is LinkState.UP:
-            channel.send(self._context.settings.question(channel.peer))  # before any fetch
+            channel.send(self._context.settings.question())  # before any fetch
             channel.send_unsent()
         elif state is LinkState.DOWN:
             channel.unsent.clear()
