@@ -101,6 +101,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
         enter = self._stack.enter_context
         with self._runtime.uninterrupted():
             self.node = enter(Node(name, config, self._runtime))
+        if config.metrics.port is not None:  # before peers are waited for: the port may be in use
+            enter(MetricsServer(self.node))
         members = enter(Members(self.node)) if config.is_open else None
         self._members = members
         are_known = None if members is None else members.are_known
@@ -108,8 +110,6 @@ class DpwaConnection(CollectiveCalls, Closeable):
         have_come = None if members is None else members.have_come
         self._states = enter(States(self.node, have_come))
         enter(Recorder(self.node))
-        if config.metrics.port is not None:
-            enter(MetricsServer(self.node))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
         """Publish the parameters and start fetching a peer's; returns without waiting.

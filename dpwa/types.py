@@ -77,13 +77,16 @@ def loss_value(loss: Loss) -> float | None:
 
     Accepts a float, a numpy scalar, a 0-d tensor (attached to its graph or not) or `None` (not
     measured). What is not finite becomes `inf`, worse than any other loss, so no NaN reaches a
-    rule. Anything that is not one number raises `ParametersError`.
+    rule. So does a number that is too large for a float. Anything that is not one number raises
+    `ParametersError`.
     """
     if loss is None:
         return None
     try:
         # A tensor that requires grad warns when it is converted by float().
         value = float(loss.item() if hasattr(loss, "item") else loss)
+    except OverflowError:
+        return math.inf
     except (TypeError, ValueError, RuntimeError):
         raise ParametersError(
             f"a loss must be one number or None, not {loss!r:.80} [DPWA-E114]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_TIMEOUT_MS = 3_600_000
 OR_AT = ", or --at ADDRESS of a node"
+MOST_COMMAND = 60  # characters of it, so that a run is told in one line
 MOST_RUNS_TOLD = 9  # beside the one that is looked at
 LEAST_INTERVAL_S = 0.1
 LONGEST_INTERVAL_S = 86_400.0
@@ -143,10 +145,11 @@ def run_here(otherwise: str = "") -> LaunchedRun:
         )
     first, *others = runs
     typer.echo(f"dpwa: this is {_described(first)}", err=True)
-    for other in others[:MOST_RUNS_TOLD]:
-        typer.echo(f"dpwa: not {_described(other)}: -c {other.config}", err=True)
-    if len(others) > MOST_RUNS_TOLD:
-        typer.echo(f"dpwa: nor {len(others) - MOST_RUNS_TOLD} more", err=True)
+    if others:
+        told = [f"{_described(other)}: -c {other.config}" for other in others[:MOST_RUNS_TOLD]]
+        more = len(others) - len(told)
+        told += [f"{more} more"] if more else []
+        typer.echo(f"dpwa: not {'; nor '.join(told)}", err=True)
     return first
 
 
@@ -155,7 +158,8 @@ def _described(run: LaunchedRun) -> str:
 
     where = "this folder" if run.is_here else printable(str(run.folder))
     began = screen.age(time.time() - run.began)
-    return f"`{printable(run.command)}` in {where}, started {began} ago"
+    command = textwrap.shorten(printable(run.command), MOST_COMMAND, placeholder=" ...")
+    return f"`{command}` in {where}, started {began} ago"
 
 
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:

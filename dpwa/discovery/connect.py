@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dpwa.config import Config, load_config
 from dpwa.config.load import ConfigSource, settings_in
 from dpwa.config.schema import PATHS
-from dpwa.discovery.launchers import Launcher, Ray, SkyPilot, Slurm, Torchrun
+from dpwa.discovery.launchers import Kubernetes, Launcher, Mpi, Ray, SkyPilot, Slurm, Torchrun
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpwa.adapters.optimizer import Given, Schedulers
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 
-LAUNCHERS: Sequence[Launcher] = (Torchrun(), Ray(), Slurm(), SkyPilot())
+LAUNCHERS: Sequence[Launcher] = (Torchrun(), Ray(), Mpi(), Slurm(), SkyPilot(), Kubernetes())
 FILE = "dpwa.yaml"
 _CLUSTER = frozenset({"nodes", "join"})  # settings that say where peers are
 
@@ -49,9 +49,9 @@ def connect(
 
     Which node this is, and where its peers are, is taken from the first that says so: the
     arguments; DPWA_CONFIG and DPWA_NAME, as `dpwa launch` sets them; `dpwa.yaml` in the working
-    folder with DPWA_NAME; torchrun; an actor or a task of Ray; SLURM (`srun`); SkyPilot. See
-    docs/launch.md, and `dpwa config show --where`. A `config` that has neither `nodes` nor `join`
-    is used for its other settings.
+    folder with DPWA_NAME; torchrun; an actor or a task of Ray; mpirun; SLURM (`srun`); SkyPilot;
+    an indexed job of Kubernetes. See docs/launch.md, and `dpwa config show --where`. A `config`
+    that has neither `nodes` nor `join` is used for its other settings.
 
     In an interactive session (a notebook, Python's prompt), where a cell is run again, what was
     made before for the same node is closed first. In a script that is a mistake, and an error.

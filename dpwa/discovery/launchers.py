@@ -10,6 +10,11 @@ only when one starts.
 **SLURM**: every task of a job step knows the hosts of all, and what runs where.
 
 **SkyPilot** tells every machine of a task the addresses of all.
+
+**mpirun** and other launchers of MPI tell a process its rank. The processes exchange their
+addresses as those of torchrun do.
+
+**Kubernetes**: the pods of an indexed job have host names that end with their number.
 """
 
 from __future__ import annotations
@@ -17,8 +22,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import secrets
+import socket
 import sys
 import time
 import zlib
@@ -73,7 +80,7 @@ class Torchrun:
     variables: tuple[str, ...] = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
     def told(self, environ: Mapping[str, str]) -> str:
-        if any(not environ.get(variable, "").strip() for variable in self.variables):
+        if any(not environ.get(variable, "").strip() for variable in Torchrun.variables):
             return ""
         rank, size = environ["RANK"], environ["WORLD_SIZE"]
         master = f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}"
@@ -83,9 +90,10 @@ class Torchrun:
         rank, size = number(environ, "RANK"), number(environ, "WORLD_SIZE")
         port = number(environ, "MASTER_PORT")
         if rank is None or size is None or rank >= size or port is None or port > MAX_PORT:
-            told = " ".join(f"{variable}={environ[variable]}" for variable in self.variables)
+            told = " ".join(f"{variable}={environ[variable]}" for variable in Torchrun.variables)
             raise UserError(
-                f"torchrun: expected whole numbers, RANK below WORLD_SIZE (got {told}) [DPWA-E040]"
+                f"{self.name}: expected whole numbers, RANK below WORLD_SIZE (got {told})"
+                " [DPWA-E040]"
             )
         own = own_host(environ, environ["MASTER_ADDR"])
         exchange = _Exchange(environ, rank, size, port)
@@ -195,6 +203,42 @@ def _digest(said: list[bytes | None]) -> str:
     return hashlib.blake2b(b"\0".join(words or b"" for words in said), digest_size=16).hexdigest()
 
 
+class Mpi(Torchrun):
+    """The processes of one `mpirun`: of Open MPI, or of others that speak PMI."""
+
+    name = "mpirun"
+    variables: tuple[str, ...] = ("OMPI_COMM_WORLD_RANK and _SIZE", "PMI_RANK and _SIZE")
+
+    def told(self, environ: Mapping[str, str]) -> str:
+        found = self._as_of_torchrun(environ)
+        return "" if found is None else super().told(found)
+
+    def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
+        return super().cluster(self._as_of_torchrun(environ) or {}, name)
+
+    def _as_of_torchrun(self, environ: Mapping[str, str]) -> Mapping[str, str] | None:
+        """Return the variables that torchrun would have set.
+
+        Where the user has not said at which address the processes meet, they are on one host.
+        """
+        # srun sets those of PMI, too, and `Slurm` knows more
+        kinds = ("OMPI_COMM_WORLD_", *(("PMI_",) if "SLURM_STEP_ID" not in environ else ()))
+        kind = next((k for k in kinds if environ.get(f"{k}RANK") and environ.get(f"{k}SIZE")), "")
+        if not kind:
+            return None
+        rank, size = environ[f"{kind}RANK"], environ[f"{kind}SIZE"]
+        local = environ.get(f"{kind}LOCAL_SIZE") or environ.get("MPI_LOCALNRANKS") or size
+        if local != size and "MASTER_ADDR" not in environ:
+            raise UserError(
+                f"mpirun: expected MASTER_ADDR, a host of this run, as {local} of {size} processes "
+                "are on this host: mpirun -x MASTER_ADDR=10.0.0.1 -x MASTER_PORT=29400 [DPWA-E040]"
+            )
+        job = environ.get("PMIX_NAMESPACE") or f"{os.getuid()} {os.getppid()}"
+        port = SLURM_PORTS[zlib.crc32(job.encode()) % len(SLURM_PORTS)]
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        return {**place, **environ, "RANK": rank, "WORLD_SIZE": size}
+
+
 class Ray:
     """The actors and tasks of one driver; those in a placement group are a cluster of their own."""
 
@@ -273,12 +317,7 @@ class Slurm:
         return f"task {task} of {tasks} on {environ['SLURM_STEP_NODELIST']}"
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        if name is not None:
-            raise UserError(
-                f"name={name!r} (argument or DPWA_NAME): under SLURM nodes are called HOST-0, "
-                "HOST-1, ... by their task on that host, as all have to know the names of all"
-                " [DPWA-E046]"
-            )
+        _require_no_name(name, self.name, "HOST-0, HOST-1, ... by their task on that host")
         hosts = expanded(environ["SLURM_STEP_NODELIST"])
         counts = tasks_of_hosts(environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
         index, local = number(environ, "SLURM_NODEID"), number(environ, "SLURM_LOCALID")
@@ -364,22 +403,58 @@ class SkyPilot:
         return f"machine {environ['SKYPILOT_NODE_RANK']} of {size}, port {FIRST_PORT} on each"
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        rank, hosts = number(environ, "SKYPILOT_NODE_RANK"), environ["SKYPILOT_NODE_IPS"].split()
-        if rank is None or rank >= len(hosts):
-            raise UserError(
-                f"SKYPILOT_NODE_RANK: expected a whole number below {len(hosts)}, as "
-                f"SKYPILOT_NODE_IPS has so many (got {environ['SKYPILOT_NODE_RANK']}) [DPWA-E045]"
-            )
-        if name is not None:
-            raise UserError(
-                f"name={name!r} (argument or DPWA_NAME): under SkyPilot nodes are called machine0, "
-                "machine1, ... by their rank, as all have to know the names of all [DPWA-E046]"
-            )
+        hosts = environ["SKYPILOT_NODE_IPS"].split()
+        rank = _number_below(len(hosts), environ, "SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
+        _require_no_name(name, self.name, "machine0, machine1, ... by their rank")
         nodes = [
             {"name": f"machine{index}", "host": host, "port": FIRST_PORT}
             for index, host in enumerate(hosts)
         ]
         return f"machine{rank}", {"nodes": nodes}
+
+
+class Kubernetes:
+    """The pods of an indexed job, behind a headless service; `WORLD_SIZE` is its `completions`."""
+
+    name = "Kubernetes"
+    variables: tuple[str, ...] = ("JOB_COMPLETION_INDEX", "WORLD_SIZE")
+
+    def told(self, environ: Mapping[str, str]) -> str:
+        if any(not environ.get(variable, "").strip() for variable in self.variables):
+            return ""
+        index, size = (environ[variable] for variable in self.variables)
+        return f"pod {index} of {size} of an indexed job, port {FIRST_PORT} on each"
+
+    def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
+        _require_no_name(name, self.name, "JOB-0, JOB-1, ... by their number")
+        size = number(environ, "WORLD_SIZE") or 0
+        index = _number_below(size, environ, *self.variables)
+        pod, dot, domain = socket.getfqdn().partition(".")
+        job = pod.removesuffix(f"-{index}")
+        nodes: list[JsonObject] = [
+            {"name": f"{job}-{each}", "host": f"{job}-{each}{dot}{domain}", "port": FIRST_PORT}
+            for each in range(size)
+        ]
+        nodes[index]["bind"] = "*"  # the name may not be in DNS yet
+        return str(nodes[index]["name"]), {"nodes": nodes}
+
+
+def _require_no_name(name: str | None, launcher: str, names: str) -> None:
+    if name is not None:
+        raise UserError(
+            f"name={name!r} (argument or DPWA_NAME): under {launcher} nodes are called {names}, as "
+            "all have to know the names of all [DPWA-E046]"
+        )
+
+
+def _number_below(size: int, environ: Mapping[str, str], variable: str, whose: str) -> int:
+    found = number(environ, variable)
+    if found is None or found >= size:
+        raise UserError(
+            f"{variable}: expected a whole number below {size}, as {whose} says (got "
+            f"{environ[variable]}) [DPWA-E045]"
+        )
+    return found
 
 
 def number(environ: Mapping[str, str], variable: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from dpwa.adapters.optimizer import Attachment
@@ -19,6 +20,8 @@ except ImportError as error:
 
 # Not the name of the class: a Trainer would make a callback anew from what has that.
 _SAVED = "dpwa"
+# Of `DpwaPyTorchAdapter.metrics`; under `together` rounds are known in place of the distance.
+LOGGED = ("consensus_distance", "live_peers", "merges", "rounds", "wait_share")
 
 
 class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
@@ -36,6 +39,8 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
     Args:
         config, name, overrides: as `dpwa.connect` takes them.
         finish: whether the nodes end together.
+        log: names of the `metrics` of the adapter that the Trainer logs, without `dpwa/`; `None`
+            stands for all.
 
     Attributes:
         gossip: the adapter, while it trains and afterwards; to be closed if the training fails.
@@ -45,6 +50,10 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         UserError: when the training begins: the Trainer has started torch.distributed.
         UserError, ConfigError, AddressError: likewise, as `dpwa.connect` does.
     """
+
+    def __init__(self, *, log: Collection[str] | None = LOGGED, **options: Any) -> None:
+        super().__init__(**options)
+        self._logged = log
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         require_own_model(
@@ -67,6 +76,8 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
             return
         self._steps.loss = float(logs["loss"])
         figures = self.figures()
+        if self._logged is not None:
+            figures = {k: v for k, v in figures.items() if k.removeprefix("dpwa/") in self._logged}
         logs.update(figures)  # for the callbacks that come after this one
         if state.log_history:
             state.log_history[-1].update(figures)

@@ -2,7 +2,7 @@
 
     # two machines
     10.0.0.1 slots=4
-    gpu02    slots=2     # by default one
+    gpu02    slots=2 group=b    # by default one slot, and no group
 
 Nodes are called w1, w2, ... in the order of the lines. On each host they listen at the first port
 and those after it.
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpwa.config import NodeConfig, peer_config
-from dpwa.config.endpoints import MAX_PORT
+from dpwa.config.endpoints import MAX_PORT, is_label
 from dpwa.errors import UserError
 from dpwa.launch.ports import is_own_address
 
 MOST_SLOTS = 1000
-_SLOTS = re.compile(r"slots=([1-9]\d{0,3})")
+_OPTIONS = re.compile(r"(?: slots=([1-9]\d{0,3}))?(?: group=(\S+))?")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class HostLine:
 
     host: str
     slots: int
+    group: str | None = None  # of its nodes
 
 
 def read_hostfile(path: Path) -> list[HostLine]:
@@ -76,7 +77,9 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
         bind = "*" if line.host == here and not _is_address(line.host) else None
         for port in range(first_port, first_port + line.slots):
             name = f"w{len(nodes) + 1}"
-            nodes.append(NodeConfig(name=name, host=line.host, port=port, bind=bind))
+            nodes.append(
+                NodeConfig(name=name, host=line.host, port=port, bind=bind, group=line.group)
+            )
     return nodes
 
 
@@ -107,15 +110,15 @@ def _entry(words: Sequence[str], where: str) -> HostLine:
         raise UserError(
             f"{where}: expected a host name or an IP address (got {host}) [DPWA-E065]"
         ) from None
-    if not rest:
-        return HostLine(host, 1)
-    slots = _SLOTS.fullmatch(rest[0])
-    if len(rest) > 1 or slots is None or int(slots[1]) > MOST_SLOTS:
-        what = " ".join(rest)
+    what = " ".join(sorted(rest, reverse=True))  # in the order of `_OPTIONS`
+    found = _OPTIONS.fullmatch(f" {what}" if rest else "")
+    slots, group = (None, None) if found is None else found.groups()
+    if found is None or int(slots or 1) > MOST_SLOTS or not is_label(group or "a"):
         raise UserError(
-            f"{where}: expected slots=N after the host, N from 1 to 1000 (got {what}) [DPWA-E066]"
+            f"{where}: expected slots=N and group=NAME after the host, N from 1 to 1000 (got "
+            f"{' '.join(rest)}) [DPWA-E066]"
         )
-    return HostLine(host, int(slots[1]))
+    return HostLine(host, int(slots or 1), group)
 
 
 def _is_address(host: str) -> bool:

@@ -1,9 +1,19 @@
-"""What SLURM and SkyPilot tell a process, and mistakes in it."""
+"""What SLURM and other launchers tell a process, and mistakes in it."""
+
+import socket
 
 import pytest
 
 from dpwa.config import load_config
-from dpwa.discovery.launchers import SkyPilot, Slurm, expanded, first_port, tasks_of_hosts
+from dpwa.discovery.launchers import (
+    Kubernetes,
+    Mpi,
+    SkyPilot,
+    Slurm,
+    expanded,
+    first_port,
+    tasks_of_hosts,
+)
 from dpwa.errors import UserError
 
 TWO_HOSTS = {
@@ -121,8 +131,44 @@ def test_machines_of_skypilot():
     [
         (Slurm(), TWO_HOSTS),
         (SkyPilot(), {"SKYPILOT_NODE_IPS": "10.0.0.5", "SKYPILOT_NODE_RANK": "0"}),
+        (Kubernetes(), {"JOB_COMPLETION_INDEX": "0", "WORLD_SIZE": "2"}),
     ],
 )
 def test_a_name_that_the_others_could_not_know_is_refused(launcher, environ):
     with pytest.raises(UserError, match="all have to know the names of all"):
         launcher.cluster(environ, "mine")
+
+
+@pytest.mark.parametrize("kind", ["OMPI_COMM_WORLD_", "PMI_"])
+def test_processes_of_mpirun_have_rank_and_size_and_meet_on_their_host(kind):
+    environ = {f"{kind}RANK": "0", f"{kind}SIZE": "1", "PMIX_NAMESPACE": kind}
+    assert Mpi().told(environ).startswith("rank 0 of 1, which exchange their addresses at 127.")
+    name, told = Mpi().cluster(environ, None)
+    assert name == "rank0"
+    assert load_config(told, environ={}).node(name).host == "127.0.0.1"
+    assert Mpi().told({f"{kind}RANK": "0"}) == ""
+    with pytest.raises(UserError, match="mpirun: expected whole numbers, RANK below WORLD_SIZE"):
+        Mpi().cluster({**environ, f"{kind}RANK": "1"}, None)
+    far = {**environ, f"{kind}SIZE": "8", f"{kind}LOCAL_SIZE": "4"}
+    with pytest.raises(UserError, match=r"expected MASTER_ADDR.*as 4 of 8 processes"):
+        Mpi().told(far)
+    assert "rank 0 of 8" in Mpi().told({**far, "MASTER_ADDR": "10.0.0.1"})
+
+
+def test_tasks_of_srun_are_those_of_slurm_though_they_have_pmi():
+    assert Mpi().told({**TWO_HOSTS, "PMI_RANK": "3", "PMI_SIZE": "4"}) == ""
+
+
+def test_pods_of_an_indexed_job_have_the_names_of_their_hosts(monkeypatch):
+    monkeypatch.setattr(socket, "getfqdn", lambda: "train-2.dpwa.default.svc.cluster.local")
+    environ = {"JOB_COMPLETION_INDEX": "2", "WORLD_SIZE": "3"}
+    assert Kubernetes().told(environ).startswith("pod 2 of 3 of an indexed job")
+    assert Kubernetes().told({"JOB_COMPLETION_INDEX": "2"}) == ""
+    name, told = Kubernetes().cluster(environ, None)
+    nodes = load_config(told, environ={}).nodes
+    assert name == "train-2"
+    assert [node.name for node in nodes] == ["train-0", "train-1", "train-2"]
+    assert {node.host.partition(".")[2] for node in nodes} == {"dpwa.default.svc.cluster.local"}
+    assert [node.bind for node in nodes] == [None, None, "*"]
+    with pytest.raises(UserError, match="JOB_COMPLETION_INDEX: expected a whole number below 3"):
+        Kubernetes().cluster({**environ, "JOB_COMPLETION_INDEX": "3"}, None)

@@ -65,6 +65,17 @@ def test_ranks_find_each_other_by_the_store_of_their_agent(monkeypatch, tmp_path
     assert_together(told_by("".join(out for out, _ in said)), 2)
 
 
+@pytest.mark.slow  # test_launchers.py has a short one
+def test_processes_of_mpirun_find_each_other_by_the_store_of_the_first_one(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    told = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+    told |= {"PMIX_NAMESPACE": str(tmp_path)}
+    ranks = [Program([str(PROGRAM)], **told, OMPI_COMM_WORLD_RANK=str(rank)) for rank in range(3)]
+    with ended(*ranks):
+        said = [rank.communicate(timeout=PROCESS_HANGS_AFTER_S) for rank in ranks]
+    assert_together(told_by("".join(out for out, _ in said)), 3)
+
+
 @pytest.mark.slow
 def test_two_agents_of_torchrun_and_a_worker_that_is_killed(tmp_path):
     port, mark = free_port(), tmp_path / "killed"

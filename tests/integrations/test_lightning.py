@@ -31,6 +31,7 @@ def test_the_example_runs(tmp_path):
     printed = trainers.launch(tmp_path, EXAMPLE)
     assert printed.count("in 60 optimizer steps") == 2
     assert printed.count("finished together with") == 2
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_strategy_of_several_processes_is_refused_by_name(tmp_path):

@@ -17,7 +17,7 @@ from support.times import PROCESS_HANGS_AFTER_S
 from dpwa.errors import UserError
 from dpwa.launch.hostfile import HostLine, nodes_of, own_line, read_hostfile
 
-TWO_HOSTS = "# both are here\n127.0.0.1 slots=2\n\n127.0.0.2   # one by default\n"
+TWO_HOSTS = "# both are here\n127.0.0.1 group=a slots=2\n\n127.0.0.2   # one by default\n"
 IDENTITY = IMPORTS + "print(*(os.environ['DPWA_' + n] for n in 'NAME RANK WORLD_SIZE'.split()))"
 
 
@@ -29,7 +29,7 @@ def hosts(tmp_path: Path) -> Path:
 
 
 def test_hosts_have_slots_and_comments(hosts: Path) -> None:
-    assert read_hostfile(hosts) == [HostLine("127.0.0.1", 2), HostLine("127.0.0.2", 1)]
+    assert read_hostfile(hosts) == [HostLine("127.0.0.1", 2, "a"), HostLine("127.0.0.2", 1)]
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,14 @@ def test_hosts_have_slots_and_comments(hosts: Path) -> None:
     [
         ("a\nb\na slots=2\n", ":3: a stands in line 1 already"),
         ("# none\n\n", ": expected a host on each line"),
-        ("a slots=0\n", r":1: expected slots=N after the host, N from 1 to 1000 \(got slots=0\)"),
+        (
+            "a slots=0\n",
+            r":1: expected slots=N and group=NAME .*, N from 1 to 1000 \(got slots=0\)",
+        ),
         ("a\nb slots=1001\n", r":2: expected slots=N .*\(got slots=1001\)"),
         ("a slots=2 max_slots=4\n", r":1: expected slots=N .*\(got slots=2 max_slots=4\)"),
+        ("a slots=2 slots=3\n", r":1: expected slots=N .*\(got slots=2 slots=3\)"),
+        ("a group=b/c\n", r":1: expected slots=N .*\(got group=b/c\)"),
         ("a 4\n", r":1: expected slots=N .*\(got 4\)"),
         ("http://a\n", r":1: expected a host name or an IP address \(got http://a\)"),
         ("0.0.0.0\n", r":1: expected a host name or an IP address \(got 0.0.0.0\)"),
@@ -61,7 +66,7 @@ def test_a_file_that_cannot_be_read_is_one_error(tmp_path: Path) -> None:
 
 
 def test_every_host_arrives_at_the_same_addresses() -> None:
-    lines = [HostLine("gpu01", 2), HostLine("10.0.0.2", 1)]
+    lines = [HostLine("gpu01", 2, "b"), HostLine("10.0.0.2", 1)]
     there = {here: nodes_of(lines, 7000, here) for here in ("gpu01", "10.0.0.2")}
     for nodes in there.values():
         assert [(node.name, node.host, node.port) for node in nodes] == [
@@ -69,6 +74,7 @@ def test_every_host_arrives_at_the_same_addresses() -> None:
             ("w2", "gpu01", 7001),
             ("w3", "10.0.0.2", 7000),
         ]
+        assert [node.group for node in nodes] == ["b", "b", None]
     assert [node.bind for node in there["gpu01"]] == ["*", "*", None]
     assert [node.bind for node in there["10.0.0.2"]] == [None] * 3
     with pytest.raises(UserError, match="no port is left for 2 nodes on gpu01: lower --port"):

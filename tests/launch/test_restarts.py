@@ -194,6 +194,20 @@ def test_a_node_is_not_started_again_into_a_run_that_is_over(
     assert sorted(told.exits) == [("w1", 0), ("w2", 3), ("w3", 0)]
 
 
+def test_no_name_of_a_node_is_in_the_way_of_what_the_launcher_writes(
+    nodes_running: Maker, told: Told
+) -> None:
+    names = (".", "..", "lock", "dpwa.yaml")
+    tells = (
+        "folder = os.path.dirname(os.environ['DPWA_ENDING'])\n"
+        "print(os.path.exists(os.path.join(folder, 'lock')))\n"
+        "open(os.environ['DPWA_ENDING'], 'w').write(os.environ['DPWA_NAME'] + ' ends badly')\n"
+    )
+    assert told.run(nodes_running(IMPORTS + tells, *names)) == dict.fromkeys(names, 1)
+    blamed = [(name, f"dpwa launch: counts as failed: {name} ends badly") for name in names]
+    assert sorted(told.lines) == sorted([*blamed, *((name, "True") for name in names)])
+
+
 def test_what_a_node_told_before_it_was_started_again_counts_no_more(
     nodes_running: Maker, told: Told
 ) -> None:

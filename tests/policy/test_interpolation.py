@@ -184,7 +184,15 @@ class TestRegistry:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(None, None), (2, 2.0), (math.nan, math.inf), (math.inf, math.inf), (-math.inf, math.inf)],
+    [
+        (None, None),
+        (2, 2.0),
+        (math.nan, math.inf),
+        (math.inf, math.inf),
+        (-math.inf, math.inf),
+        (3**700, math.inf),
+        (-(2**1024), math.inf),
+    ],
 )
 def test_loss_value_never_lets_a_nan_through(value, expected):
     assert loss_value(value) == expected

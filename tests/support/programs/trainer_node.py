@@ -52,5 +52,6 @@ together.tell(
     steps=trainer.state.global_step,
     stopped=stopped,
     saved_clock=saved["clock"],
-    logged=any("dpwa/merges" in entry for entry in trainer.state.log_history),
+    logged={name for entry in trainer.state.log_history for name in entry if "dpwa/" in name}
+    == {"dpwa/consensus_distance", "dpwa/live_peers", "dpwa/merges", "dpwa/wait_share"},
 )
