@@ -143,7 +143,7 @@ def test_a_port_that_is_taken_is_one_clear_error():
         with pytest.raises(AddressError, match=expected):
             DpwaConnection("w1", config_of(1, metrics={"port": port}))
         with pytest.raises(AddressError, match=expected):  # before it waits to be let in
-            DpwaConnection("w1", {"join": ["tcp://127.0.0.1:9"], "metrics": {"port": port}})
+            DpwaConnection("w1", config_of(1, join=["tcp://127.0.0.1:9"], metrics={"port": port}))
 
 
 def test_an_address_of_another_machine_is_one_clear_error():
