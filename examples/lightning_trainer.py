@@ -32,9 +32,8 @@ class NextLetter(lightning.LightningModule):  # noqa: D101
 
 lightning.seed_everything(0)  # all nodes start from the same parameters
 gossip = DpwaCallback()
-device = {"accelerator": "cpu", "devices": 1, "precision": "bf16-true"}
-no_files = {"logger": False, "enable_checkpointing": False}
-trainer = lightning.Trainer(**device, **no_files, max_steps=60, callbacks=[gossip])
+options = {"accelerator": "cpu", "devices": 1, "precision": "bf16-true", "logger": False}
+trainer = lightning.Trainer(**options, enable_checkpointing=False, max_steps=60, callbacks=[gossip])
 trainer.fit(NextLetter(), torch.utils.data.DataLoader(own, batch_size=32, shuffle=True))
 print(gossip.report)
 print(f"{gossip.merges} merges, {gossip.rounds} rounds in {trainer.global_step} optimizer steps")
