@@ -616,7 +616,7 @@ class Group:
             self._step_outside()
             return
         self._has_part = True
-        self.discovery.let_in(decision.joiners)
+        self.discovery.forget(Member(name, self._life_of(name)) for name in view.names)
         self._decided[self.number] = decision
         self._start(Event.DECIDED, view, self.number + 1)
 
@@ -692,9 +692,13 @@ class Group:
         self.changed.notify_all()
 
     def _hear_vote(self, vote: Vote) -> None:
+        is_own = vote.view == self.view.identity and self._knows(vote.name, vote.incarnation)
+        has_left = is_own and vote.name in vote.suspects
+        if has_left:
+            # Or it would be let in again, for what it has asked before it has given up.
+            self.discovery.forget([Member(vote.name, vote.incarnation)])
         if self._answers_late(vote):
-            has_left = vote.name in vote.suspects and vote.view == self.view.identity
-            if has_left and self._knows(vote.name, vote.incarnation):
+            if has_left:
                 self._open_ballot()  # it has given up since, and will not call the next
             return
         if self.is_evicted and vote.view == self.view.identity:

@@ -153,10 +153,12 @@ class ViewDiscovery:
     def have_asked_to_join(self) -> bool:
         return {member.name for member in self.join_requests()} >= set(self.others)
 
-    def let_in(self, members: Iterable[Member]) -> None:
-        """Take note of who does not have to ask any more."""
+    def forget(self, members: Iterable[Member]) -> None:
+        """Take note of lives of nodes that do not ask to be let in any more."""
         for member in members:
-            self._join_requests.pop(member.name, None)
+            asked = self._join_requests.get(member.name)
+            if asked is not None and asked[0] == member:
+                del self._join_requests[member.name]
 
     # Other views
 
