@@ -692,6 +692,11 @@ class Group:
         self.changed.notify_all()
 
     def _hear_vote(self, vote: Vote) -> None:
+        key = vote.view, vote.number
+        if self.is_evicted and key not in self._ended:
+            if self.phase is Phase.OUTSIDE or vote.view == self.view.identity:
+                self._stay_out(vote)
+            return
         is_own = vote.view == self.view.identity and self._knows(vote.name, vote.incarnation)
         has_left = is_own and vote.name in vote.suspects
         if has_left:
@@ -701,9 +706,7 @@ class Group:
             if has_left:
                 self._open_ballot()  # it has given up since, and will not call the next
             return
-        if self.is_evicted and vote.view == self.view.identity:
-            self._stay_out(vote)
-        if (vote.view, vote.number) != self.key or self.is_evicted:
+        if key != self.key:
             return  # told again when this node has come so far
         if not self._knows(vote.name, vote.incarnation):
             self._tell_evicted(vote.name, self.key)

@@ -57,12 +57,14 @@ class GroupView:
     ) -> GroupView:
         """Return the view after collective `number`; this one if nothing has changed.
 
-        Of several lives of a joiner the greatest is let in (all choose alike). `ranks` are the
-        names of all nodes in the order of the configuration.
+        Of several lives of a joiner the greatest is let in (all choose alike). A life that is lost
+        now has asked before that, and has to ask again. `ranks` are the names of all nodes in the
+        order of the configuration.
         """
         gone = set(lost)
         stay = {member.name: member for member in self.members if member.name not in gone}
-        fresh = {joiner.name: joiner for joiner in sorted(joiners) if joiner.name not in stay}
+        others = sorted({*joiners}.difference(self.members))
+        fresh = {joiner.name: joiner for joiner in others if joiner.name not in stay}
         if not fresh and len(stay) == len(self.members):
             return self
         order = {name: rank for rank, name in enumerate(ranks)}
