@@ -1,8 +1,9 @@
 """Rounds among those who keep pace, with other calls in between; nodes are late at times.
 
 The other calls are collectives of users, barriers of tables, and epochs of a data set that nodes
-share. All nodes live, and call the same. So no call fails, none waits for as long as a timeout, and
-all have the same state at the end.
+share. All nodes live, and call the same. So no call fails, all have the same state at the end, and
+none waits for much longer than nodes were late since the last call that all have made: each may be
+late for several steps in between, and the others may wait for one after another.
 """
 
 import random
@@ -17,7 +18,7 @@ from dpwa.tables.tables import Tables
 
 TIMEOUT_S = 20.0  # more than nodes that live may have to wait for each other
 LATE_S = 3.0
-WAITED_S = 3.0  # beside the time in which somebody is late, and over slow networks
+WAITED_S = 3.0  # beyond the time for which nodes were late, also over slow networks
 STEPS, LAST_STEPS = 20, 300
 SETTINGS = {"timeout_ms": int(1000 * TIMEOUT_S), "collective_timeout_s": TIMEOUT_S}
 RANGES = DatasetRanges(dataset_size=12, range_size=1, shuffle=False, seed=0)
@@ -28,15 +29,6 @@ CALLS = {
     "gather": lambda node, tag: node.all_gather([node.name], tag=tag),
     "join": lambda node, tag: node.join(tag=tag),
 }
-
-
-def covered_s(intervals, began, ended):
-    """Return for how long of a time at least one of some intervals lasts, in seconds."""
-    covered, reached = 0.0, began
-    for first, last in sorted(intervals):
-        covered += max(0.0, min(last, ended) - max(first, reached))
-        reached = max(reached, last)
-    return covered
 
 
 class MixedCallers(FaultyCallers):
@@ -54,7 +46,7 @@ class MixedCallers(FaultyCallers):
         super().__init__(seed)
         self._faults = [lambda: None]
         self._seed, rng = seed, self._rng
-        self._late = []  # when a node is late, from and to
+        self._late = []  # until when a node is late, and for how many seconds
         kinds = [*CALLS, *rng.choice([[], ["table barrier"], ["epoch"]])]
         self._calls = [
             (rng.choice(kinds), rng.choice(["", "a", "b"])) if rng.random() < 0.5 else None
@@ -70,7 +62,7 @@ class MixedCallers(FaultyCallers):
     def _work(self, node, runtime, connection):
         rng = random.Random(f"{self.kind} {self._seed} {node.index}")
         runtime.sleep(rng.uniform(0.0, 4.0))
-        state, done, worked_s = np.zeros(1), [0], [0.0]
+        state, done, worked_s, called_at = np.zeros(1), [0], [0.0], [0.0]
         uses_tables = any(call and call[0] not in CALLS for call in self._calls)
         tables = Tables(connection) if uses_tables else None
         ranges = RangeTable(tables, RANGES, replicas=1, lease_s=600.0) if uses_tables else None
@@ -89,20 +81,20 @@ class MixedCallers(FaultyCallers):
         rounds.begin()
 
         def watched(call, what):
-            began, worked_before_s = runtime.now(), worked_s[0]
+            began, worked_before_s, together_at = runtime.now(), worked_s[0], called_at[0]
             found = call()
-            now = runtime.now()
-            waited_s = now - began - (worked_s[0] - worked_before_s)
-            # Who is late for a call may have been late for several steps before it, one after
-            # another, and may have waited in these for others that are late.
-            if waited_s - covered_s(self._late, began, now) > WAITED_S:
-                self._broken.append(f"{node.name} has waited for {waited_s:.1f} s in {what}")
+            waited_s = runtime.now() - began - (worked_s[0] - worked_before_s)
+            late_s = sum(s for ended_at, s in self._late if ended_at > together_at)
+            if waited_s > late_s + WAITED_S:
+                self._broken.append(
+                    f"{node.name} has waited for {waited_s:.1f} s in {what}, late {late_s:.1f} s"
+                )
             return found
 
         def step(pause_s, *, leaves_out=False):
             worked_s[0] += pause_s
             if pause_s > self._pause_s:
-                self._late.append((runtime.now(), runtime.now() + pause_s))
+                self._late.append((runtime.now() + pause_s, pause_s))
             runtime.sleep(pause_s)
             if not leaves_out:
                 value = np.full(1, 2.0**node.index)
@@ -122,6 +114,7 @@ class MixedCallers(FaultyCallers):
                 tables.barrier()
             else:
                 CALLS[kind](connection, tag)
+            called_at[0] = runtime.now()
 
         for number, call in enumerate(self._calls):
             is_late, leaves_out = rng.random() < 0.1, rng.random() < 0.05
