@@ -683,6 +683,9 @@ class Group:
 
     def _hear_post(self, post: Post) -> None:
         """Take in that a member has entered, or is ready."""
+        if self.phase is Phase.OUTSIDE and (post.view, post.number) not in self._ended:
+            self._stay_out(post)
+            return
         if self._answers_late(post):
             return
         if post.view == self.view.identity and not self._knows(post.name, post.incarnation):
@@ -720,13 +723,13 @@ class Group:
                 self._tell_vote(ballot)
         self._decide()
 
-    def _stay_out(self, vote: Vote) -> None:
-        """Tell a member that waits for this node's vote that it takes no part any more."""
-        own = self._own.name
-        if own not in vote.suspects and vote.name not in vote.suspects:
+    def _stay_out(self, said: Post | Vote) -> None:
+        """Tell a member that waits for this node that it takes no part any more."""
+        own, suspects = self._own.name, said.suspects if isinstance(said, Vote) else ()
+        if own not in suspects and said.name not in suspects:
             stand = Stand(entered=False, ready=False)
             ballot = Ballot(own, self.view.names, stand, self._clock.now(), {own})
-            self._vote([vote.name], (vote.view, vote.number), ballot)
+            self._vote([said.name], (said.view, said.number), ballot)
 
     def _hear_outcome(self, outcome: CollectiveOutcome) -> None:
         members = tuple(Member(name, life) for name, life in outcome.members)

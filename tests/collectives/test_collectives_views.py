@@ -6,7 +6,7 @@ from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import Group, Phase
 from dpwa.collectives.views import ENTERED, READY, PhaseRecords
 from dpwa.data.boards import Posted
-from dpwa.policy.group_views import VIEW_ID_BYTES, Member
+from dpwa.policy.group_views import VIEW_ID_BYTES, GroupView, Member
 from dpwa.runtime import SYSTEM
 from dpwa.transport.link import LinkState
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hello, Post, Vote
@@ -388,3 +388,43 @@ def test_who_takes_no_part_any_more_says_so_to_whoever_waits_for_its_vote(contac
     assert (peer, answer.number, answer.suspects) == ("w2", 3, ("w1",))
     group.hear(vote(group.view, "w2", NEW, number=3, suspects=("w1",)))
     assert len(told) == 1
+
+
+OTHER_VIEW = GroupView((OWN, Member("w2", NEW)), 7)
+
+
+@pytest.mark.parametrize("number", [0, 3, 9])
+@pytest.mark.parametrize("say", [entered, vote])
+def test_a_node_that_is_outside_says_so_to_members_of_a_view_that_counts_on_it(
+    contacts, told, say, number
+):
+    group = Group("", RANKS, contacts, SYSTEM)
+    group.enter_view(GroupView(tuple(map(Member, RANKS)), 3), 3)
+    group.leave()
+    told.clear()
+    group.hear(say(OTHER_VIEW, "w2", NEW).model_copy(update={"number": number}))
+    ((peer, answer),) = told
+    assert (peer, answer.view, answer.number) == ("w2", OTHER_VIEW.identity, number)
+    assert answer.suspects == ("w1",)
+
+
+def test_a_node_that_asks_to_be_let_in_takes_in_what_members_of_that_view_have_called(
+    contacts, told
+):
+    group = Group("", RANKS, contacts, SYSTEM)
+    group.leave()
+    group.ask_to_join()
+    told.clear()
+    group.hear(entered(OTHER_VIEW, "w2", NEW).model_copy(update={"number": 7}))
+    group.enter_view(OTHER_VIEW, 7)
+    assert group.records(ENTERED) == {"w2": b"record"}
+    assert not told
+
+
+def test_a_member_that_leaves_is_not_let_in_for_what_it_has_asked_before(contacts):
+    group = Group("", RANKS, contacts, SYSTEM)
+    fields = {"size": 0, "ended": 0, "first": "", "incarnation": NEW}
+    for name in ("w2", "w3"):
+        group.hear(AskToJoinView(request=0, tag="", name=name, **fields))
+    group.hear(vote(group.view, "w3", NEW, suspects=("w3",)))
+    assert group.discovery.join_requests() == (Member("w2", NEW),)

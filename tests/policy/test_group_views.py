@@ -85,6 +85,11 @@ def test_a_member_that_is_lost_may_join_with_another_life():
     assert view.identity != view_of("da", since=1).identity
 
 
+def test_a_life_that_is_lost_is_not_let_in_for_what_it_asked_before():
+    asked = (Member("a", b"1"), Member("c", b"1"))
+    assert view_of("da").after(0, ("a",), asked, RANKS) == view_of("dc", since=1)
+
+
 def test_of_several_lives_of_a_joiner_all_choose_the_greatest():
     lives = [Member("c", b"2"), Member("c", b"9"), Member("c", b"5")]
     for seed in range(6):
