@@ -162,10 +162,9 @@ def main() -> int:
     parser.add_argument("-j", "--processes", type=int, default=1)
     parser.add_argument("-v", "--verbose", action="store_true", help="what the nodes log")
     options = parser.parse_args()
-    if "PYTHONHASHSEED" not in os.environ:  # by which the order of sets, and so of messages, goes
-        os.execve(
-            sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"}
-        )
+    if "PYTHONHASHSEED" not in os.environ:  # the order of sets, and so that of messages, goes by it
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
     names = list(CASES) if options.name == "all" else [options.name]
     if options.verbose:
         found = [tell_all(name, seed) for name in names for seed in options.seeds]
