@@ -663,6 +663,7 @@ class Group:
             lost=decision.lost,
             members=tuple((member.name, member.incarnation) for member in view.members),
             since=view.since,
+            before=view.before,
         )
 
     # What others say, on the RxThread
@@ -733,7 +734,7 @@ class Group:
 
     def _hear_outcome(self, outcome: CollectiveOutcome) -> None:
         members = tuple(Member(name, life) for name, life in outcome.members)
-        view, name = GroupView(members, outcome.since), outcome.name
+        view, name = GroupView(members, outcome.since, outcome.before), outcome.name
         if self.phase is Phase.ASKING:
             if self._own in members and view != self.view:
                 self.enter_view(view, outcome.since)
@@ -790,7 +791,12 @@ class Group:
             else:
                 self._tell_evicted(said.name, key)
             return True
-        is_past = key[1] < self.number or (key[1] == self.number and key[0] != self.view.identity)
+        own, is_now = self.view.identity, key[1] == self.number and key[0] != self.view.identity
+        if is_now and key[0] > own and self._knows(said.name, said.incarnation):
+            return (
+                False  # each view has the other's members: the one with the greater identity stays
+            )
+        is_past = key[1] < self.number or is_now
         if is_past and not self.is_evicted:
             self._tell_evicted(said.name, key)
         return is_past

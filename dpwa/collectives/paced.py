@@ -434,9 +434,8 @@ class PacedRounds:
         late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
         self._group.silence = Silence(gone_s, min(late_s, silence_s), min(stalled_s, silence_s))
         exchange_s = max(LEAST_EXCHANGE_S, EXCHANGES * usual_s)
-        most_s = {name: min(s, missing_s) for name, s in most_s.items()}
         exchange_s = min(exchange_s, missing_s + self._travels_s(nbytes))
-        return RoundLimits(most_s, exchange_s, lets_in=lets_in)
+        return RoundLimits(most_s, missing_s, exchange_s, lets_in=lets_in)
 
     def _run(self, operation: Operation, nbytes: int, limits: RoundLimits) -> tuple[str, ...]:
         """Run a collective; nobody took part if this node is outside by now, or has no time."""

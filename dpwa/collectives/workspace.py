@@ -43,18 +43,25 @@ class RoundLimits:
 
     `most_s` is for how long each other member may be missing while nobody enters, and `longest_s`
     for how long each was. `exchange_s` is how long it may take once all have entered, which was
-    after `entered_at`, and `took_s` how long it did. Unless it `lets_in`, newcomers have to wait.
+    after `entered_at`, and `took_s` how long it did. Whoever enters, any may be missing for
+    `missing_s` only. Unless it `lets_in`, newcomers have to wait.
     """
 
     def __init__(
-        self, most_s: Mapping[str, float], exchange_s: float, *, lets_in: bool = True
+        self,
+        most_s: Mapping[str, float],
+        missing_s: float,
+        exchange_s: float,
+        *,
+        lets_in: bool = True,
     ) -> None:
-        self.most_s = most_s
+        self.most_s = {name: min(s, missing_s) for name, s in most_s.items()}
+        self.missing_s = missing_s
         self.exchange_s = exchange_s
         self.lets_in = lets_in
         self.longest_s = dict.fromkeys(most_s, 0.0)
         self.entered_at, self.took_s = -math.inf, 0.0
-        self._missing, self._since = set(most_s), -math.inf
+        self._missing, self._since, self._began = set(most_s), -math.inf, math.inf
 
     @property
     def given_up(self) -> list[str]:
@@ -63,6 +70,7 @@ class RoundLimits:
 
     def are_over(self, missing: set[str], now: float) -> bool:
         """Tell, while these have not entered, whether it takes too long."""
+        self._began = min(self._began, now)
         if missing != self._missing or self._since == -math.inf:
             self._missing, self._since = missing, now
         passed_s = now - self._since
@@ -71,7 +79,8 @@ class RoundLimits:
         self.entered_at = now
         for name in missing & self.longest_s.keys():
             self.longest_s[name] = max(self.longest_s[name], passed_s)
-        return passed_s >= max(self.most_s.get(name, 0.0) for name in missing)
+        is_late = now - self._began >= self.missing_s
+        return is_late or passed_s >= max(self.most_s.get(name, 0.0) for name in missing)
 
 
 class CollectiveWait:

@@ -32,6 +32,7 @@ class GroupView:
 
     members: tuple[Member, ...]  # in order of rank
     since: int = 0  # number of the first collective of this view
+    before: bytes = b""  # identity of the view that it comes after; empty if it comes after none
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -39,9 +40,12 @@ class GroupView:
 
     @cached_property
     def identity(self) -> bytes:
-        """Digest, `VIEW_ID_BYTES` long: equal for those who agree on members and beginning."""
+        """Digest, `VIEW_ID_BYTES` long: equal for those who agree on members and all beginnings.
+
+        Two nodes that began alone and let in each other are of two views, with the same members.
+        """
         rows = [[member.name, member.incarnation] for member in self.members]
-        packed = msgpack.packb([self.since, rows])
+        packed = msgpack.packb([self.before, self.since, rows])
         return hashlib.blake2b(packed, digest_size=VIEW_ID_BYTES).digest()
 
     def incarnation_of(self, name: str) -> bytes | None:
@@ -70,7 +74,7 @@ class GroupView:
         order = {name: rank for rank, name in enumerate(ranks)}
         together = {**stay, **fresh}.values()
         members = sorted(together, key=lambda m: (order.get(m.name, len(order)), m.name))
-        return GroupView(tuple(members), number + 1)
+        return GroupView(tuple(members), number + 1, self.identity)
 
 
 @dataclass(frozen=True)

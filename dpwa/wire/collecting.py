@@ -71,7 +71,7 @@ class Vote(_OfGroup):
 
 
 class CollectiveOutcome(_OfGroup):
-    """Tell what became of a collective, and who takes part from `since` on."""
+    """Tell what became of a collective, and who takes part from `since` on, after `before`."""
 
     type: Literal["outcome"] = "outcome"
     view: ViewId
@@ -80,6 +80,7 @@ class CollectiveOutcome(_OfGroup):
     lost: Names
     members: Members
     since: Count
+    before: Annotated[bytes, Field(max_length=VIEW_ID_BYTES)]
 
 
 class Evicted(_OfGroup):

@@ -15,9 +15,8 @@ FOUND = [
     ("paced", 13, 10_000),  # two views in step each took themselves for the busier one, for good
     ("paced", 195, 10_000),  # who was left by all others, who then died, was never in pace again
     ("paced", 403, 10_000),  # on a slow network members took each other for silent
-    # who had trained alone gave others no time to get its state; an update may take .1 s too long
-    # on that network in some orders of messages, which is not mended yet
-    pytest.param("paced", 91, 10_000, marks=pytest.mark.slow),
+    ("paced", 91, 10_000),  # who had trained alone gave others no time to get its state
+    ("paced", 187, 10_000),  # two that had begun alone let in each other, and had two states
     # with delays that vary, rounds were broken off for minutes, though all were there
     pytest.param("paced", 627, 10_000, marks=pytest.mark.slow),
     # with steps of one length, pairs stayed the same for good

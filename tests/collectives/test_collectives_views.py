@@ -235,7 +235,14 @@ def test_a_view_that_was_left_is_not_entered_again(open_group):
     open_group.begin()
     open_group.leave()
     open_group.ask_to_join()
-    fields = {"view": bytes(VIEW_ID_BYTES), "number": 0, "holds": True, "lost": (), "since": 0}
+    fields = {
+        "view": bytes(VIEW_ID_BYTES),
+        "number": 0,
+        "holds": True,
+        "lost": (),
+        "since": 0,
+        "before": b"",
+    }
     members = (("w1", b"own-life"),)
     said = CollectiveOutcome(
         request=0, tag="", name="w3", incarnation=NEW, members=members, **fields
@@ -406,6 +413,20 @@ def test_a_node_that_is_outside_says_so_to_members_of_a_view_that_counts_on_it(
     ((peer, answer),) = told
     assert (peer, answer.view, answer.number) == ("w2", OTHER_VIEW.identity, number)
     assert answer.suspects == ("w1",)
+
+
+@pytest.mark.parametrize("say", [entered, vote])
+def test_of_two_views_with_each_others_members_one_ends(contacts, told, say):
+    theirs, number = GroupView((Member("w2", NEW),)).after(0, (), [OWN], RANKS), 1
+    group = Group("", RANKS, contacts, SYSTEM)
+    for rival in range(100):
+        own = GroupView((OWN,), before=bytes([rival])).after(0, (), [Member("w2", NEW)], RANKS)
+        group.enter_view(own, number)
+        told.clear()
+        group.hear(say(theirs, "w2", NEW).model_copy(update={"number": number}))
+        answers = [answer for _, answer in told if isinstance(answer, Evicted)]
+        assert bool(answers) is (own.identity > theirs.identity)
+        assert not group.is_evicted
 
 
 def test_a_node_that_asks_to_be_let_in_takes_in_what_members_of_that_view_have_called(

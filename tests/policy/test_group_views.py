@@ -61,12 +61,14 @@ def test_without_a_change_the_view_stays_with_its_beginning():
 
 
 def test_who_is_lost_is_out_and_the_view_begins_with_the_next_collective():
-    assert view_of().after(7, ("a", "b"), (), RANKS) == view_of("dc", since=8)
+    after = view_of().after(7, ("a", "b"), (), RANKS)
+    assert (after.members, after.since) == (view_of("dc").members, 8)
+    assert after.before == view_of().identity
 
 
 def test_joiners_stand_at_their_ranks():
     view = view_of("db").after(0, (), (Member("c", b"1"), Member("a", b"1")), RANKS)
-    assert view == view_of("dacb", since=1)
+    assert (view.members, view.since) == (view_of("dacb").members, 1)
 
 
 def test_nodes_without_a_rank_come_last_by_name():
@@ -87,7 +89,15 @@ def test_a_member_that_is_lost_may_join_with_another_life():
 
 def test_a_life_that_is_lost_is_not_let_in_for_what_it_asked_before():
     asked = (Member("a", b"1"), Member("c", b"1"))
-    assert view_of("da").after(0, ("a",), asked, RANKS) == view_of("dc", since=1)
+    assert view_of("da").after(0, ("a",), asked, RANKS).members == view_of("dc").members
+
+
+def test_two_that_began_alone_and_let_in_each_other_are_of_two_views():
+    one, other = Member("a", b"1"), Member("c", b"1")
+    of_one = GroupView((one,)).after(0, (), [other], RANKS)
+    of_other = GroupView((other,)).after(0, (), [one], RANKS)
+    assert (of_one.members, of_one.since) == (of_other.members, of_other.since)
+    assert of_one.identity != of_other.identity
 
 
 def test_of_several_lives_of_a_joiner_all_choose_the_greatest():

@@ -124,7 +124,9 @@ COLLECTIVE_MESSAGES = [
         seen=("w1",),
         join_requests=MEMBERS,
     ),
-    CollectiveOutcome(**OF_COLLECTIVE, holds=True, lost=("w3",), members=MEMBERS, since=4),
+    CollectiveOutcome(
+        **OF_COLLECTIVE, holds=True, lost=("w3",), members=MEMBERS, since=4, before=b""
+    ),
     Evicted(**OF_COLLECTIVE, size=2, ended=9, first="w1", waits=True),
     AskToJoinView(**OF_GROUP, size=0, ended=0, first=""),
     Pull(**OF_COLLECTIVE, area=1, start=0, stop=4096),
