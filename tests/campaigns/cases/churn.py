@@ -35,8 +35,8 @@ class Churn(WatchedRun):
         settings = {"join": [address(0)], "join_timeout_s": 300.0, "timeout_ms": 2000}
         settings["merge"] = rng.choice(["delta", "interpolate"])
         settings["algorithm"] = rng.choice(["gossip", "gossip", "symmetric", "push_sum"])
-        if settings["algorithm"] == "push_sum":
-            del settings["merge"]  # has no effect with it
+        if settings["algorithm"] != "gossip":
+            del settings["merge"]  # has no effect with others
         self.delay_s = rng.choice([10.0, 10.0, rng.uniform(0.0, 10.0)])
         self.gives_up_after_s = rng.choice([10.0, rng.uniform(2.0, 6.0)])
         self._kills_at_once = rng.choice([1, 1, 2])
