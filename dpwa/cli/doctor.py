@@ -27,8 +27,8 @@ def doctor(
 ) -> None:
     """Ask every node which others it cannot reach, and explain what is wrong.
 
-    It tells what is refused, silent or unknown, wrong keys, names that clash, other protocol
-    versions, models and algorithms, views that differ and clocks that are off. It asks from this
+    It tells what is refused, silent or unknown, wrong keys and names that clash. It compares
+    versions of dpwa, Python, torch and NVIDIA's driver, settings, models, views and clocks. It asks from this
     machine, so what it cannot reach itself may still be fine between the nodes. Where nodes are on
     other hosts, it says which address a launcher such as torchrun gives to them for this machine,
     and why.

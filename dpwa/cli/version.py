@@ -24,7 +24,7 @@ VersionOption = Annotated[
 ]
 
 
-PACKAGES = ("torch", "numpy", "pyzmq", "msgpack", "pydantic", "safetensors")
+PACKAGES = ("numpy", "pyzmq", "msgpack", "pydantic", "safetensors")
 NOT_INSTALLED = "not installed"
 # Such as `matplotlib>=3.9; extra == "plot"` and `dpwa[data,plot]; extra == "demo"`.
 _REQUIRED = re.compile(
@@ -58,12 +58,13 @@ def _versions() -> dict[str, str | int | list[str]]:
     import zmq
 
     import dpwa
+    from dpwa.node.report import installed
     from dpwa.wire.limits import PROTOCOL_VERSION
 
     return {
         "dpwa": dpwa.__version__,
         "protocol": PROTOCOL_VERSION,
-        "python": platform.python_version(),
+        **installed(),
         **{name: _installed(name) or NOT_INSTALLED for name in PACKAGES},
         "libzmq": zmq.zmq_version(),
         "extras": _extras(),

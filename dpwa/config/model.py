@@ -381,7 +381,7 @@ class Config(StrictModel):
         description="how lr_scale, the learning rate of each node, is spread around that of the "
         "run: none, linear (0.5 to 1.5 times) or power (0.5 to 2 times)",
     )
-    statistics: tuple[str, ...] = Field(
+    statistics: Annotated[tuple[str, ...], Unlike.WARNS] = Field(
         default=(),
         description="names of frozen parameters that are averaged as buffers, as Keras keeps the "
         'statistics of batch norm: ["*/moving_mean", "*/moving_variance"]',

@@ -34,7 +34,7 @@ from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.identity import IdentityService
 from dpwa.node.peers import PeerTable
-from dpwa.node.report import GossipReport, NodeReport
+from dpwa.node.report import GossipReport, NodeReport, installed
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Listener, Service
 from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
@@ -288,6 +288,7 @@ class Node(Closeable):
             pid=os.getpid(),
             dpwa=dpwa.__version__,
             protocol=PROTOCOL_VERSION,
+            versions=installed(),
             seed=self.seed,
             uptime_s=self.runtime.now() - self._started,
             clock=progress.clock,

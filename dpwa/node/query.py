@@ -222,10 +222,12 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     found += _names(reports)
     found += _between(reports)
     found += _odd_ones("protocol version", {n: r.protocol for n, r in reports.items()})
-    settings = {name: {"algorithm": r.algorithm, **r.settings} for name, r in reports.items()}
-    for setting in dict.fromkeys(each for values in settings.values() for each in values):
-        values = {name: values.get(setting) for name, values in settings.items()}
-        found += _odd_ones(printable(setting), values)
+    told = {
+        name: {"dpwa": r.dpwa, **r.versions, "algorithm": r.algorithm, **r.settings}
+        for name, r in reports.items()
+    }
+    for what in dict.fromkeys(each for values in told.values() for each in values):
+        found += _odd_ones(printable(what), {name: told[name].get(what) for name in told})
     found += _odd_ones("model", {name: _model(report) for name, report in reports.items()})
     found += _views(reports)
     found += _clocks(answers)
@@ -261,11 +263,13 @@ def _odd_ones(what: str, values: Mapping[str, object]) -> Iterator[Finding]:
     counts = Counter(known.values())
     if len(counts) < 2:
         return
-    usual = counts.most_common(1)[0][0]
+    usual, number = counts.most_common(1)[0]
+    whose = next(name for name in known if known[name] == usual)
+    others = "most others have" if number > 1 else f"{whose} has"
     for name, value in known.items():
         if value != usual:
             shown, other = printable(str(value)), printable(str(usual))
-            yield Finding(name, f"{name} has {what} {shown}, most others have {other}")
+            yield Finding(name, f"{name} has {what} {shown}, {others} {other}")
 
 
 def _model(report: NodeReport) -> str | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
+from importlib import metadata
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
@@ -21,6 +25,18 @@ Details = Mapping[str, Any]  # which nobody reads but people
 
 _OF_MERGES = ("merged_s", "staleness", "clock", "loss", "version")
 _NONE: Counts = {}
+_DRIVER = Path("/sys/module/nvidia/version")
+
+
+@cache
+def installed() -> Mapping[str, str]:
+    """Return the versions of Python, of torch, and of NVIDIA's driver where there is one."""
+    found = {"python": platform.python_version()}
+    with suppress(metadata.PackageNotFoundError):
+        found["torch"] = metadata.version("torch")  # it is not imported, which takes seconds
+    with suppress(OSError):
+        found["driver"] = _DRIVER.read_text().strip()
+    return found
 
 
 class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four times as long
@@ -220,6 +236,7 @@ class NodeReport:
         time: of its wall clock, in seconds since the epoch.
         dpwa: version of the package.
         protocol: version of the wire.
+        versions: of what else nodes may have in other versions, see `installed`.
         clock: updates, interpolated at each merge.
         loss: `None`: not known, or it has diverged.
         version: of the newest published snapshot.
@@ -243,6 +260,7 @@ class NodeReport:
     pid: int = 0
     dpwa: Text = "?"
     protocol: int | None = None
+    versions: Mapping[str, Text] = field(default_factory=dict)
     seed: int = 0
     uptime_s: float = 0.0
     clock: Finite | None = None

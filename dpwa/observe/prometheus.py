@@ -12,7 +12,6 @@ import logging
 import math
 import selectors
 import socket
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -195,9 +194,8 @@ def _node_info(reading: Reading) -> Iterator[tuple[Labels, float]]:
 
 
 def _build_info(reading: Reading) -> Iterator[tuple[Labels, float]]:
-    torch = sys.modules.get("torch")
-    version = "" if torch is None else str(torch.__version__)
-    yield (reading.report.dpwa, str(reading.report.protocol), version), 1
+    report = reading.report
+    yield (report.dpwa, str(report.protocol), report.versions.get("torch", "")), 1
 
 
 METRICS = (

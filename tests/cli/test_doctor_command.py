@@ -1,12 +1,14 @@
 """`dpwa doctor`: what is wrong between nodes that really run."""
 
 import json
+import platform
 import socket
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from support.commands import run_dpwa
 from support.imposters import imposter
@@ -15,6 +17,7 @@ from support.nodes import config_of, eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
 
+import dpwa
 from dpwa.connection import DpwaConnection
 from dpwa.discovery.interfaces import OwnHost
 from dpwa.node.query import StatusAnswer, diagnose
@@ -146,6 +149,28 @@ def test_settings_that_differ_are_told_before_any_training(tmp_path):
     assert "timeout_ms" not in result.stdout
 
 
+def test_versions_and_clocks_that_differ_are_told_with_both_nodes(tmp_path):
+    config = config_of(2)
+    others = {"python": "3.9.1", "torch": "1.13.1+cu117"}
+    with DpwaConnection("w1", {**config, "transport": "tcp"}) as w1:
+
+        def answer(frames):
+            told = w1.node.report()
+            told |= {"name": "w2", "dpwa": "0.1", "versions": others, "time": told["time"] + 3600}
+            return [[encode(Status(request=1)), pack(told)]]
+
+        with imposter(config["nodes"][1]["port"], answer):
+            result = run_dpwa("doctor", "-c", written(tmp_path, config))
+    assert result.exit_code == 1
+    for name, theirs, own in (
+        ("dpwa", "0.1", dpwa.__version__),
+        ("python", "3.9.1", platform.python_version()),
+        ("torch", "1.13.1+cu117", torch.__version__),
+    ):
+        assert f"! w2 has {name} {theirs}, w1 has {own}\n" in result.stdout
+    assert "! w2: its clock is 3600 s ahead of this machine's\n" in result.stdout
+
+
 def test_members_that_no_file_names_are_found(tmp_path):
     with cluster() as nodes:
         nodes.add("a")
@@ -232,13 +257,16 @@ def report(name, **more):
 
 def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
     answers = {
-        "a": report("a", algorithm="gossip"),
+        "a": report("a", algorithm="gossip", versions={"driver": "550.54"}),
         "b": report("b", algorithm="gossip"),
-        "c": replace(report("c", protocol=4, algorithm="lsgd"), ahead_s=-60.0),
+        "c": replace(
+            report("c", protocol=4, algorithm="lsgd", versions={"driver": "470.82"}), ahead_s=-60.0
+        ),
     }
     texts = [finding.text for finding in diagnose(answers)]
     assert texts == [
         "c has protocol version 4, most others have 7",
+        "c has driver 470.82, a has 550.54",
         "c has algorithm lsgd, most others have gossip",
         "c: its clock is 60 s behind this machine's",
     ]

@@ -7,13 +7,21 @@ from support.nodes import config_of
 
 from dpwa.config import load_config
 from dpwa.node.node import Node
-from dpwa.node.report import NodeReport, PeerReport, read_report
+from dpwa.node.report import NodeReport, PeerReport, installed, read_report
 
 
 def test_what_a_node_tells_is_read_as_it_was_meant():
     with Node("w1", load_config(config_of(2))) as node:
         condition = node.condition()
     assert read_report(json.loads(json.dumps(condition.plain()))) == condition
+
+
+def test_it_tells_the_version_of_a_driver_where_there_is_one(tmp_path, monkeypatch):
+    file = tmp_path / "version"
+    monkeypatch.setattr("dpwa.node.report._DRIVER", file)
+    assert set(installed.__wrapped__()) == {"python", "torch"}
+    file.write_text("550.54.15\n")
+    assert installed.__wrapped__()["driver"] == "550.54.15"
 
 
 @pytest.mark.parametrize(

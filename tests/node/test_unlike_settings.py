@@ -29,6 +29,7 @@ VALUES = {
     "nodes.name": ([W1, W2], [W1, {**W2, "name": "w3"}]),
     "nodes.group": ([W1, W2], [W1, {**W2, "group": "blue"}]),
     "codec": ("none", "bf16"),
+    "statistics": ([], ["*.running_mean"]),
     "lsgd.local_period": (2, 4),
     "lsgd.global_period": (8, 200),
     "star.center": (0, 1),
