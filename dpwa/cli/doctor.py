@@ -28,10 +28,10 @@ def doctor(
     """Ask every node which others it cannot reach, and explain what is wrong.
 
     It tells what is refused, silent or unknown, wrong keys and names that clash. It compares
-    versions of dpwa, Python, torch and NVIDIA's driver, settings, models, views and clocks. It asks from this
-    machine, so what it cannot reach itself may still be fine between the nodes. Where nodes are on
-    other hosts, it says which address a launcher such as torchrun gives to them for this machine,
-    and why.
+    versions of dpwa, Python, torch and NVIDIA's driver, settings, models, views and clocks. It asks
+    from this machine, so what it cannot reach itself may still be fine between the nodes. Where
+    nodes are on other hosts, it says which address a launcher such as torchrun gives to them for
+    this machine, and why.
 
     Exits with 3 when a connection is missing, with 1 when something else is wrong.
 
