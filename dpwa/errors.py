@@ -84,7 +84,7 @@ class ForkedError(UserError):
 
 
 class MismatchError(UserError):
-    """Nodes called different collectives, or the same one on values of different form."""
+    """Nodes called different collectives, or one on values of different form, or are unlike."""
 
 
 class CollectiveError(DpwaError):

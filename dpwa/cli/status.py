@@ -11,7 +11,7 @@ import typer
 
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node_names, run_of
-from dpwa.policy.health import ABSENT
+from dpwa.policy.health import ABSENT, REFUSED
 from dpwa.report.wording import size
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _NOT_THERE = tuple(health.value for health in ABSENT)  # and not asked, whatever their score
 _ABSENT = (*_NOT_THERE, "silent")
+_REFUSED = tuple(health.value for health in REFUSED)
 
 
 def status(
@@ -46,7 +47,7 @@ def status(
     succeed, the higher its score, up to 1000, and the more often it is asked. Of a peer that does
     not answer, it says when it was last heard of, or that it was never seen. The version counts
     what a node has published. Below stands the algorithm, and under `together` which nodes are in
-    sync. --json tells much more.
+    sync. For each peer that a node refuses to merge, the reason follows. --json tells much more.
 
     --node asks one of `nodes`, and nobody else: is it there?
 
@@ -89,6 +90,8 @@ def _view(
 ) -> RenderableType:
     from rich.console import Group
 
+    from dpwa.node.query import between
+
     reports = {name: a.report for name, a in answers.items() if a.report is not None}
     parts: list[RenderableType] = [_table(reports, columns)] if reports else []
     in_common = _in_common(reports.values(), tells_leader=tells_leader)
@@ -96,6 +99,7 @@ def _view(
     for name, answer in answers.items():
         if answer.report is None:
             lines.append(f"{name}: {answer.problem}{_heard_by_others(name, reports)}")
+    lines += [finding.text for finding in between(reports, _REFUSED)]
     return Group(*parts, *map(screen.plain, lines))
 
 

@@ -482,6 +482,12 @@ class Config(StrictModel):
         description="whether a node that ends its training without `finish` has failed, whatever "
         "the exit code; off is for scripts that never call it",
     )
+    if_refused: Literal["warn", "raise"] = Field(
+        default="warn",
+        description="what a node does if every peer is refused, as for another model, algorithm or "
+        "settings: warn (train alone, and warn every minute) or raise (a `MismatchError` in "
+        "`update_send`, a few seconds later)",
+    )
     connections: int = Field(
         default=64,
         ge=4,

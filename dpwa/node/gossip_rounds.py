@@ -14,6 +14,7 @@ from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot, SnapshotCopy
+from dpwa.errors import MismatchError
 from dpwa.lifecycle import tell_launcher
 from dpwa.node.arrival import WHOLE_SNAPSHOT, Arrival, FetchRequest, FetchTerms, IsFinite, Merge
 from dpwa.node.assembly import algorithm_of
@@ -79,7 +80,9 @@ class NodeView:
         return self._leader_table.total_updates(self._peer_table.names)
 
 
-SAID_EVERY_S = 60.0  # from one error that this node has diverged to the next
+SAID_EVERY_S = 60.0  # from one message on the state of this node to the next that says the same
+LOOKED_EVERY_S = 2.0  # for whether all peers are refused, which nodes may be only for a moment
+MAX_REFUSALS = 5  # in one message
 MOST_UNPAIRED = 20  # calls of one kind in a row, of which each step needs both
 # whole values next to what a codec sends of them, for which `timeout_ms` is set
 MAX_TIMES_LONGER = 4
@@ -124,7 +127,8 @@ class GossipRounds:
         self._bears_out = ""  # the same, of the fetch under way
         self._asked_again = 0  # how often in a row
         self._has_diverged = False  # at the last `wait`
-        self._said_so_at = -math.inf
+        self._said_so_at = self._look_at = -math.inf
+        self._are_refused = False  # all peers, when that was looked for last
         is_one = not context.config.is_open and len(context.config.nodes) == 1
         self._needs_finish = context.config.needs_finish and not is_one
 
@@ -173,9 +177,11 @@ class GossipRounds:
     def begin(self, loss: float | None) -> NodeView:
         """Begin an update: end the one before, advance the clock, tell the news.
 
-        `loss` is `None` when it was not measured.
+        `loss` is `None` when it was not measured. Raises `MismatchError` if every peer is refused
+        and `if_refused` is `raise`.
         """
         self.check_open()
+        self._look_for_refusals()
         self._end_round()
         self._waits = 0
         self._begins += 1
@@ -448,6 +454,27 @@ class GossipRounds:
                 self.view.updates,
                 "no peer merges this node as long as that is so;" if gossips else "if that lasts,",
             )
+
+    def _look_for_refusals(self) -> None:
+        """Log, each minute, that all peers are refused; or raise, as `if_refused` has it."""
+        now = self._context.runtime.now()
+        if now < self._look_at:
+            return
+        refusals, were_refused = self._context.peer_table.refusals, self._are_refused
+        self._are_refused = bool(refusals)
+        lasts = self._are_refused and were_refused
+        self._look_at = now + (SAID_EVERY_S if lasts else LOOKED_EVERY_S)
+        if not lasts:
+            return
+        told, more = "; ".join(refusals[:MAX_REFUSALS]), len(refusals) - MAX_REFUSALS
+        told += f"; and {more} more" if more > 0 else ""
+        if self._context.config.if_refused == "raise":
+            raise MismatchError(f"{self._context.name}: every peer is refused: {told} [DPWA-E314]")
+        log.warning(
+            "%s: every peer is refused, so this node trains alone: %s [DPWA-W095]",
+            self._context.name,
+            told,
+        )
 
     def _unpaired(self, called: str, other: str, therefore: str) -> None:
         if self._has_warned:

@@ -22,6 +22,7 @@ from dpwa.policy.flow_control import FlowControl, is_among_all
 from dpwa.policy.health import (
     ABSENT,
     IN_WORDS,
+    REFUSED,
     UNHEARD,
     UNTIL_RECONNECTED,
     Health,
@@ -57,6 +58,7 @@ class PeerRecord:
     times: FetchTimes = field(default_factory=FetchTimes)
     link: LinkEstimate = field(default_factory=LinkEstimate)
     problem: str = ""  # why it is not connected
+    because: str = ""  # of its health, as the last fetch has shown it
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     bytes_received: int = 0  # of payloads and of values in collectives; what is mapped is not
     bytes_sent: int = 0  # of snapshots, and of values in collectives
@@ -94,8 +96,13 @@ class PeerRecord:
     @property
     def shown_health(self) -> Health:
         """Its health; a lost connection counts at once, even if nobody has asked it since."""
-        is_lost = bool(self.problem) and not (self.heard is None and self.spoke is None)
+        is_lost = bool(self.problem) and not self.is_unheard
         return Health.UNREACHABLE if is_lost and self.health in _WELL else self.health
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether nothing was ever heard of it."""
+        return self.heard is None and self.spoke is None
 
 
 def _ago_s(now: float, *times: float | None) -> float | None:
@@ -259,6 +266,8 @@ class PeerTable:
             before = peer.health
             if before is not Health.ALIVE or outcome is not Outcome.FETCHED:
                 peer.health = health_after(outcome, before, is_starting=is_starting)
+                if before not in UNTIL_RECONNECTED:
+                    peer.because = detail
             peer.judged = self._clock.now()
             if outcome not in UNHEARD:
                 peer.heard = peer.judged
@@ -330,6 +339,20 @@ class PeerTable:
                 for name, peer in self._peers.items()
                 if name not in self._quarantined and may_be_fit(peer.health, now - peer.judged)
             )
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why each peer is refused; empty as long as one may be merged, or may only come late."""
+        with self._lock:
+            grace_ends = self._clock.now() - STARTUP_GRACE_S
+            told = []
+            for name, peer in self._peers.items():
+                if peer.health in REFUSED:
+                    because = f": {peer.because}" if peer.because else ""
+                    told.append(f"{name} {IN_WORDS[peer.health]}{because}")
+                elif not peer.is_unheard or peer.added > grace_ends:
+                    return ()
+            return tuple(told)
 
     def reconsider(self, *names: str) -> None:
         """Count again on peers that had another model or algorithm, until they are asked."""
@@ -532,7 +555,7 @@ class PeerTable:
                     name=name,
                     endpoint=peer.endpoint,
                     health=peer.shown_health.value,
-                    problem=peer.problem,
+                    problem=peer.problem or (peer.because if peer.health in REFUSED else ""),
                     heard_s=_ago_s(now, peer.heard, peer.spoke),
                     fetch_s=peer.times.mean_s,
                     latency_ms=_times(peer.link.latency_s, MS_PER_S),

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import zmq
@@ -220,7 +220,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
         if answer.report is None
     ]
     found += _names(reports)
-    found += _between(reports)
+    found += between(reports)
     found += _odd_ones("protocol version", {n: r.protocol for n, r in reports.items()})
     told = {
         name: {"dpwa": r.dpwa, **r.versions, "algorithm": r.algorithm, **r.settings}
@@ -245,11 +245,13 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
             yield Finding(name, f"{printable(report.name)}: {printable(sentence)}")
 
 
-def _between(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """What nodes say of each other."""
+def between(
+    reports: Mapping[str, NodeReport], healths: Collection[str] = _IN_WORDS
+) -> Iterator[Finding]:
+    """What nodes say of each other, of peers with these healths."""
     for name, report in reports.items():
         for peer in report.peers:
-            if peer.health not in _IN_WORDS:
+            if peer.health not in healths:
                 continue
             other, where = printable(peer.name), printable(peer.endpoint)
             text = f"{other} at {where} {_IN_WORDS[peer.health].format(it=name)}"

@@ -44,7 +44,7 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
 
     Attributes:
         health: see `policy.health`.
-        problem: why it is not connected; empty: it is.
+        problem: why it is not connected, or refused; empty: it is neither.
         heard_s: seconds since anything was heard of it; `None`: never; NaN: not told.
         fetch_s: what a fetch from it takes.
         latency_ms: until it answers.

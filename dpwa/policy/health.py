@@ -97,8 +97,15 @@ UNTIL_RECONNECTED = (
 )
 ABSENT = (Health.UNREACHABLE, *UNTIL_RECONNECTED)  # as long as there is no connection
 RECONSIDERED_AFTER_S = 0.25  # two nodes that change their model do not do so at the same moment
-_UNFIT = (*UNTIL_RECONNECTED, Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
 _MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
+_UNFIT = (*UNTIL_RECONNECTED, *_MAY_CHANGE)
+REFUSED = (  # because of what people have set on one of both nodes
+    Health.OTHER_VERSION,
+    Health.OTHER_SETTINGS,
+    Health.MISTAKEN,
+    Health.NOT_MAPPED,
+    *_MAY_CHANGE,
+)
 
 
 def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Health:

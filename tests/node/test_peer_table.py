@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from support.times import SetClock
 
-from dpwa.node.peers import MANY, SAME_AGAIN_S, PeerTable
+from dpwa.node.peers import MANY, SAME_AGAIN_S, STARTUP_GRACE_S, PeerTable
 from dpwa.policy.health import Outcome
 from dpwa.transport.link import LinkState
 from dpwa.wire.shards import WHOLE
@@ -192,3 +192,27 @@ def test_a_peer_is_the_process_of_before_if_its_connection_was_only_let_go(state
     for state in states:
         peers.link_changed("w2", state)
     assert peers.merged.of("w2", WHOLE) == (3 if is_same else 0)
+
+
+def test_all_peers_are_refused_if_each_that_was_ever_heard_of_is():
+    clock = SetClock(20.0)
+    peers = table_of("w2", "w3", "w4", clock=clock)
+    peers.record("w2", Outcome.OTHER_MODEL, "first difference: here 'a' int8[3], there no such")
+    assert peers.refusals == ()  # the others may be on their way to start
+    clock.time += STARTUP_GRACE_S
+    told = "w2 has another model: first difference: here 'a' int8[3], there no such"
+    assert peers.refusals == (told,)
+    peers.link_changed("w3", LinkState.UP)
+    assert peers.refusals == ()
+    peers.record("w3", Outcome.MISTAKEN, "the name w1 is taken")
+    peers.record("w3", Outcome.UNREACHABLE, "refused")  # which says no more why
+    names_clash = "w3 is not connected, because names clash: the name w1 is taken"
+    assert peers.refusals == (told, names_clash)
+    assert [each.problem for each in peers.report(lambda _: {})[:2]] == [
+        told.removeprefix("w2 has another model: "),
+        "the name w1 is taken",
+    ]
+    peers.record("w2", Outcome.FETCHED)
+    assert peers.refusals == ()
+    peers.record("w2", Outcome.LOST)  # it may be started again
+    assert peers.refusals == ()
