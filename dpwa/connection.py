@@ -123,6 +123,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             ParametersError: the parameters are neither, or empty.
             ClosedError: the connection was closed.
             UserError: the configuration has an algorithm that needs to merge by itself.
+            MismatchError: every peer is refused, and `if_refused` is `raise`.
         """
         self._require_gossip()
         if isinstance(parameters, np.ndarray):

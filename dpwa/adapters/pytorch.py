@@ -289,6 +289,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         Raises:
             ParametersError: the module has nothing to gossip.
             ClosedError: the adapter was closed.
+            MismatchError: every peer is refused, and `if_refused` is `raise`.
         """
         self._refresh()
         if self._rounds.is_under_way:  # whoever never waits has taken its step by now
