@@ -90,6 +90,7 @@ def after(event: Event, phase: Phase) -> Phase | None:
 REMEMBERED = 16  # collectives whose outcome is told to whoever asks
 ASK_AGAIN_S = 0.5  # between two times that a node asks to be let in while it trains
 REPEAT_S = 0.1  # between two times that a vote is told
+CALL_AGAIN_S = 0.5  # likewise, a record to members that are missing
 ELSEWHERE_S = 0.1  # for which a thread has waited for peers that may wait for it
 GIVE_WAY_S = 0.2  # for which it lets them wait
 SEEK_AT_FIRST_EVERY_S = 0.1
@@ -132,7 +133,7 @@ class Group:
         self.phase = Phase.IDLE
         self.ballot: Ballot | None = None  # while the phase is VOTING
         self._posted: dict[int, bytes] = {}  # this node's records, by phase
-        self._has_called = False  # those who may not know this group, to come
+        self._called_at = 0.0  # when it told its record last to members that have not come so far
         self._lives: dict[str, bytes] = {}  # of members whose life the view does not name
         self._told_at = 0.0  # when this node told its vote last
         # What members had called when this one found that the collective may fail: its number, and
@@ -223,7 +224,7 @@ class Group:
             if self.called < self.number or phase is None:
                 return
             self._records.open()
-            self.calls_at_ballot, self.phase, self._has_called = None, phase, False
+            self.calls_at_ballot, self.phase, self._called_at = None, phase, -math.inf
             if phase is not Phase.VOTING:
                 self._post(ENTERED, record)
             self.discovery.seek(self.view, self._rank())
@@ -275,14 +276,19 @@ class Group:
             may_open = self.called == self.number and after(Event.DOUBTS, self.phase) is not None
             if may_open and any(map(self._is_missing, self._other_members())):
                 self._open_ballot()
-            elif self.phase is Phase.ENTERED and not self._has_called:
+            elif self._clock.now() - self._called_at >= CALL_AGAIN_S:
                 self._call()
 
     def _call(self) -> None:
-        """Send word to members that have not entered: they may read no board, or wait elsewhere."""
-        self._has_called = True
-        missing = {*self.view.names} - self.records(ENTERED).keys()
-        self._records.send(sorted(missing), self.key, ENTERED, self._posted[ENTERED])
+        """Tell this node's records again to members that have not come so far.
+
+        They may read no board, or wait elsewhere. Or they have gone on in another view since they
+        heard of it, and answer that now.
+        """
+        self._called_at = self._clock.now()
+        missing = {*self.view.names}.difference(self.records(max(self._posted, default=ENTERED)))
+        for phase, record in self._posted.items():
+            self._records.send(sorted(missing), self.key, phase, record)
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return which collective a member waits in, and its record; `None` if in none."""
@@ -791,13 +797,11 @@ class Group:
             else:
                 self._tell_evicted(said.name, key)
             return True
-        own, is_now = self.view.identity, key[1] == self.number and key[0] != self.view.identity
-        if is_now and key[0] > own and self._knows(said.name, said.incarnation):
-            return (
-                False  # each view has the other's members: the one with the greater identity stays
-            )
-        is_past = key[1] < self.number or is_now
-        if is_past and not self.is_evicted:
+        is_now = key[1] == self.number and key[0] != self.view.identity
+        # Each of two views may have the other's members: the one with the greater identity stays.
+        stays = key[0] > self.view.identity and self._knows(said.name, said.incarnation)
+        is_past = not self.is_evicted and (key[1] < self.number or (is_now and not stays))
+        if is_past:
             self._tell_evicted(said.name, key)
         return is_past
 

@@ -429,10 +429,12 @@ def test_of_two_views_with_each_others_members_one_ends(contacts, told, say):
         assert not group.is_evicted
 
 
+@pytest.mark.parametrize("own_number", [3, 9])
 def test_a_node_that_asks_to_be_let_in_takes_in_what_members_of_that_view_have_called(
-    contacts, told
+    contacts, told, own_number
 ):
     group = Group("", RANKS, contacts, SYSTEM)
+    group.enter_view(GroupView(tuple(map(Member, RANKS)), own_number), own_number)
     group.leave()
     group.ask_to_join()
     told.clear()
@@ -440,6 +442,25 @@ def test_a_node_that_asks_to_be_let_in_takes_in_what_members_of_that_view_have_c
     group.enter_view(OTHER_VIEW, 7)
     assert group.records(ENTERED) == {"w2": b"record"}
     assert not told
+
+
+def test_a_node_tells_again_what_it_has_called_to_members_that_have_not_come_so_far(
+    contacts, told, monkeypatch
+):
+    """A member may have gone on in another view since it heard that, and then says so."""
+    monkeypatch.setattr("dpwa.collectives.group.CALL_AGAIN_S", 0.0)
+    group = Group("", RANKS, contacts, SYSTEM)
+    group.enter(b"mine")
+    group.hear(entered(group.view, "w2", NEW))
+    told.clear()
+    group.look_around()
+    assert [(peer, post.phase) for peer, post in told] == [("w3", ENTERED)]
+    group.ready(b"done")
+    told.clear()
+    group.look_around()
+    said = [(peer, post.phase, post.record) for peer, post in told]
+    both = [(ENTERED, b"mine"), (READY, b"done")]
+    assert said == [(peer, *record) for record in both for peer in ("w2", "w3")]
 
 
 def test_a_member_that_leaves_is_not_let_in_for_what_it_has_asked_before(contacts):
