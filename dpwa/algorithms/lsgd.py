@@ -76,7 +76,7 @@ class LSGD(Algorithm):
     first that of all: x += p*N/period * (y - x), so by about p over a period, and never before the
     first one. A leader, too, is pulled, toward what it was when it last led a jump. With one group,
     or equal periods, there is the global part only. Every local period, buffers become the mean of
-    those of all workers.
+    the newest that all workers have published.
 
     Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep
     Learning Models (2019), and its program, whose periods are those of one worker. The leader is

@@ -221,14 +221,9 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     ]
     found += _names(reports)
     found += between(reports)
-    found += _odd_ones("protocol version", {n: r.protocol for n, r in reports.items()})
-    told = {
-        name: {"dpwa": r.dpwa, **r.versions, "algorithm": r.algorithm, **r.settings}
-        for name, r in reports.items()
-    }
+    told = {name: _told(report) for name, report in reports.items()}
     for what in dict.fromkeys(each for values in told.values() for each in values):
-        found += _odd_ones(printable(what), {name: told[name].get(what) for name in told})
-    found += _odd_ones("model", {name: _model(report) for name, report in reports.items()})
+        found += _odd_ones(what, {name: values.get(what) for name, values in told.items()})
     found += _views(reports)
     found += _clocks(answers)
     found += _strangers(reports)
@@ -259,6 +254,13 @@ def between(
             yield Finding(other, text, is_unreachable=peer.health in ("silent", "unreachable"))
 
 
+def _told(report: NodeReport) -> JsonObject:
+    """What nodes should have alike, each under its name; `None`: it was not told."""
+    versions = {"protocol version": report.protocol, "dpwa": report.dpwa, **report.versions}
+    settings = {"algorithm": report.algorithm, **report.settings}
+    return {**versions, **settings, "model": _model(report)}
+
+
 def _odd_ones(what: str, values: Mapping[str, object]) -> Iterator[Finding]:
     """Name those that differ from most others."""
     known = {name: value for name, value in values.items() if value is not None}
@@ -271,7 +273,7 @@ def _odd_ones(what: str, values: Mapping[str, object]) -> Iterator[Finding]:
     for name, value in known.items():
         if value != usual:
             shown, other = printable(str(value)), printable(str(usual))
-            yield Finding(name, f"{name} has {what} {shown}, {others} {other}")
+            yield Finding(name, f"{name} has {printable(what)} {shown}, {others} {other}")
 
 
 def _model(report: NodeReport) -> str | None:

@@ -84,20 +84,26 @@ def test_two_groups_follow_their_own_leaders_between_jumps_to_that_of_all():
         eventually(lambda: _rounds(nodes) and [m.x[0].item() for m in nodes] == wanted)
 
 
+def with_batch_norm(value):
+    made = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
+    with torch.no_grad():
+        made[1].running_mean.fill_(value)
+    return made
+
+
+def only_buffers(count, **settings):
+    """A configuration in which nodes lead themselves, and buffers alone are merged, each update."""
+    never = {"local_period": count, "global_period": count * 10**6}
+    still = dict.fromkeys(("p1", "p2", "c1", "c2"), 0.0)
+    config = following(count, lsgd={**never, **still}, **settings)
+    config["nodes"] = [{**n, "group": n["name"]} for n in config["nodes"]]
+    return config
+
+
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_buffers_become_the_mean_of_all_workers_and_nothing_else_is_fetched_for_that(transport):
-    def net(value):
-        made = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.BatchNorm1d(300))
-        with torch.no_grad():
-            made[1].running_mean.fill_(value)
-        return made
-
-    never = {"local_period": 3, "global_period": 3 * 10**6}
-    config = following(
-        3, lsgd={**never, "p1": 0.0, "p2": 0.0, "c1": 0.0, "c2": 0.0}, transport=transport
-    )
-    config["nodes"] = [{**n, "group": n["name"]} for n in config["nodes"]]  # who lead themselves
-    with members(config, [1.0, 2.0, 3.0], make=net) as nodes:
+    config = only_buffers(3, transport=transport)
+    with members(config, [1.0, 2.0, 3.0], make=with_batch_norm) as nodes:
         before = [member.x for member in nodes]
         eventually(lambda: {LinkState.UP} == {s for m in nodes for s in m.node.links.values()})
         at_once([partial(m.adapter.update_send, float(m.name[1:])) for m in nodes])
@@ -109,6 +115,20 @@ def test_buffers_become_the_mean_of_all_workers_and_nothing_else_is_fetched_for_
             report = member.node.report()
             assert report["merges"] == 0
             assert report["bytes_received"] < 100_000  # a model is 370 KB
+
+
+def test_buffers_of_nodes_out_of_step_agree_between_what_they_were():
+    config = only_buffers(3, transport="auto")
+    with members(config, [1.0, 2.0, 6.0], make=with_batch_norm) as nodes:
+        eventually(lambda: {LinkState.UP} == {s for m in nodes for s in m.node.links.values()})
+        at_once([partial(m.adapter.update_send, float(m.name[1:])) for m in nodes])
+        for _ in range(20):  # each waits alone, and publishes before the next one waits
+            for member in nodes:
+                member.adapter.update_wait()
+                member.adapter.update_send(float(member.name[1:]))
+        held = [member.net[1].running_mean[0].item() for member in nodes]
+        assert held == pytest.approx([held[0]] * 3, abs=1e-4)
+        assert 1.0 < held[0] < 6.0
 
 
 def test_gossip_with_the_leader_rule_asks_the_leader():
