@@ -216,8 +216,8 @@ class Algorithm:
         center: this node's copy of it; `None` before the first update, and for others.
         more: what else it asks in this update, set by `asks`: each is asked for when what was asked
             before has been merged, or did not come.
-        averages_buffers: whether floating buffers become the mean of this node's and the newest that
-            all others have published, at the end of this update.
+        averages_buffers: whether floating buffers become the mean of the newest of all nodes at the
+            end of this update.
     """
 
     name: ClassVar[str] = ""
