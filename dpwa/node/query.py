@@ -16,6 +16,7 @@ from dpwa.config import Config
 from dpwa.config.endpoints import Seed, ipc_path, is_label, split_tcp
 from dpwa.errors import UserError
 from dpwa.node.report import NodeReport, read_report
+from dpwa.policy.health import IN_WORDS, Health
 from dpwa.runtime import SYSTEM
 from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.transport.keyring import Keyring
@@ -179,19 +180,8 @@ def _is_plain(report: JsonObject) -> bool:
 
 MOST_SKEW_S = 5.0
 
-_IN_WORDS = {
-    "silent": "does not answer {it} in time",
-    "unreachable": "cannot be reached by {it}",
-    "other_version": "speaks another protocol version than {it}",
-    "other_model": "has another model than {it}",
-    "other_algorithm": "runs another algorithm than {it}",
-    "other_settings": "has other settings than {it}, and is not merged",
-    "misbehaving": "breaks the protocol, says {it}",
-    "diverged": "has diverged, says {it}",
-    "not_mapped": "shares no memory with {it}, which `transport: shm` needs",
-    "behind": "is far behind {it}, and is not merged before it has caught up",
-    "mistaken": "is not connected to {it}, because names clash",
-}
+_WELL = (Health.UNKNOWN, Health.ALIVE, Health.GONE)
+_PROBLEMS = {health.value: text for health, text in IN_WORDS.items() if health not in _WELL}
 
 _REFUSALS = {
     "unknown_key": "{n} connections for their keys: theirs is not allowed here, or they know "
@@ -241,7 +231,7 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
 
 
 def between(
-    reports: Mapping[str, NodeReport], healths: Collection[str] = _IN_WORDS
+    reports: Mapping[str, NodeReport], healths: Collection[str] = _PROBLEMS
 ) -> Iterator[Finding]:
     """What nodes say of each other, of peers with these healths."""
     for name, report in reports.items():
@@ -249,7 +239,7 @@ def between(
             if peer.health not in healths:
                 continue
             other, where = printable(peer.name), printable(peer.endpoint)
-            text = f"{other} at {where} {_IN_WORDS[peer.health].format(it=name)}"
+            text = f"{other} at {where}: {name} says that it {_PROBLEMS[peer.health]}"
             text += f": {printable(peer.problem)}" if peer.problem else ""
             yield Finding(other, text, is_unreachable=peer.health in ("silent", "unreachable"))
 

@@ -82,7 +82,7 @@ IN_WORDS = {
     Health.OTHER_SETTINGS: "has other settings and is not merged",
     Health.MISBEHAVING: "breaks the protocol",
     Health.DIVERGED: "has diverged and is not merged",
-    Health.NOT_MAPPED: "shares no memory with this node, which `transport: shm` needs",
+    Health.NOT_MAPPED: "shares no memory, which `transport: shm` needs",
     Health.BEHIND: "is still at the beginning, and is not merged before it has caught up",
     Health.MISTAKEN: "is not connected, because names clash",
 }

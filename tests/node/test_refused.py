@@ -75,8 +75,8 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         path = tmp_path / "nodes.yaml"
         path.write_text(json.dumps(config))
         table = " ".join(run_dpwa("status", "-c", path).stdout.split())
-        assert f"has another model than w1: {model}" in table
-        assert f"runs another algorithm than w1: {algorithm}" in table
+        assert f"w1 says that it has another model: {model}" in table
+        assert f"w1 says that it runs another algorithm and is not merged: {algorithm}" in table
         step("w2", LOOKED_EVERY_S)
         with pytest.raises(MismatchError, match=r"w2: every peer is refused: w1 .*\[DPWA-E314\]"):
             step("w2", LOOKED_EVERY_S)
