@@ -84,6 +84,8 @@ class GradientAveraging(Closeable):
             leaves_out=leaves_out if connection.node.config.guard == "finite" else None,
             sample=lambda turn: state.sample(turn, EVERY_STEPS),
             others_have_ended=connection.node.finish.endings.others_have_ended,
+            layouts=lambda: (state.layout, training.model_layout()),
+            compared=connection.node.traffic.compared,
         )
         connection.node.describe("pace", self._rounds.report)
         algorithm = self._gossip.algorithm

@@ -107,6 +107,11 @@ class TrainingState:
         load, check = self._load_model, self._check_model
         return Target("model", self._kind(layout, named), layout, layout.nbytes, load, check)
 
+    def model_layout(self) -> Layout:
+        """Return what others must have in common with the module."""
+        named = self._named()
+        return self._kind(layout_of(named), named)
+
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         found = self._gossiped
         return storable(state_tensors(self._net) if found is None else found.handed_on())

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from dpwa.collectives.comparison import (
 from dpwa.collectives.entries import PackedObject, unpack_object
 from dpwa.collectives.operations import Gather, Operation, Reduce
 from dpwa.collectives.workspace import RoundLimits
+from dpwa.data.layout import Layout
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.errors import (
@@ -44,6 +45,8 @@ from dpwa.policy.beginners import SAME_BATCHES
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
 from dpwa.policy.pace import MOST_S, MOST_STEPS, Absence, Patience
+from dpwa.wire.fetching import other_model
+from dpwa.wire.messages import pack_layout
 
 log = logging.getLogger("dpwa.collectives")
 
@@ -84,6 +87,7 @@ class _State(NamedTuple):
     step: int
     digest: bytes
     nbytes: int
+    layouts: list[object]  # their fingerprints
     history: History
     sample: Sample  # what was compared, if members differed in it
 
@@ -98,11 +102,12 @@ def _states(values: Mapping[str, object]) -> dict[str, _State]:
                 int(step),
                 bytes(digest),
                 int(nbytes),
+                [*layouts],
                 [int(turn), int(times), int(differed)],
                 dict(sample),
             ] if nbytes >= 0 and all(isinstance(each, str) for each in sample):
                 history = History(turn, times, differed)
-                states[name] = _State(is_known, step, digest, nbytes, history, sample)
+                states[name] = _State(is_known, step, digest, nbytes, layouts, history, sample)
             case _:
                 raise ProtocolError(f"{name} says nothing of its state")
     return states
@@ -154,6 +159,9 @@ class PacedRounds:
         leaves_out: called if a value is not finite; whether it is left out of the mean then.
         sample: returns digests of a part of the state, as `Comparison` has it.
         others_have_ended: returns whether all others have taken their last step.
+        layouts: returns that of what is gossiped, and that of the model in the state.
+        compared: called with the name of a peer, and how its layout of what is gossiped differs;
+            empty: not at all.
     """
 
     def __init__(
@@ -168,6 +176,8 @@ class PacedRounds:
         leaves_out: Callable[[], bool] | None = None,
         sample: Callable[[int], Sample] = lambda _: {},
         others_have_ended: Callable[[], bool] = lambda: False,
+        layouts: Callable[[], Sequence[Layout]] = tuple,
+        compared: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self._collectives = collectives
         self._own = collectives.name
@@ -177,6 +187,7 @@ class PacedRounds:
         self._step, self._copy, self._take_over, self._parted = step, copy, take_over, parted
         self._leaves_out, self._comparison = leaves_out, Comparison(sample)
         self._others_have_ended = others_have_ended
+        self._layouts, self._compared = layouts, compared
         self._runner = collectives.runner(tag)
         self._group = self._runner.group
         self._group.watch(weakly(self._view_changed))
@@ -528,13 +539,18 @@ class PacedRounds:
         state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
         # Nodes that have not begun yet may have to be started first.
         missing_s = min(self._timeout_s, MOST_S) if known or self._steps else self._timeout_s
+        layouts = self._layouts()
         own = [bool(known), self._step(), _digest(state), state.nbytes]
+        own += [[each.fingerprint for each in layouts]]
         gather = Gather([*own, [*self._comparison.history], dict(self._comparison.told())])
         if not self._has_worked(gather, 0, missing_s):
             return False
         exits, said = self._group.exits, _states(gather.values)
         differ = difference({name: state.sample for name, state in said.items()})
         giver = _giver(said, differ)
+        unlike = self._differences(layouts, said, missing_s)
+        if unlike is None:
+            return False
         nbytes = said[giver].nbytes
         if differ is not None:
             self._warn_of(differ, giver)
@@ -543,6 +559,8 @@ class PacedRounds:
             if not self._has_worked(Reduce(Payload(given), "sum", giver), nbytes, missing_s):
                 return False
             if giver != self._own and not known:
+                if unlike.get(giver):
+                    raise PeerError(f"{giver} has another model: {unlike[giver]}")
                 self._take_over(giver, unpack_object(given))
         self._patience.came_back(self._newcomers(), self._worked_s)
         self._exchanges = {}  # among more, it takes longer
@@ -554,6 +572,25 @@ class PacedRounds:
         self._differs = False
         self._comparison.made_equal(said[giver].history)
         return not self._newcomers()
+
+    def _differences(
+        self, layouts: Sequence[Layout], said: Mapping[str, _State], missing_s: float
+    ) -> dict[str, str] | None:
+        """Return how the layouts of others differ, if any do; `None`: not all have told."""
+        found: dict[str, str] = {}
+        for place, layout in enumerate(layouts):
+            own: list[object] = [layout.fingerprint]
+            unlike = {name for name, each in said.items() if each.layouts[place : place + 1] != own}
+            if unlike and not found:
+                gather = Gather(pack_layout(layout))
+                if not self._has_worked(gather, 0, missing_s):
+                    return None
+                told = gather.values.items()
+                found = {n: other_model(layout, text) for n, text in told if n in unlike}
+            if place == 0:
+                for name in said:
+                    self._compared(name, found.get(name, ""))
+        return found
 
     def _warn_of(self, differ: Difference, giver: str) -> None:
         tensors = repr(differ.tensors[0])

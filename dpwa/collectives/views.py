@@ -144,9 +144,11 @@ class ViewDiscovery:
         self._join_requests[member.name] = member, self._clock.now()
 
     def join_requests(self) -> tuple[Member, ...]:
-        now = self._clock.now()
+        now, is_lost = self._clock.now(), self._contacts.is_lost
         self._join_requests = {
-            n: k for n, k in self._join_requests.items() if now - k[1] < JOIN_REQUEST_LASTS_S
+            name: (member, asked)
+            for name, (member, asked) in self._join_requests.items()
+            if now - asked < JOIN_REQUEST_LASTS_S and not is_lost(name, member.incarnation)
         }
         return tuple(sorted(member for member, _ in self._join_requests.values()))
 

@@ -266,7 +266,8 @@ class PeerTable:
             before = peer.health
             if before is not Health.ALIVE or outcome is not Outcome.FETCHED:
                 peer.health = health_after(outcome, before, is_starting=is_starting)
-                if before not in UNTIL_RECONNECTED:
+                is_shown = bool(detail) or peer.health is not before
+                if is_shown and before not in UNTIL_RECONNECTED:
                     peer.because = detail
             peer.judged = self._clock.now()
             if outcome not in UNHEARD:
@@ -299,6 +300,13 @@ class PeerTable:
         because = f": {detail}" if detail else ""
         level, code = (logging.WARNING, " [DPWA-W007]") if warns else (logging.INFO, "")
         log.log(level, "%s: peer %s %s%s%s", self._own_name, name, words, because, code)
+
+    def compared(self, name: str, difference: str) -> None:
+        """Note how the model of a peer differs, as was seen without a fetch; empty: not at all."""
+        if difference:
+            self.record(name, Outcome.OTHER_MODEL, difference)
+        elif self._of(name).health is Health.OTHER_MODEL:
+            self.record(name, Outcome.NOTHING_NEW)
 
     def share(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a connected peer, or that it is not to be read any more."""

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Literal
 
 from dpwa.observe.rates import Rates
+from dpwa.policy.health import IN_WORDS, REFUSED, Health
 
 SLOW_FACTOR = 2.0  # times slower than the median of the others
 LEAST_WINDOW_S = 3.0  # before anybody is called slow
@@ -123,23 +124,17 @@ def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
         by = listed(condition.quarantined_by)
         text = f"is in quarantine at {by}: their losses jumped after merging it"
         found.append(NodeVerdict("quarantined", text, "bad"))
-    refused = {n: h for n, h in (condition.said or {}).items() if h in _REFUSALS}
+    refused = {n: h for n, h in (condition.said or {}).items() if h in _NOT_MERGED}
     if refused:
-        reason = _REFUSALS[next(iter(refused.values()))]
+        words = IN_WORDS[Health(next(iter(refused.values())))]
+        reason = f"it {words.removesuffix(' and is not merged')}"
         found.append(
             NodeVerdict("refused", f"is not merged by {listed(list(refused))}: {reason}", "bad")
         )
     return found
 
 
-_REFUSALS = {
-    "other_version": "it speaks another protocol version",
-    "other_model": "it has another model",
-    "other_algorithm": "it runs another algorithm",
-    "other_settings": "it has other settings",
-    "misbehaving": "it breaks the protocol",
-    "diverged": "it has diverged",
-}
+_NOT_MERGED = {h.value for h in (*REFUSED, Health.MISBEHAVING, Health.DIVERGED)}
 LOST = {
     "unreachable": "cannot reach it",
     "silent": "gets no answer in time",

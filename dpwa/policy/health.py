@@ -112,9 +112,11 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
     """Return what a peer's health is after this outcome.
 
     A peer that nobody has reached yet is not called unreachable while the run `is_starting`. One
-    that has ended on purpose, or is refused, stays so until it is connected anew.
+    that has ended on purpose, or is refused, stays so until it is connected anew. One that is not
+    ready says nothing of its model.
     """
-    if before in UNTIL_RECONNECTED:
+    is_of_model = outcome not in (Outcome.NOT_READY, Outcome.BUSY)
+    if before in UNTIL_RECONNECTED or (before is Health.OTHER_MODEL and not is_of_model):
         return before
     after = _HEALTH_AFTER[outcome]
     is_expected = before is Health.UNKNOWN and is_starting

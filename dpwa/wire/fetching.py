@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import Codec
@@ -159,13 +159,18 @@ def refused(message: Message, payload: Frame, layout: Layout, greeting: Greeting
             detail = other_algorithm(message.algorithm, greeting.name, greeting.algorithm)
             return Ended(Outcome.OTHER_ALGORITHM, detail)
         case OtherModel():
-            count, descriptions = unpack_layout(payload)
-            difference = layout.difference(descriptions, count) or "none that it describes"
-            return Ended(Outcome.OTHER_MODEL, f"first difference: {difference}")
+            return Ended(Outcome.OTHER_MODEL, other_model(layout, payload))
         case Refused():
             return Ended(Outcome.MISBEHAVED, f"it refuses: {printable(message.reason)}")
         case _:
             raise ProtocolError(f"{message.type!r} is no answer to this request")
+
+
+def other_model(layout: Layout, described: Any) -> str:
+    """Say in which tensor the layout of a peer differs first, by what `pack_layout` has made."""
+    count, descriptions = unpack_layout(described)
+    difference = layout.difference(descriptions, count) or "none that it describes"
+    return f"first difference: {difference}"
 
 
 def other_algorithm(theirs: str, name: str, own: str) -> str:

@@ -727,22 +727,42 @@ def test_it_needs_the_optimizer():
         gossip.update_send()
 
 
-def test_a_node_with_another_model_is_left_out_and_says_so(caplog):
-    config = config_of(2, algorithm="together")
+def test_a_node_with_another_model_is_left_out_and_both_name_the_tensor(caplog):
+    config = config_of(2, algorithm="together", needs_finish=False)
+    last = threading.Event()
 
-    def train(index):
-        net = nn.Linear(4, 2 + index)
+    def train(name, net, until):
         optimizer = torch.optim.SGD(net.parameters(), 0.1)
-        with dpwa.connect(net, optimizer, config=config, name=f"w{index + 1}") as gossip:
-            for _ in range(10):
+        with dpwa.connect(net, optimizer, config=config, name=name) as gossip:
+            while True:
                 gossip.update_send()
                 net(torch.ones(1, 4)).sum().backward()
                 optimizer.step()
                 gossip.update_wait()
+                report = gossip.connection.node.report()
+                if until(report["peers"][0]["health"], report["pace"]["rounds"]):
+                    return report["peers"][0]
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(train, range(2)))
-    assert "w2: keeps out of pace: that is the state of another model; expected" in caplog.text
+        staying = pool.submit(train, "w1", nn.Linear(4, 2), lambda *_: last.is_set())
+        peer = train("w2", nn.Linear(4, 3), lambda health, _: health == "other_model")
+        net = nn.Linear(4, 2)
+        net.register_buffer("count", torch.zeros(5, dtype=torch.int16))
+        train("w2", net, lambda *_: "'count'" in caplog.text)
+        train("w2", nn.Linear(4, 2), lambda _, rounds: rounds > 3)
+        last.set()
+        assert staying.result()["health"] != "other_model"
+    one, two = "'weight' float32[2, 4]", "'weight' float32[3, 4]"
+    difference = f"first difference: here {two}, there {one}"
+    assert peer["problem"] == difference
+    expected = "expected the same model and the same optimizer on all nodes [DPWA-W080]"
+    buffer = "first difference: here 'count' int16[5], there no such tensor"
+    for text in (difference, buffer):
+        line = f"w2: keeps out of pace: w1 has another model: {text}; {expected}"
+        assert caplog.messages.count(line) == 1
+    for name, other, here, there in (("w1", "w2", one, two), ("w2", "w1", two, one)):
+        told = f"{name}: peer {other} has another model: first difference: here {here}"
+        assert caplog.messages.count(f"{told}, there {there} [DPWA-W007]") == 1
 
 
 def diverged(nodes):

@@ -216,3 +216,19 @@ def test_all_peers_are_refused_if_each_that_was_ever_heard_of_is():
     assert peers.refusals == ()
     peers.record("w2", Outcome.LOST)  # it may be started again
     assert peers.refusals == ()
+
+
+def test_a_model_that_was_compared_without_a_fetch_counts_until_it_is_found_equal(caplog):
+    peers = table_of("w2")
+    with caplog.at_level(logging.WARNING, logger="dpwa.peers"):
+        peers.compared("w2", "")
+        for outcome in (Outcome.NOT_READY, Outcome.OTHER_MODEL, Outcome.BUSY):
+            peers.compared("w2", "first difference: here 'b' bfloat16[2], there 'b' float16[2]")
+            peers.record("w2", outcome, "")  # which says nothing of the model
+        assert peers.refusals[0].endswith("here 'b' bfloat16[2], there 'b' float16[2]")
+        peers.compared("w2", "")
+    assert peers.refusals == ()
+    assert [text.split(": ")[1] for text in caplog.messages] == [
+        "peer w2 has another model",
+        "peer w2 is alive again [DPWA-W007]",
+    ]
