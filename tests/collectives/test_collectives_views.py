@@ -14,6 +14,7 @@ from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Hell
 RANKS = ("w1", "w2", "w3")
 OWN = Member("w1", b"own-life")
 OLD, NEW = b"old-life", b"new-life"
+NO_VIEW = {"size": 0, "ended": 0, "first": ""}
 
 
 @pytest.fixture
@@ -62,6 +63,15 @@ def test_a_life_that_others_have_let_in_before_it_was_met_is_not_gone(contacts, 
     contacts.hear(hello(OLD))
     contacts.link_changed("w3", state)
     assert not contacts.is_lost("w3", NEW)
+
+
+def test_a_node_that_is_gone_does_not_ask_to_be_let_in_any_more(contacts, group):
+    for name in ("w2", "w3"):
+        contacts.link_changed(name, LinkState.UP)
+        contacts.hear(hello(OLD, name))
+        group.hear(AskToJoinView(request=0, tag="", name=name, incarnation=OLD, **NO_VIEW))
+    contacts.link_changed("w3", LinkState.DOWN)
+    assert group.join_requests() == (Member("w2", OLD),)
 
 
 def test_a_connection_that_is_lost_and_then_let_go_is_lost(contacts):
@@ -465,7 +475,7 @@ def test_a_node_tells_again_what_it_has_called_to_members_that_have_not_come_so_
 
 def test_a_member_that_leaves_is_not_let_in_for_what_it_has_asked_before(contacts):
     group = Group("", RANKS, contacts, SYSTEM)
-    fields = {"size": 0, "ended": 0, "first": "", "incarnation": NEW}
+    fields = {**NO_VIEW, "incarnation": NEW}
     for name in ("w2", "w3"):
         group.hear(AskToJoinView(request=0, tag="", name=name, **fields))
     group.hear(vote(group.view, "w3", NEW, suspects=("w3",)))
