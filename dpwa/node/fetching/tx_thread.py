@@ -26,7 +26,6 @@ from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import RENEWAL_S, LinkState, PeerLink
 from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS, Context
 from dpwa.types import Frame, JsonObject
-from dpwa.wire.fetching import other_algorithm
 from dpwa.wire.messages import (
     AskIdentity,
     GoAway,
@@ -521,7 +520,8 @@ class TxThread(NodeThread):
             self._context.peer_table.received(channel.peer, len(payload))
         match message:
             case NewsMessage():
-                self._hear(channel.peer, message)
+                if message.algorithm == self._context.config.algorithm:
+                    self._context.hear(message.news, channel.peer)
             case OtherSettings():
                 if why := self._context.settings.compare(channel.peer, payload):
                     self._context.peer_table.record(channel.peer, why.outcome, why.detail)
@@ -537,11 +537,3 @@ class TxThread(NodeThread):
             case _:
                 if not self._fetcher.receive(channel, message, payload):
                     self.late_answers += 1
-
-    def _hear(self, peer: str, message: NewsMessage) -> None:
-        own, peer_table = self._context.config.algorithm, self._context.peer_table
-        if message.algorithm == own:
-            self._context.hear(message.news, peer)
-        elif peer in peer_table.mergeable:  # as far as was known
-            detail = other_algorithm(message.algorithm, self._context.name, own)
-            peer_table.record(peer, Outcome.OTHER_ALGORITHM, detail)
