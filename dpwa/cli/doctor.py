@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from dpwa.cli import exit_codes
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
+from dpwa.config.endpoints import split_tcp
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +51,9 @@ def doctor(
 
     loaded = load_config(run_of(config))
     answers = query_cluster(loaded, timeout_ms / 1000, asking_keyring(loaded, as_name))
-    findings, own = diagnose(answers), None
+    with ThreadPoolExecutor(64) as tried:
+        explained = partial(_explained, loaded, timeout_ms / 1000)
+        findings, own = list(tried.map(explained, diagnose(answers))), None
     try:
         own = _own_host(loaded, answers)
     except UserError as error:
@@ -77,6 +84,18 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
     typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}")
 
 
+def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
+    """Say what ZeroMQ does not: whether a connection is refused, or a firewall drops it."""
+    places = {f"{n.name}: not reachable: no": n.connect_endpoint for n in config.nodes}
+    place = next((places[text] for text in places if finding.text.startswith(text)), "")
+    try:
+        if address := split_tcp(place):
+            socket.create_connection(address, timeout_s).close()
+    except OSError as error:
+        return replace(finding, text=f"{finding.text}: {error.strerror or error}")
+    return finding
+
+
 def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | None:
     """Return the address of this machine for the nodes, those that answer first.
 
@@ -85,7 +104,6 @@ def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | 
     Raises:
         UserError: the environment names a network card that is not there, or has no address.
     """
-    from dpwa.config.endpoints import split_tcp
     from dpwa.discovery.interfaces import own_host
     from dpwa.node.query import NOT_ASKED
 

@@ -471,6 +471,14 @@ class Group:
                     found[name] = record
             return found
 
+    def say_missing(self, left_s: float) -> None:
+        """Warn of the members that have not entered the collective."""
+        missing = [name for name in self.view.names if name not in self.records(ENTERED)]
+        told = [n + " (not connected)" * (not self._contacts.is_up(n)) for n in missing]
+        text = "%s: a collective waits for %s, at most %.0f s more [DPWA-W099]"
+        if told:
+            log.warning(text, self._own.name, ", ".join(told), left_s)
+
     def contact_changed(self, peer: str) -> None:
         """Tell a peer that has been met, or has come back, where this node is."""
         with self.lock:

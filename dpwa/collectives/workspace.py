@@ -25,6 +25,7 @@ from dpwa.runtime import Runtime
 
 T = TypeVar("T")
 
+SAID_AFTER_S = 8.0  # which members it waits for
 SPIN_S = 150e-6  # while peers on this host are probably about to answer
 SHORTEST_SLEEP_S = 50e-6
 LONGEST_SLEEP_S = 5e-3
@@ -97,6 +98,7 @@ class CollectiveWait:
         self._deadline = deadline
         self._limits = limits
         self._looked = clock.now()
+        self._says_at = self._looked + SAID_AFTER_S
 
     def collect(self, phase: int) -> dict[str, bytes]:
         """Return the records of all members, by name in order of rank, or raise DecidedError."""
@@ -149,6 +151,9 @@ class CollectiveWait:
             elif self._deadline.expired() or self._are_limits_over(now):
                 self._group.expire()
             self._group.tick(now)
+            if self._limits is None and now >= self._says_at:
+                self._says_at = math.inf
+                self._group.say_missing(self._deadline.remaining_s())
 
     def _are_limits_over(self, now: float) -> bool:
         if self._limits is None:

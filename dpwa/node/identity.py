@@ -33,7 +33,6 @@ def clash_of(said: Identity, peer: str, endpoint: str, own: tuple[str, bytes]) -
 
 @dataclass
 class _Clash:
-    sentence: str
     began: float
     seen: float
     is_told: bool = False
@@ -49,7 +48,7 @@ class IdentityService(Service):
         self._peer_table = context.peer_table
         # nodes that ask, as long as it is not known which node has the name
         self._asked: dict[tuple[str, bytes], tuple[AskIdentity, Reply]] = {}
-        self._clashes: dict[str, _Clash] = {}  # by the name of the node that has asked
+        self._clashes: dict[str, _Clash] = {}  # by what is said of them
 
     def handle(self, sender: bytes, message: AskIdentity, reply: Reply) -> None:  # noqa: ARG002
         if message.expects != self._name:
@@ -71,13 +70,13 @@ class IdentityService(Service):
     def report(self) -> tuple[str, ...]:
         """Say which names clash now."""
         now = self._clock.now()
-        clashes = tuple(self._clashes.values())
-        return tuple(c.sentence for c in clashes if now - c.seen < OVER_AFTER_S)
+        clashes = tuple(self._clashes.items())
+        return tuple(text for text, clash in clashes if now - clash.seen < OVER_AFTER_S)
 
     def _answer(self, message: AskIdentity, reply: Reply) -> None:
         taken_by, is_certain = self._taken_by(message), False
         if taken_by:
-            text = f"a second node with the name {message.name} is refused: it is at "
+            text = f"a second node with the name {message.name} is refused: it says that it is at "
             text += f"{message.endpoint}, and the node at {taken_by} has that name, and lives"
             is_certain = self._note(message.name, text, "[DPWA-W091]", CERTAIN_AFTER_S)
         reply(
@@ -97,11 +96,13 @@ class IdentityService(Service):
 
     def _note(self, name: str, sentence: str, code: str, certain_after_s: float) -> bool:
         """Warn of a clash once it is certain; return whether it is."""
-        now, clash = self._clock.now(), self._clashes.get(name)
+        now, clash = self._clock.now(), self._clashes.get(sentence)
         if name not in (self._name, *self._peer_table.names):
-            return False  # so that strangers cannot make this grow for ever
-        if clash is None or clash.sentence != sentence or now - clash.seen >= OVER_AFTER_S:
-            clash = self._clashes[name] = _Clash(sentence, now, now)
+            return False
+        if len(self._clashes) >= MAX_ASKED:  # so that strangers cannot make this grow for ever
+            self._clashes.clear()
+        if clash is None or now - clash.seen >= OVER_AFTER_S:
+            clash = self._clashes[sentence] = _Clash(now, now)
         clash.seen = now
         is_certain = now - clash.began >= certain_after_s
         if is_certain and not clash.is_told:

@@ -329,6 +329,7 @@ class Node(Closeable):
             state=self._part("state"),
             training=self._part("training"),
             metrics=self._part("metrics"),
+            run_log=self._part("run_log"),
             pace=pace,
         )
 

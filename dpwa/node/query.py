@@ -179,6 +179,7 @@ def _is_plain(report: JsonObject) -> bool:
 
 
 MOST_SKEW_S = 5.0
+CONNECTED_AFTER_S = 5.0  # to nodes that have started a little later
 
 _WELL = (Health.UNKNOWN, Health.ALIVE, Health.GONE)
 _PROBLEMS = {health.value: text for health, text in IN_WORDS.items() if health not in _WELL}
@@ -221,13 +222,17 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
 
 
 def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Which node answers where another should be, and what nodes say of names."""
+    """Which node answers where another should be, and what nodes say of names and files."""
     for name, report in reports.items():
         if report.name != name and is_label(name):
             text = f"{name}: {printable(report.name)} answers at its address"
             yield Finding(name, text, is_unreachable=True)
         for sentence in report.clashes:
             yield Finding(name, f"{printable(report.name)}: {printable(sentence)}")
+        for part in (report.checkpoints, report.run_log):
+            match part:
+                case {"problem": str(problem)} if problem:
+                    yield Finding(name, f"{name}: {printable(problem)}")
 
 
 def between(
@@ -236,12 +241,15 @@ def between(
     """What nodes say of each other, of peers with these healths."""
     for name, report in reports.items():
         for peer in report.peers:
-            if peer.health not in healths:
+            is_known = peer.health != "unknown"  # else nothing was fetched yet, as in a barrier
+            is_lost = not is_known and peer.problem and report.uptime_s > CONNECTED_AFTER_S
+            health = "unreachable" if is_lost else peer.health
+            if health not in healths:
                 continue
             other, where = printable(peer.name), printable(peer.endpoint)
-            text = f"{other} at {where}: {name} says that it {_PROBLEMS[peer.health]}"
+            text = f"{other} at {where}: {name} says that it {_PROBLEMS[health]}"
             text += f": {printable(peer.problem)}" if peer.problem else ""
-            yield Finding(other, text, is_unreachable=peer.health in ("silent", "unreachable"))
+            yield Finding(other, text, is_unreachable=health in ("silent", "unreachable"))
 
 
 def _told(report: NodeReport) -> JsonObject:

@@ -249,8 +249,8 @@ class NodeReport:
         ending: `None`: it trains.
         membership: `None` without `join`.
         pace: `None`: it averages no gradients.
-        state, training, metrics: of state transfer and checkpoints, of the adapter, and of the
-            server for Prometheus; `None` where there is none.
+        state, training, metrics, run_log: of state transfer and checkpoints, of the adapter, of the
+            server for Prometheus, and of the run log; `None` where there is none.
     """
 
     name: Text = "?"
@@ -294,6 +294,7 @@ class NodeReport:
     state: Details | None = None
     training: Details | None = None
     metrics: Details | None = None
+    run_log: Details | None = None
 
     @property
     def refusals(self) -> dict[str, int]:

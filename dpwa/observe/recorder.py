@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import re
@@ -28,6 +29,8 @@ from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.messages import pack
 from dpwa.wire.watching import AskHistory, HistoryMessage
+
+log = logging.getLogger("dpwa.observe")
 
 PERIOD_S = 1.0
 EARLY_S = 0.02
@@ -126,7 +129,11 @@ class NodeRecord(Service):
             problem, name = self._log.take_problem(), report.name
             if problem and problem != self._problem:  # a full disk must not fill the list
                 self._events.add([RunEvent(at, name, "log_failed", name, problem)])
+                log.warning("%s: the run log cannot be written (%s) [DPWA-W101]", name, problem)
             self._problem = problem
+
+    def report(self) -> JsonObject:
+        return {"problem": f"the run log cannot be written ({self._problem})" * bool(self._problem)}
 
     def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:
         """Tell what came after that."""
@@ -221,6 +228,7 @@ class Recorder(Closeable):
         self._owner, self._runtime = os.getpid(), node.runtime
         self.record = NodeRecord(node.weak_condition, wall_from(node.runtime), self._log)
         node.attach(self.record, Listener())
+        node.describe("run_log", self.record.report)
 
     def close(self) -> None:
         """Note how the node has ended, for the run log and for who watches; idempotent."""

@@ -148,21 +148,18 @@ class CheckpointFolder:
         try:
             names = sorted(self._names(), key=self._number, reverse=True)
         except OSError as error:
-            log.warning(
-                "%s: there are no checkpoints to be read (%s) [DPWA-W031]", self._node, error
-            )
+            text = "%s: there are no checkpoints to be read (%s) [DPWA-W031]"
+            log.warning(text, self._node, error)
             return
         for name in names:
             try:
                 yield self._read(name)
             except BrokenCheckpointError as error:
-                log.warning(
-                    "%s: checkpoint %s is left out: %s [DPWA-W032]", self._node, name, error.text
-                )
+                text = "%s: checkpoint %s is left out: %s [DPWA-W032]"
+                log.warning(text, self._node, name, error.text)
             except (OSError, MemoryError) as error:  # the checkpoint may be good: it is kept
-                log.warning(
-                    "%s: checkpoint %s cannot be read (%s) [DPWA-W032]", self._node, name, error
-                )
+                text = "%s: checkpoint %s cannot be read (%s) [DPWA-W032]"
+                log.warning(text, self._node, name, error)
                 self.spare(name)
 
     def hold(self) -> Callable[[], None]:
@@ -181,8 +178,9 @@ class CheckpointFolder:
             raise FolderInUseError(holder) from None
         except OSError:  # `write` says why, or there are no locks in this file system
             return lambda: None
-        os.truncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        with suppress(OSError):  # on a full disk; `write` says so
+            os.truncate(lock, 0)
+            os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         return partial(free_lock, lock, path)
 
     def spare(self, name: str) -> None:
@@ -329,7 +327,7 @@ class CheckpointWriter(Closeable):
         self._skipped = 0
         self._failed = 0
         self._newest = ""
-        self._holder = ""  # that was warned of
+        self._problem = ""  # with the last state, or with the folder
         self.holds()
 
     @property
@@ -341,18 +339,14 @@ class CheckpointWriter(Closeable):
         if self._end_hold is not None:
             return True
         try:
-            self._end_hold = self.folder.hold()
+            self._end_hold, self._problem = self.folder.hold(), ""
         except FolderInUseError as error:
-            if str(error) != self._holder:
-                self._holder = str(error)
-                log.warning(
-                    "%s: checkpoint.dir %s is in use by a node of the same name, %s: no "
-                    "checkpoint is read or written until that ends. Give each run a folder of "
-                    "its own [DPWA-W094]",
-                    self._node,
-                    self._path,
-                    error,
-                )
+            problem = f"checkpoint.dir {self._path} is in use by a node of the same name, {error}: "
+            problem += "no checkpoint is read or written until that ends"
+            if problem != self._problem:
+                self._problem = problem
+                text = "%s: %s. Give each run a folder of its own [DPWA-W094]"
+                log.warning(text, self._node, problem)
         return self._end_hold is not None
 
     def is_free(self) -> bool:
@@ -374,6 +368,7 @@ class CheckpointWriter(Closeable):
             "skipped": self._skipped,
             "failed": self._failed,
             "newest": self._newest,
+            "problem": self._problem,
         }
 
     def close(self) -> None:
@@ -381,24 +376,19 @@ class CheckpointWriter(Closeable):
         if self._thread is not None:
             self._thread.join(CLOSE_TIMEOUT_S)
         if self.is_busy:
-            log.error(
-                "%s: a checkpoint was not written in %g s [DPWA-W035]", self._node, CLOSE_TIMEOUT_S
-            )
+            text = "%s: a checkpoint was not written in %g s [DPWA-W035]"
+            log.error(text, self._node, CLOSE_TIMEOUT_S)
         end_hold, self._end_hold = self._end_hold, None
         if end_hold is not None:
             end_hold()
 
     def _write(self, state: State) -> None:
         try:
-            self._newest = self.folder.write(state)
+            self._newest, self._problem = self.folder.write(state), ""
             self._written += 1
         except (OSError, MemoryError) as error:
+            self._problem = f"no checkpoint can be written to {self._path} ({error})"
             self._failed += 1
             level = logging.WARNING if self._failed == 1 else logging.DEBUG
-            log.log(
-                level,
-                "%s: no checkpoint can be written to %s (%s); training goes on without [DPWA-W034]",
-                self._node,
-                self._path,
-                error,
-            )
+            text = "%s: %s; training goes on without [DPWA-W034]"
+            log.log(level, text, self._node, self._problem)

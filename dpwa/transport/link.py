@@ -59,7 +59,7 @@ _NO_DESCRIPTORS = "this process has no file descriptors left (see `ulimit -n`)"
 _SECURITY_DIFFERS = "it has `security: none` and this node `curve`, or the other way round"
 _NOT_LET_IN = "it does not let this node in: it has no key of it, or has revoked it"
 _NO_NODE = "what answers there is no node"
-_HANGS = "it hangs, or has run out of file descriptors"
+_HANGS = "it hangs, is no node, or has run out of file descriptors"
 _BROKE_OFF_PLAIN = (
     "it broke off the handshake: it may have `security: curve`, or have run out of file descriptors"
 )
@@ -151,7 +151,7 @@ class PeerLink:
         if event is zmq.Event.HANDSHAKE_SUCCEEDED:
             self.problem = ""
             return
-        self.problem = self._reason(event, value) or self.problem or f"no way to {self.endpoint}"
+        self.problem = self._reason(event, value) or self.problem or f"unknown host {self.endpoint}"
         self._has_address |= event is not zmq.Event.CONNECT_RETRIED
         if event is zmq.Event.CONNECT_RETRIED and self._is_named and can_open():
             self._choose_family(is_patient=value < RECONNECT_MAX_MS)

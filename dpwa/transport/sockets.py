@@ -260,8 +260,8 @@ def _why_not(endpoint: str, error: OSError | zmq.ZMQError) -> str:
             )
         case zmq.EADDRNOTAVAIL | errno.ENODEV:
             return (
-                f"cannot listen on {endpoint}: not an address of this machine "
-                "(set `bind` to the address to listen on) [DPWA-E051]"
+                f"cannot listen on {endpoint}: not an address of this machine. Is the node "
+                "one of another machine? Else set `bind` to the address to listen on [DPWA-E051]"
             )
         case _:
             return f"cannot listen on {endpoint}: {error.strerror} [DPWA-E051]"

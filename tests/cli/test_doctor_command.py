@@ -98,8 +98,42 @@ def test_who_is_not_there_is_told_with_where_and_why(tmp_path, nodes):
     answer = json.loads(result.stdout)
     assert answer["nodes"] == ["w1", "w2"]
     endpoint = f"tcp://127.0.0.1:{config['nodes'][1]['port']}"
-    assert {"node": "w2", "problem": f"w2: not reachable: nothing answers at {endpoint}"} in answer[
-        "problems"
+    why = f"nothing answers at {endpoint}: Connection refused"
+    assert {"node": "w2", "problem": f"w2: not reachable: {why}"} in answer["problems"]
+
+
+def test_a_firewall_that_drops_connections_is_told_from_a_refusal(tmp_path):
+    with socket.socket() as full, ExitStack() as waiting:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):  # then Linux drops what comes
+            each = waiting.enter_context(socket.socket())
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        node = {"name": "w4", "host": "127.0.0.1", "port": full.getsockname()[1]}
+        file = written(tmp_path, {"nodes": [node]})
+        result = run_dpwa("doctor", "-c", file, "--timeout-ms", "200")
+    assert result.stdout.startswith("! w4: not reachable: no answer in time: timed out\n")
+
+
+def test_a_peer_without_a_connection_is_told_before_anything_was_fetched():
+    peer = {"name": "w9", "endpoint": "tcp://h:9", "health": "unknown", "problem": "unknown host h"}
+    for uptime_s, expected in ((1.0, []), (9.0, [(True, "w9")])):
+        told = report("w3", uptime_s=uptime_s, peers=[peer])
+        found = diagnose({"w3": told})
+        assert [(finding.is_unreachable, finding.node) for finding in found] == expected
+    assert found[0].text == "w9 at tcp://h:9: w3 says that it cannot be reached: unknown host h"
+
+
+def test_a_node_that_cannot_write_its_files_is_told():
+    told = {"checkpoints": {"problem": "no checkpoint can be written to ck (no space)"}}
+    report = read_report({"name": "w7", "state": told, "run_log": {"problem": "the log is full"}})
+    hostile = read_report({"name": "w8", "state": {"checkpoints": "x"}, "run_log": {"problem": 1}})
+    answers = {"w7": StatusAnswer(report), "w8": StatusAnswer(hostile)}
+    texts = [finding.text for finding in diagnose(answers)]
+    assert texts == [
+        "w7: no checkpoint can be written to ck (no space)",
+        "w7: the log is full",
     ]
 
 

@@ -83,6 +83,20 @@ def test_a_node_that_never_starts_is_lost_and_let_in_when_it_does(transport):
         assert is_there_again(nodes, "w3")
 
 
+def test_the_members_that_a_collective_waits_for_are_told(monkeypatch, caplog):
+    monkeypatch.setattr("dpwa.collectives.workspace.SAID_AFTER_S", 0.2)
+    with collective_nodes(3, there=2, log_level="warning") as nodes:
+        eventually(lambda: nodes["w1"].collectives.contacts.is_up("w2"))
+        assert_lost(
+            nodes.each(timed(lambda node: node.barrier(TIMEOUT_S)), ["w1"]).values(),
+            ("w2", "w3"),
+            2.0,
+        )
+    (said,) = [text for text in caplog.messages if "DPWA-W099" in text]
+    waits = "w1: a collective waits for w2, w3 (not connected), at most 0 s more [DPWA-W099]"
+    assert said == waits
+
+
 def test_the_timeout_of_the_configuration_counts_unless_one_is_given():
     with collective_nodes(2, there=1, collective_timeout_s=TIMEOUT_S) as nodes:
         assert_lost(nodes.each(timed(lambda node: node.barrier())).values(), ("w2",), 1.5)

@@ -94,7 +94,7 @@ def test_a_second_node_with_a_name_is_refused_and_named_by_all(is_first, caplog,
     where = f"tcp://127.0.0.1:{right['nodes'][0]['port']}"
     (line,) = told(caplog, "W091")
     assert line == (
-        "w2: a second node with the name w1 is refused: it is at "
+        "w2: a second node with the name w1 is refused: it says that it is at "
         f"tcp://127.0.0.1:{elsewhere}, and the node at {where} has that name, and lives [DPWA-W091]"
     )
     (line,) = told(caplog, "W007")
@@ -102,6 +102,25 @@ def test_a_second_node_with_a_name_is_refused_and_named_by_all(is_first, caplog,
         "w1: peer w2 is not connected, because names clash: "
         f"the name w1 is taken by the node at {where} [DPWA-W007]"
     )
+
+
+def test_a_second_node_at_the_address_of_another_is_told_at_once_and_once(caplog, monkeypatch):
+    monkeypatch.setattr(identity, "CERTAIN_AFTER_S", 0.5)
+    right = config_of(3)
+    place = right["nodes"][2]["port"]
+    own = exchanged(right, w1=place)
+    own["nodes"].pop()
+    with ExitStack() as stack:
+        one = stack.enter_context(DpwaConnection("w1", right))
+        second = stack.enter_context(DpwaConnection("w1", own))
+        eventually(lambda: status_of(one, "w3")["health"] == "mistaken")
+        eventually(lambda: told(caplog, "W091"))
+        assert any("a second node" in text for text in second.node.report()["clashes"])
+    where = f"tcp://127.0.0.1:{place}"
+    problem = f"names clash: w1 answers at {where} [DPWA-W007]"
+    assert told(caplog, "W007") == [f"w1: peer w3 is not connected, because {problem}"]
+    repeated = [r for r in caplog.records if "w1 takes this node for w3" in r.getMessage()]
+    assert len(repeated) == 1
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
         DpwaConnection("w1", config_of(1, run_log=str(tmp_path / "file" / "run")))
 
 
-def test_a_full_disk_is_an_event_and_the_training_goes_on(tmp_path, monkeypatch):
+def test_a_full_disk_is_told_and_the_training_goes_on(tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -234,5 +234,10 @@ def test_a_full_disk_is_an_event_and_the_training_goes_on(tmp_path, monkeypatch)
             train(connection, 1)
             time.sleep(0.1)
             kinds = [event[3] for event in asked(connection)["events"]]
+        problem = connection.node.report()["run_log"]["problem"]
         monkeypatch.undo()
         assert "log_failed" in kinds
+    assert problem == "the run log cannot be written (No space left on device)"
+    assert [r.getMessage() for r in caplog.records if "W101" in r.getMessage()] == [
+        f"w1: {problem} [DPWA-W101]"
+    ]

@@ -165,7 +165,13 @@ def test_a_restarted_node_has_its_module_its_optimizer_and_its_clock(tmp_path):
             node.update_wait(0.5)
         node.close()
         report = node.connection.node.report()["state"]["checkpoints"]
-        assert report == {"written": 1, "skipped": 0, "failed": 0, "newest": "w1-000001-10"}
+        assert report == {
+            "written": 1,
+            "skipped": 0,
+            "failed": 0,
+            "newest": "w1-000001-10",
+            "problem": "",
+        }
     saved = state_of(one)
     loaded = safetensors.torch.load_file(tmp_path / "c" / "w1-000001-10.safetensors")
     assert all(torch.equal(loaded[name], saved[name]) for name in loaded)
@@ -242,6 +248,23 @@ def test_the_optimizer_in_a_checkpoint_is_not_that_of_this_node(
     (warning,) = [text for text in caplog.messages if "is of no use" in text]
     assert str(tmp_path / "w1-000001-1.optimizer.safetensors") in warning
     assert difference in warning
+
+
+def test_a_full_disk_is_told_by_the_first_write_and_not_an_error_before(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dpwa.files.os.fsync", full)
+    monkeypatch.setattr("dpwa.state.checkpoints.os.pwrite", full)
+    writer = CheckpointWriter(tmp_path, "w1", keep=1)
+    writer.write(state(3))
+    writer.close()
+    problem = writer.report()["problem"]
+    assert problem.startswith(f"no checkpoint can be written to {tmp_path} ([Errno 28] No space")
+    monkeypatch.undo()
+    writer.write(state(4))
+    writer.close()
+    assert writer.report()["problem"] == ""
 
 
 def test_training_goes_on_when_nothing_can_be_written(tmp_path, caplog):

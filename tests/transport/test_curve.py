@@ -242,7 +242,7 @@ def test_nothing_listens_and_a_silent_listener_are_told_apart(context, tcp):
         assert says(link, f"nothing answers at {tcp}")
         assert not link.is_useless  # ZeroMQ goes on
     with linked(context, "tcp://no-such-host.invalid:45000") as link:
-        assert says(link, "no way to tcp://no-such-host.invalid:45000")
+        assert says(link, "unknown host tcp://no-such-host.invalid:45000")
 
 
 def test_where_nobody_keeps_the_gate_nobody_gets_in(context, tcp, tmp_path, monkeypatch):

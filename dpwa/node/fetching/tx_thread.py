@@ -454,7 +454,7 @@ class TxThread(NodeThread):
         own = self._context.name, table.own_process[0]
         clash = clash_of(said, channel.peer, channel.endpoint, own)
         if clash:
-            is_certain = said.is_certain or not said.taken_by
+            is_certain = said.is_certain or not said.taken_by or said.name != channel.peer
             self._refuse(channel, Outcome.MISTAKEN if is_certain else Outcome.UNREACHABLE, clash)
         elif channel.is_to_be_met:
             channel.is_met = True
