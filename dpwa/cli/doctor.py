@@ -15,7 +15,6 @@ import typer
 
 from dpwa.cli import exit_codes
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
-from dpwa.config.endpoints import split_tcp
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -86,11 +85,11 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
 
 def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
     """Say what ZeroMQ does not: whether a connection is refused, or a firewall drops it."""
-    places = {f"{n.name}: not reachable: no": n.connect_endpoint for n in config.nodes}
-    place = next((places[text] for text in places if finding.text.startswith(text)), "")
+    places = {f"{n.name}: not reachable: no": (n.host, n.port) for n in config.nodes if n.port}
+    place = next((places[text] for text in places if finding.text.startswith(text)), None)
     try:
-        if address := split_tcp(place):
-            socket.create_connection(address, timeout_s).close()
+        if place is not None:
+            socket.create_connection(place, timeout_s).close()
     except OSError as error:
         return replace(finding, text=f"{finding.text}: {error.strerror or error}")
     return finding
@@ -104,6 +103,7 @@ def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | 
     Raises:
         UserError: the environment names a network card that is not there, or has no address.
     """
+    from dpwa.config.endpoints import split_tcp
     from dpwa.discovery.interfaces import own_host
     from dpwa.node.query import NOT_ASKED
 

@@ -472,9 +472,10 @@ class Group:
             return found
 
     def say_missing(self, left_s: float) -> None:
-        """Warn of the members that have not entered the collective."""
-        missing = [name for name in self.view.names if name not in self.records(ENTERED)]
-        told = [n + " (not connected)" * (not self._contacts.is_up(n)) for n in missing]
+        """Warn of the members that have not entered the collective, or cannot be told of it."""
+        up, entered = self._contacts.is_up, self.records(ENTERED)
+        missing = [n for n in self._other_members() if n not in entered or not up(n)]
+        told = [n + " (not connected)" * (not up(n)) for n in missing]
         text = "%s: a collective waits for %s, at most %.0f s more [DPWA-W099]"
         if told:
             log.warning(text, self._own.name, ", ".join(told), left_s)

@@ -241,9 +241,8 @@ def between(
     """What nodes say of each other, of peers with these healths."""
     for name, report in reports.items():
         for peer in report.peers:
-            is_known = peer.health != "unknown"  # else nothing was fetched yet, as in a barrier
-            is_lost = not is_known and peer.problem and report.uptime_s > CONNECTED_AFTER_S
-            health = "unreachable" if is_lost else peer.health
+            is_lost = peer.problem and report.uptime_s > CONNECTED_AFTER_S  # as in a barrier
+            health = "unreachable" if peer.health == "unknown" and is_lost else peer.health
             if health not in healths:
                 continue
             other, where = printable(peer.name), printable(peer.endpoint)

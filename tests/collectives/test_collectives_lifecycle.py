@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from support.collective_nodes import collective_nodes, met_nodes, rank_of
 from support.collective_processes import collective_processes
-from support.nodes import eventually
+from support.nodes import at_once, config_of, eventually
+from support.ports import free_ports
 from support.times import HANGS_AFTER_S, at_most
 
+from dpwa import DpwaConnection
 from dpwa.collectives.group import Phase
 from dpwa.errors import ClosedError, CollectiveTimeoutError, LeftBehindError, PeerLost
 
@@ -95,6 +97,25 @@ def test_the_members_that_a_collective_waits_for_are_told(monkeypatch, caplog):
     (said,) = [text for text in caplog.messages if "DPWA-W099" in text]
     waits = "w1: a collective waits for w2, w3 (not connected), at most 0 s more [DPWA-W099]"
     assert said == waits
+
+
+def test_a_member_that_only_one_side_can_reach_is_told_by_both(monkeypatch, caplog):
+    monkeypatch.setattr("dpwa.collectives.workspace.SAID_AFTER_S", 0.3)
+    right, (nobody,) = config_of(2), free_ports(1)
+    wrong = {"nodes": [right["nodes"][0], {**right["nodes"][1], "port": nobody}]}
+
+    def call(node):
+        with pytest.raises((PeerLost, CollectiveTimeoutError)):
+            node.barrier(timeout_s=TIMEOUT_S)
+
+    with DpwaConnection("w1", wrong) as one, DpwaConnection("w2", right) as two:
+        eventually(lambda: two.collectives.contacts.is_up("w1"))
+        at_once([lambda: call(one), lambda: call(two)])
+    said = sorted(text for text in caplog.messages if "DPWA-W099" in text)
+    assert [text.partition(", at most")[0] for text in said] == [
+        "w1: a collective waits for w2 (not connected)",
+        "w2: a collective waits for w1",
+    ]
 
 
 def test_the_timeout_of_the_configuration_counts_unless_one_is_given():
