@@ -58,7 +58,8 @@ class PeerRecord:
     times: FetchTimes = field(default_factory=FetchTimes)
     link: LinkEstimate = field(default_factory=LinkEstimate)
     problem: str = ""  # why it is not connected
-    because: str = ""  # of its health, as the last fetch has shown it
+    refused: Health | None = None  # as what, until it is merged or connected anew
+    because: str = ""  # it is refused
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     bytes_received: int = 0  # of payloads and of values in collectives; what is mapped is not
     bytes_sent: int = 0  # of snapshots, and of values in collectives
@@ -267,8 +268,10 @@ class PeerTable:
             if before is not Health.ALIVE or outcome is not Outcome.FETCHED:
                 peer.health = health_after(outcome, before, is_starting=is_starting)
                 is_shown = bool(detail) or peer.health is not before
-                if is_shown and before not in UNTIL_RECONNECTED:
-                    peer.because = detail
+                if peer.health in _WELL:
+                    peer.refused = None
+                elif peer.health in REFUSED and is_shown and before not in UNTIL_RECONNECTED:
+                    peer.refused, peer.because = peer.health, detail
             peer.judged = self._clock.now()
             if outcome not in UNHEARD:
                 peer.heard = peer.judged
@@ -350,14 +353,14 @@ class PeerTable:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why each peer is refused; empty as long as one may be merged, or may only come late."""
+        """Why each peer is refused, or was when it ended; empty if one may be merged or started."""
         with self._lock:
             grace_ends = self._clock.now() - STARTUP_GRACE_S
             told = []
             for name, peer in self._peers.items():
-                if peer.health in REFUSED:
+                if peer.refused is not None:
                     because = f": {peer.because}" if peer.because else ""
-                    told.append(f"{name} {IN_WORDS[peer.health]}{because}")
+                    told.append(f"{name} {IN_WORDS[peer.refused]}{because}")
                 elif not peer.is_unheard or peer.added > grace_ends:
                     return ()
             return tuple(told)
@@ -543,7 +546,7 @@ class PeerTable:
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None and peer.health in UNTIL_RECONNECTED:
-                peer.health = Health.UNKNOWN
+                peer.health, peer.refused = Health.UNKNOWN, None
 
     def asked_to_go(self, name: str) -> None:
         with self._lock:

@@ -212,6 +212,13 @@ def test_all_peers_are_refused_if_each_that_was_ever_heard_of_is():
         told.removeprefix("w2 has another model: "),
         "the name w1 is taken",
     ]
+    peers.peer_left("w2")
+    peers.record("w2", Outcome.LOST)
+    assert peers.refusals == (told, names_clash)
+    peers.link_changed("w2", LinkState.UP)  # it may be another process
+    assert peers.refusals == ()
+    peers.record("w2", Outcome.OTHER_MODEL)
+    assert peers.refusals == ("w2 has another model", names_clash)
     peers.record("w2", Outcome.FETCHED)
     assert peers.refusals == ()
     peers.record("w2", Outcome.LOST)  # it may be started again
