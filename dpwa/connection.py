@@ -327,6 +327,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if self.node.is_own:
             if not self.node.closed:
                 self._warn_of_end(sys.exc_info()[1])
+                self.node.leave(sys.exc_info()[0])
             with self._runtime.uninterrupted():
                 self._stack.close()
 

@@ -91,7 +91,7 @@ def _head(shown: Shown, command: str, screen: Screen) -> Text:
     else:
         has_answered = any(node.answer is not None for node in view.nodes)
         told = "nobody answers any more" if has_answered else "nobody answers yet"
-        if view.has_ended or set(words) == {"left"}:
+        if view.has_ended or (words and words.keys() <= {"finished", "left"}):
             told = "the run has ended"
         parts = [told, clock, ", ".join([nodes, *counts])]
     return Text(_joined(["dpwa top", *parts, printable(command)], screen.width), style="bold")

@@ -30,6 +30,7 @@ from dpwa.policy.finishing import (
     Heard,
     digest_of,
 )
+from dpwa.policy.health import IN_WORDS, Health
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire.messages import AskStatus, Finishing, Status, printable, unpack
@@ -598,7 +599,7 @@ class FinishRun:
             return "is in quarantine"
         words = self._peer_table.in_words(peer)
         if heard is not None and heard.ending.is_over and peer in self._read:
-            return "has ended without this node"
+            return "has finished without this node"
         if heard is not None and self._lives(peer):
             if not heard.ending.is_finishing:
                 if heard.is_idle(now):
@@ -631,7 +632,8 @@ class Finish:
         self._rounds = rounds
         self._tx = tx
         self._run: FinishRun | None = None  # that is under way
-        self._problem = ""  # of the last one
+        self._problem = ""  # of the last one, or why the node leaves
+        self._has_left = False
         self.endings = Endings(context, lambda: view.updates)
 
     def run(
@@ -664,7 +666,10 @@ class Finish:
         run.tell()
         report = replace(report, diverged=self._diverged(report))
         self._problem = report.problem
-        tell_launcher(report.problem)
+        # Peers that have left have failed; a node that they leave alone has not.
+        have_left = all(why.startswith(IN_WORDS[Health.LEFT]) for why in report.missed.values())
+        is_left_alone = have_left and not report.took_part
+        tell_launcher(report.diverged if is_left_alone else report.problem)
         level = logging.WARNING if report.differing else logging.INFO
         level = logging.ERROR if report.problem else level
         code = "" if level == logging.INFO else " [DPWA-W051]"
@@ -674,10 +679,21 @@ class Finish:
     def report(self) -> EndingReport | None:
         """Describe how this node ends; `None` while it trains."""
         own, run = self.endings.own, self._run
-        if not own.is_finishing:
+        if not (own.is_finishing or self._has_left):
             return None
         waits_for = () if run is None else tuple(run.awaited)
         return EndingReport(own.is_over, self._problem, waits_for, dict(self.endings.rest))
+
+    def leave(self, error: str) -> str:
+        """Note that the node ends now, and by which error; return why, unless it has finished."""
+        if self.endings.own.is_over:
+            return ""
+        if not self._has_left:
+            self._has_left = True
+            why = "without finish" * self._rounds.is_to_finish
+            self._problem = f"broken off by {error}" if error else why
+        updates = self._rounds.view.updates
+        return self._problem + f" at update {updates}" * bool(self._problem and updates)
 
     def _diverged(self, report: FinishReport) -> str:
         """Say what is not finite at the end; without checks, only distances tell."""

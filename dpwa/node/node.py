@@ -20,7 +20,7 @@ import dpwa
 from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
-from dpwa.lifecycle import Closeable, finalize, require_own_process
+from dpwa.lifecycle import Closeable, finalize, require_own_process, weakly
 from dpwa.node.assembly import (
     advice_on,
     channel_settings,
@@ -122,7 +122,7 @@ class Node(Closeable):
         self._context.peer_table.own_process = incarnation, self.endpoint
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
-        self._close_all = finalize(self, _close, self._threads, self._context)
+        self._close_all = finalize(self, _close, self._threads, self._context, weakly(self.leave))
         for peer in config.peers_of(name):
             self.connect_peer(peer.name, peer.connect_endpoint)
         for sentence in advice_on(config):
@@ -137,8 +137,8 @@ class Node(Closeable):
         self.finish = Finish(context, self.rounds, tx)
         self._snapshots, self._identity = SnapshotService(context), IdentityService(context)
 
-        def left(peer: str) -> None:
-            context.peer_table.peer_left(peer)
+        def left(peer: str, reason: str) -> None:
+            context.peer_table.peer_left(peer, reason)
             tx.peer_left(peer)
 
         self._threads.open(
@@ -347,6 +347,10 @@ class Node(Closeable):
     def closed(self) -> bool:
         return not self._close_all.alive
 
+    def leave(self, error: type[BaseException] | None) -> None:
+        """Note that the node ends now, and by which error, so that it can tell its peers."""
+        self._threads.tx.reason = self.finish.leave("" if error is None else error.__name__)
+
     def close(self) -> None:
         """Stop serving and fetching; idempotent, takes a few seconds at the very most.
 
@@ -389,9 +393,10 @@ def _called(reference: weakref.WeakMethod[Callable[[], Any]]) -> Any:
     return None if method is None else method()
 
 
-def _close(threads: NodeThreads, context: NodeContext) -> None:
+def _close(threads: NodeThreads, context: NodeContext, leave: Callable[..., Any]) -> None:
     with context.runtime.uninterrupted():
         try:
+            leave(sys.exc_info()[0] or getattr(sys, "last_type", None))
             threads.close()
         finally:
             context.close()

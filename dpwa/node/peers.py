@@ -21,6 +21,7 @@ from dpwa.policy.deadlines import FLOOR_S, FetchTimes
 from dpwa.policy.flow_control import FlowControl, is_among_all
 from dpwa.policy.health import (
     ABSENT,
+    HAVE_ENDED,
     IN_WORDS,
     REFUSED,
     UNHEARD,
@@ -35,6 +36,7 @@ from dpwa.policy.link_estimates import LinkEstimate, shares
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import INCARNATION_BYTES
+from dpwa.wire.messages import printable
 
 log = logging.getLogger("dpwa.peers")
 
@@ -60,6 +62,7 @@ class PeerRecord:
     problem: str = ""  # why it is not connected
     refused: Health | None = None  # as what, until it is merged or connected anew
     because: str = ""  # it is refused
+    farewell: str = ""  # why it has left, as it has said
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     bytes_received: int = 0  # of payloads and of values in collectives; what is mapped is not
     bytes_sent: int = 0  # of snapshots, and of values in collectives
@@ -99,6 +102,18 @@ class PeerRecord:
         """Its health; a lost connection counts at once, even if nobody has asked it since."""
         is_lost = bool(self.problem) and not self.is_unheard
         return Health.UNREACHABLE if is_lost and self.health in _WELL else self.health
+
+    @property
+    def why(self) -> str:
+        """Why it is not there, or refused; empty if neither, or if it has finished."""
+        if self.health in HAVE_ENDED:
+            return self.farewell
+        return self.problem or self.because * (self.health in REFUSED)
+
+    @property
+    def in_words(self) -> str:
+        why = f": {self.farewell}" * (self.health is Health.LEFT)
+        return IN_WORDS[self.health] + why
 
     @property
     def is_unheard(self) -> bool:
@@ -449,25 +464,32 @@ class PeerTable:
         with self._lock:
             return dict(self._exchanged)
 
-    def peer_left(self, name: str) -> None:
-        """Note that a peer has ended on purpose; a name that is not in view is ignored."""
+    def peer_left(self, name: str, reason: str | None = None) -> None:
+        """Note that a peer has ended on purpose; a name that is not in view is ignored.
+
+        `reason` is why it has left, and empty if it has finished; `None`: as it has said before.
+        """
         with self._lock:
             peer = self._peers.get(name)
-            if peer is None or peer.health is Health.GONE:
+            if peer is None:
                 return
-            peer.health = Health.GONE
+            peer.farewell = peer.farewell if reason is None else printable(reason)
+            before, peer.health = peer.health, Health.LEFT if peer.farewell else Health.FINISHED
+            if before is peer.health:
+                return
             peer.heard = self._clock.now()
-        log.info("%s: peer %s %s", self._own_name, name, IN_WORDS[Health.GONE])
+            words = peer.in_words
+        log.info("%s: peer %s %s", self._own_name, name, words)
 
     def has_left(self, name: str) -> bool:
         """Tell whether a peer has said goodbye, and is not back."""
         with self._lock:
-            return self._of(name).health is Health.GONE
+            return self._of(name).health in HAVE_ENDED
 
     def in_words(self, name: str) -> str:
         with self._lock:
             peer = self._peers.get(name)
-            return IN_WORDS[Health.GONE if peer is None else peer.health]
+            return "is no member any more" if peer is None else peer.in_words
 
     def was_heard(self, name: str) -> bool:
         with self._lock:
@@ -566,7 +588,7 @@ class PeerTable:
                     name=name,
                     endpoint=peer.endpoint,
                     health=peer.shown_health.value,
-                    problem=peer.problem or (peer.because if peer.health in REFUSED else ""),
+                    problem=peer.why,
                     heard_s=_ago_s(now, peer.heard, peer.spoke),
                     fetch_s=peer.times.mean_s,
                     latency_ms=_times(peer.link.latency_s, MS_PER_S),

@@ -95,7 +95,7 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
     @property
     def is_gone(self) -> bool:
         """Whether it is not there, as far as is known."""
-        return self.health in ("gone", "unreachable", "silent")
+        return self.health in ("finished", "left", "unreachable", "silent")
 
 
 @dataclass(frozen=True)

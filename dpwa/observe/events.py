@@ -15,7 +15,8 @@ KINDS = {
     "joined": "it is there: a connection was made, or a fetch has succeeded",
     "suspect": "it does not answer the members that probe it",
     "dead": "it has not contradicted the suspicion",
-    "left": "it has said goodbye",
+    "finished": "it has finished its training, and ended",
+    "left": "it has ended without finishing: the reason stands in the text",
     "silent": "it does not answer a fetch in time",
     "unreachable": "there is no connection to it",
     "refused": "something was refused: the reason stands in the text",
@@ -87,7 +88,8 @@ class EventLog:
 _OF_HEALTH = {
     "alive": "joined",
     "behind": "joined",
-    "gone": "left",
+    "finished": "finished",
+    "left": "left",
     "silent": "silent",
     "unreachable": "unreachable",
     "diverged": "diverged",
@@ -181,5 +183,5 @@ def _peers(
         is_new = kind is not None and (was is None or _OF_HEALTH.get(was.health) != kind)
         # Where there are members, they tell who has come and gone.
         if is_new and not (peer.name in members and kind in _OF_STATUS.values()):
-            text = peer.problem if kind in ("unreachable", "silent") else ""
+            text = peer.problem if kind in ("unreachable", "silent", "left") else ""
             yield event(kind, peer.name, text)

@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -90,28 +89,25 @@ class NodeRecord(Service):
             with self._lock:
                 self._take(report)
 
-    def end(self, broken_off_by: str) -> None:
+    def end(self) -> None:
         """Take the last sample, and write down what was merged of whom, and how it has ended."""
         if self._log is None and not self._onlookers:
             return
-        self._ended = self._problem_of_end(broken_off_by)
+        self._ended = self._problem_of_end()
         if self._log is not None:
             if self._latest is not None:
                 self._log.write_peers(self._wall(), self._latest)
             self._log.end(self._ended)
 
-    def _problem_of_end(self, broken_off_by: str) -> str:
+    def _problem_of_end(self) -> str:
         self.sample()
         ending = None if self._latest is None else self._latest.ending
-        if broken_off_by and (ending is None or not ending.is_over):
-            return f"broken off by {broken_off_by}"
         return "" if ending is None else ending.problem
 
     def ended(self) -> bool:
         """Tell those who have asked that the node ends: nobody else could tell of the last one."""
         if self._onlookers and self._ended is None:  # the program has ended without closing it
-            uncaught = getattr(sys, "last_type", None)
-            self._ended = self._problem_of_end("" if uncaught is None else uncaught.__name__)
+            self._ended = self._problem_of_end()
         for message, reply in self._onlookers.values():
             self._answer(message, reply)
         return bool(self._onlookers)
@@ -233,9 +229,8 @@ class Recorder(Closeable):
     def close(self) -> None:
         """Note how the node has ended, for the run log and for who watches; idempotent."""
         if os.getpid() == self._owner:
-            error = sys.exc_info()[0]  # that ends the `with` block of the node, if any does
             with self._runtime.uninterrupted():
-                self.record.end("" if error is None else error.__name__)
+                self.record.end()
                 if self._log is not None:
                     self._log.close()
 

@@ -14,7 +14,6 @@ from dpwa.observe.run_view import Followed, RunView
 from dpwa.observe.verdicts import LEAST_WINDOW_S, LOST, Condition, NodeVerdict, verdicts
 
 WINDOW_S = 10.0  # over which rates are taken
-_GOODBYES = ("gone", "left")
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class NodeRow:
     Attributes:
         name: of the node.
         state: `live`, `finishing` (it has taken its last step, and waits for others or averages
-            with them), `finished`, `silent` (it answers no more), `left` (it has said goodbye) or
-            `unknown` (nothing has been heard of it yet).
+            with them), `finished`, `silent` (it answers no more), `left` (it has ended without
+            finishing) or `unknown` (nothing has been heard of it yet).
         through: the node that tells of it, as it has never answered itself; else empty.
         loss: its newest; infinite once it has diverged, `None` if not known.
         clock: training clock.
@@ -85,7 +84,7 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
             has_answered=node.answer is not None,
             problem=_problem(node, said[node.name]),
             heard_s=said[node.name].heard_s,
-            has_left=_has_left(node, said[node.name]),
+            end=_end(node, said[node.name]),
             said=said[node.name].health,
             quarantined_by=said[node.name].quarantined_by,
             trains=node.ending is None,
@@ -219,20 +218,22 @@ def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
     return replace(row, through=through, clock=clock, loss=loss)
 
 
-def _has_left(node: Followed, said: _Said) -> bool:
-    """Tell whether a node that does not answer has said goodbye to anybody, or had finished."""
+def _end(node: Followed, said: _Said) -> str:
+    """Return how a node that does not answer has ended: `finished`, `left`, or empty."""
     if not node.silent_s:
-        return False
+        return ""
+    end, health = node.answer.end if node.answer else "", set(said.health.values())
     if node.answer is not None and node.answer.ended is not None:
-        return True
-    health = set(said.health.values())
-    had_finished = node.answer is not None and node.answer.has_ended
-    return not health.isdisjoint(_GOODBYES) or (had_finished and health.isdisjoint(LOST))
+        return end
+    has_left = "left" in health
+    if "finished" in health or (end and (has_left or health.isdisjoint(LOST))):
+        return "finished"
+    return "left" if has_left else ""
 
 
 def _problem(node: Followed, said: _Said) -> str:
     """Return why a node does not answer, or what was wrong with its end if it has left."""
-    if _has_left(node, said):
+    if _end(node, said):
         return "" if node.answer is None else node.answer.ended or ""
     return node.problem
 
@@ -240,8 +241,8 @@ def _problem(node: Followed, said: _Said) -> str:
 def _state(node: Followed, condition: Condition, *, is_known: bool) -> str:
     if not is_known:
         return "unknown"
-    if condition.has_left:
-        return "left"
+    if condition.end:
+        return condition.end
     if node.silent_s:
         return "silent"
     return "live" if node.ending is None else "finished" if node.ending.is_over else "finishing"

@@ -119,9 +119,11 @@ class HistoryAnswer(BaseModel):
     ended: Text | None = None  # what was wrong with its end; `None`: it has not ended
 
     @property
-    def has_ended(self) -> bool:
-        """Whether it is to be expected that it answers no more: it ends, or has finished."""
-        return self.ended is not None or (self.ending is not None and self.ending.is_over)
+    def end(self) -> str:
+        """`finished`, `left` (it ends without finishing), or empty as long as it trains."""
+        if self.ended == "" or (self.ending is not None and self.ending.is_over):
+            return "finished"
+        return "left" if self.ended else ""
 
     def rows(self, names: tuple[str, ...]) -> Floats:
         """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.

@@ -26,9 +26,9 @@ class NodeVerdict:
     """What is the matter with a node.
 
     Attributes:
-        kind: `gone`, `no answer` (it does not answer here, but others hear of it), `left` (and
-            that was no good end), `diverged`, `stalled`, `slow`, `waiting`, `out of sync`, `alone`,
-            `quarantined` or `refused`.
+        kind: `gone`, `no answer` (it does not answer here, but others hear of it), `left`,
+            `finished` (and with a problem), `diverged`, `stalled`, `slow`, `waiting`,
+            `out of sync`, `alone`, `quarantined` or `refused`.
         text: the reason, in words that begin after the name of the node.
         severity: `bad`: it takes no part any more, or harms others; `odd`: it is there.
     """
@@ -49,8 +49,8 @@ class Condition:
         has_answered: whether it ever has; else `silent_s` counts from the first question.
         problem: why it does not answer, in words, if that is known.
         heard_s: since another node has last heard of it, if any tells.
-        has_left: whether it has said goodbye, or ended after `finish`; `problem` is then what was
-            wrong with its end.
+        end: `finished`, `left` (it has ended without finishing), or empty. After its end, `problem`
+            is what was wrong with it.
         said: what others say of it: name of the other, and health or status.
         quarantined_by: names of those that leave it alone for now.
         trains: whether it has not taken its last step, as far as is known.
@@ -65,7 +65,7 @@ class Condition:
     has_answered: bool = True
     problem: str = ""
     heard_s: float | None = None
-    has_left: bool = False
+    end: str = ""
     said: Mapping[str, str] | None = None
     quarantined_by: Sequence[str] = ()
     trains: bool = True
@@ -108,9 +108,9 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
-    if condition.has_left:
-        text = f"has ended: {condition.problem}"
-        return [NodeVerdict("left", text, "odd")] if condition.problem else []
+    if condition.end:
+        text = f"has {condition.end}: {condition.problem}"
+        return [NodeVerdict(condition.end, text, "odd")] if condition.problem else []
     if condition.silent_s > 0.0:
         return [_silence(condition)]
     found = []

@@ -364,15 +364,13 @@ class Watch(Closeable):
         if not before:
             return
         last = self._names.get(before)
-        has_ended = last is not None and last.answer is not None and last.answer.has_ended
+        end = last.answer.end if last is not None and last.answer is not None else ""
         if self._through:
-            why = "has ended" if has_ended else "does not answer any more"
-            text = f"{before} {why}: reading through {self._through} now"
-        elif has_ended:
-            self._has_ended, text = True, "the run has ended"
+            text = f"reading through {self._through} now"
         else:
-            text = f"{before} does not answer any more, nor does anybody else"
-        self._note("moved", before, text)
+            self._has_ended = bool(end)
+            text = "the run has ended" if end else "nor does any other node answer"
+        self._note(end or "silent", before, text)
 
     def _happened(self, event: RunEvent) -> None:
         """Keep an event, unless another node has told of the same a moment ago."""

@@ -36,7 +36,8 @@ class Health(Enum):
 
     UNKNOWN = "unknown"
     ALIVE = "alive"
-    GONE = "gone"
+    FINISHED = "finished"
+    LEFT = "left"
     SILENT = "silent"
     UNREACHABLE = "unreachable"
     OTHER_VERSION = "other_version"
@@ -73,7 +74,8 @@ _HEALTH_AFTER = {
 IN_WORDS = {
     Health.UNKNOWN: "is unknown",
     Health.ALIVE: "is alive",
-    Health.GONE: "has ended",
+    Health.FINISHED: "has finished",
+    Health.LEFT: "has left",
     Health.SILENT: "does not answer in time",
     Health.UNREACHABLE: "cannot be reached",
     Health.OTHER_VERSION: "speaks another protocol version",
@@ -87,10 +89,11 @@ IN_WORDS = {
     Health.MISTAKEN: "is not connected, because names clash",
 }
 
+HAVE_ENDED = (Health.FINISHED, Health.LEFT)  # on purpose
 # After these nobody has heard anything of the peer.
 UNHEARD = (Outcome.TIMED_OUT, Outcome.LOST, Outcome.UNREACHABLE, Outcome.MISTAKEN)
 UNTIL_RECONNECTED = (
-    Health.GONE,
+    *HAVE_ENDED,
     Health.OTHER_VERSION,
     Health.OTHER_SETTINGS,
     Health.MISTAKEN,

@@ -544,6 +544,7 @@ class Mark:
 
 MARKS = {
     "joined": Mark("^", PALETTE[2], "joined"),
+    "finished": Mark("v", PALETTE[2], "finished"),
     "left": Mark("v", PALETTE[7], "left"),
     "checkpoint": Mark("|", PALETTE[0], "checkpoint"),
     "in_sync": Mark(">", PALETTE[2], "in sync"),

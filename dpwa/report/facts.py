@@ -181,7 +181,7 @@ def _noticed(node: NodeLog, run: Run) -> tuple[dict[str, list[str]], list[str]]:
     for other, log in run.nodes.items():
         about = [e for e in log.events if e.about == node.name and e.time >= node.last - BEFORE_S]
         kinds = {event.kind for event in about}
-        if "left" in kinds:
+        if kinds & {"finished", "left"}:
             goodbye.append(other)
         for kind in _SAID:
             if kind in kinds:

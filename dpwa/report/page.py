@@ -46,7 +46,7 @@ _IN_SHORT = {
     "stalled at the end": ("stalled",),
     "of no use any more, with a loss or parameters that are not finite": ("diverged",),
 }
-_ENDS = {"ended": "ended well", "lost": "lost", "running": "still at work"}
+_ENDS = {"ended": "finished", "lost": "lost", "running": "still at work"}
 
 
 def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> str:

@@ -21,6 +21,7 @@ OptionalName = Annotated[str, Field(pattern=rf"^[A-Za-z0-9._-]{{0,{limits.MAX_NA
 Endpoint = Annotated[
     str, Field(max_length=limits.MAX_ENDPOINT_CHARACTERS, pattern=r"^(tcp|ipc)://[!-~]+$")
 ]
+Reason = Annotated[str, Field(max_length=limits.MAX_REASON_CHARACTERS)]
 Unsigned = Annotated[int, Field(ge=0, lt=2**64)]
 Codec = Annotated[str, Field(min_length=1, max_length=limits.MAX_CODEC_CHARACTERS)]
 ChunkBytes = Annotated[

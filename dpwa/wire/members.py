@@ -25,9 +25,8 @@ from dpwa.errors import ProtocolError
 from dpwa.policy.members.states import HIGHEST, MemberEntry, MemberStatus
 from dpwa.types import Frame
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage, Count, Endpoint, Name, OptionalName
+from dpwa.wire.fields import BaseMessage, Count, Endpoint, Name, OptionalName, Reason
 
-TruncatedReason = Annotated[str, Field(max_length=limits.MAX_REASON_CHARACTERS)]
 Refusal = Literal["name", "address", "algorithm", "stranger", "busy", "waiting"]
 
 
@@ -71,7 +70,7 @@ class TurnedAway(BaseMessage):
     type: Literal["turned_away"] = "turned_away"
     name: Name
     kind: Refusal
-    reason: TruncatedReason
+    reason: Reason
 
 
 class WhoIs(BaseMessage):

@@ -31,6 +31,7 @@ from dpwa.wire.fields import (
     Name,
     News,
     Nonce,
+    Reason,
     TrainingClock,
     Unsigned,
 )
@@ -109,10 +110,14 @@ class Identity(BaseMessage):
 
 
 class Goodbye(BaseMessage):
-    """This node ends on purpose: whoever misses it need not worry. Answered with the same."""
+    """This node ends on purpose: whoever misses it need not worry. Answered with the same.
+
+    `reason` is empty if it has finished; else it has left.
+    """
 
     type: Literal["goodbye"] = "goodbye"
     name: Name
+    reason: Reason = ""
 
 
 class GoAway(BaseMessage):
@@ -216,7 +221,7 @@ class Refused(BaseMessage):
     """The request cannot be served: another protocol version, or a codec that is not known."""
 
     type: Literal["refused"] = "refused"
-    reason: Annotated[str, Field(max_length=200)]
+    reason: Reason
 
 
 class Status(BaseMessage):

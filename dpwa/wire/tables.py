@@ -12,13 +12,12 @@ from pydantic import Field
 
 from dpwa.wire import limits
 from dpwa.wire.collecting import Incarnation, ViewId
-from dpwa.wire.fields import BaseMessage, Count, Name
+from dpwa.wire.fields import BaseMessage, Count, Name, Reason
 
 TableNumber = Annotated[int, Field(ge=0, lt=limits.MAX_TABLES)]
 ShardNumber = Annotated[int, Field(ge=0, lt=limits.MAX_MEMBERS)]
 ShardCount = Annotated[int, Field(ge=1, le=limits.MAX_MEMBERS)]
 Client = Annotated[str, Field(min_length=1, max_length=limits.MAX_CLIENT_CHARACTERS)]
-Reason = Annotated[str, Field(max_length=limits.MAX_REASON_CHARACTERS)]
 
 
 class FromMember(BaseMessage):

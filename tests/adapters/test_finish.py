@@ -208,7 +208,7 @@ def test_nobody_waits_for_who_was_never_there_has_left_or_trains_too_long():
         reports = [nodes.report(index) for index in range(2)]
     assert nodes.values()[:2] == pytest.approx([0.5, 0.5])
     assert reports[0].took_part == ("w2",)
-    assert reports[0].missed["w3"] == "has ended"
+    assert reports[0].missed["w3"] == "has finished"  # it had nothing to finish
     assert reports[0].missed["w4"] == "still trains, at update 1"
 
 

@@ -164,9 +164,9 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
     with DpwaConnection("w1", config) as one:
         with DpwaConnection("w2", config) as two:
             eventually(lambda: is_connected(one, "w2") and is_connected(two, "w1"))
-        eventually(lambda: one.node.report()["peers"][0]["health"] == "gone")
+        eventually(lambda: one.node.report()["peers"][0]["health"] == "finished")
         table = status(file).stdout
-    assert re.search(r"w2 \(gone, heard \d+ s ago\)", table)
+    assert re.search(r"w2 \(finished, heard \d+ s ago\)", table)
     assert re.search(r"w2: not reachable: .*; last heard of \d+ s ago$", table, re.MULTILINE)
 
 
@@ -187,7 +187,7 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
         ),
         ({"score": 9, "health": "other_model", "heard_s": 5}, "w2 (9, other model)"),
         ({"score": 1000, "health": "unreachable"}, "w2 (unreachable)"),  # of an older node
-        ({"score": 1, "health": "gone", "heard_s": "long"}, "w2 (gone)"),
+        ({"score": 1, "health": "left", "heard_s": "long"}, "w2 (left)"),
     ],
 )
 def test_what_is_told_of_a_peer(peer, shown):

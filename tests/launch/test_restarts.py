@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -161,6 +162,41 @@ def test_a_node_that_finishes_alone_is_not_blamed_if_all_others_have_failed(
     assert told.run(nodes_running(code, "w1", "w2", "w3")) == codes
     blamed = {node for node, line in told.lines if "counts as failed" in line}
     assert blamed == {node for node, code in codes.items() if code == 1}
+
+
+BREAKS_OFF = """
+import os
+import numpy as np
+from dpwa import DpwaConnection
+
+is_broken = os.environ["DPWA_NAME"] == "w1"
+with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as node:
+    node.wait_for_peers(1, timeout_s=60)
+    while node.updates < (4 if is_broken else 9):
+        node.update_send(np.ones(4), 1.0)
+        node.update_wait(1.0)
+    if is_broken:
+        raise ZeroDivisionError
+    node.finish(np.ones(4))
+"""
+
+
+@pytest.mark.parametrize("has_own_launcher", [False, True])
+def test_a_node_whose_only_peer_breaks_off_has_not_failed(
+    has_own_launcher: bool, tmp_path: Path, told: Told
+) -> None:
+    config = tmp_path / "dpwa.yaml"
+    config.write_text(json.dumps(config_of(2, timeout_ms=300)))
+    command = [sys.executable, "-c", BREAKS_OFF]
+    if has_own_launcher:  # that does not see how the peer ends
+        elsewhere = {**os.environ, "DPWA_NAME": "w1", "DPWA_CONFIG": str(config)}
+        with subprocess.Popen(command, env=elsewhere, stderr=subprocess.DEVNULL) as peer:
+            codes = told.run(LaunchSpec(command, config, ["w2"], world=["w1", "w2"]))
+        assert (peer.returncode, codes) == (1, {"w2": 0})
+    else:
+        assert told.run(LaunchSpec(command, config, ["w1", "w2"])) == {"w1": 1, "w2": 0}
+    (said,) = [line for node, line in told.lines if node == "w2" and "DPWA-W051" in line]
+    assert "without w1 (has left: broken off by ZeroDivisionError at update 4)" in said
 
 
 def test_a_node_that_leaves_after_a_signal_was_passed_on_has_not_failed(

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from contextlib import suppress
 
+import numpy as np
 from support.members import members
 from support.nodes import at_once, config_of, eventually, is_connected, status_of
 from support.ports import free_ports
@@ -88,7 +90,7 @@ def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts(
         assert one.node._context.peer_table.has_left("w2")
         holdup.over.set()
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
-        eventually(lambda: status_of(one, "w2")["health"] == "gone")
+        eventually(lambda: status_of(one, "w2")["health"] == "finished")
         eventually(lambda: holdup.near[-1:] == [False])  # it was gone before it was met
 
 
@@ -99,7 +101,7 @@ def test_a_peer_that_left_and_is_back_elsewhere_is_not_taken_for_one_that_has_le
         one.node.remove_peer("w2")
         one.node.add_peer("w2", "127.0.0.1", free_ports(1)[0])  # it does not listen yet
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
-        assert status_of(one.adapter.connection, "w2")["health"] != "gone"
+        assert status_of(one.adapter.connection, "w2")["health"] != "finished"
 
 
 def test_a_peer_that_hangs_does_not_keep_a_node_from_ending(monkeypatch):
@@ -119,3 +121,32 @@ def test_nodes_that_end_at_the_same_time_do_not_wait_for_each_other(monkeypatch)
         began = time.monotonic()
         at_once([member.adapter.close for member in nodes])
         assert time.monotonic() - began < 100.0
+
+
+def test_a_peer_has_finished_or_says_why_it_has_left():
+    def train(node):
+        eventually(lambda: is_connected(one, node.name) and is_connected(node, "w1"))
+        for loss in (3.0, 2.0):
+            node.update_send(np.ones(4), loss)
+            node.update_wait(loss)
+        return node
+
+    config = config_of(5, timeout_ms=200)
+    with DpwaConnection("w1", config) as one:
+        one.update_send(np.ones(4), 1.0)
+        with suppress(KeyError), DpwaConnection("w2", config) as broken:
+            train(broken)
+            raise KeyError
+        with DpwaConnection("w3", config) as early:
+            train(early)
+        with DpwaConnection("w4", {**config, "needs_finish": False}) as done:
+            train(done)
+        with DpwaConnection("w5", config) as finished:
+            train(finished).finish(np.ones(4), seconds=0.1, timeout_s=0.0)
+        ended = {name: status_of(one, name) for name in ("w2", "w3", "w4", "w5")}
+    assert {name: (peer["health"], peer["problem"]) for name, peer in ended.items()} == {
+        "w2": ("left", "broken off by KeyError at update 2"),
+        "w3": ("left", "without finish at update 2"),
+        "w4": ("finished", ""),
+        "w5": ("finished", ""),
+    }

@@ -208,8 +208,8 @@ def test_a_peer_that_ends_on_purpose_alarms_nobody(config, caplog):
             eventually(lambda: timed_round(node)[0] is None)
             for _ in range(5):
                 timed_round(node)
-        assert status_of(node, "w2")["health"] == "gone"
-    assert told_of_w2(caplog) == ["is alive", "has ended"] * 2
+        assert status_of(node, "w2")["health"] == "finished"
+    assert told_of_w2(caplog) == ["is alive", "has finished"] * 2
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 

@@ -56,8 +56,12 @@ def test_a_peer_that_was_never_there_is_no_event():
 
 
 def test_a_goodbye_is_told_without_the_lost_connection():
-    gone = with_peer("w3", health="gone", problem="the connection was lost")
-    assert [(e.kind, e.text) for e in changes(BEFORE, gone, TIME)] == [("left", "")]
+    gone = with_peer("w3", health="finished", problem="the connection was lost")
+    assert [(e.kind, e.text) for e in changes(BEFORE, gone, TIME)] == [("finished", "")]
+    gone = with_peer("w3", health="left", problem="broken off by KeyError")
+    assert [(e.kind, e.text) for e in changes(BEFORE, gone, TIME)] == [
+        ("left", "broken off by KeyError")
+    ]
 
 
 def test_quarantine_begins_and_ends():

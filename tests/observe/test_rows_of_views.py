@@ -89,28 +89,33 @@ def test_a_node_that_is_silent_has_no_rates():
 
 
 def test_a_node_that_has_left_is_not_silent():
-    one = node("w1", peers=[peer("w2", "gone")])
+    one = node("w1", peers=[peer("w2", "left")])
     assert rows(one, node("w2", silent_s=6.0))["w2"].state == "left"
+    other = node("w1", peers=[peer("w2", "finished")])
+    assert rows(other, node("w2", silent_s=6.0))["w2"].state == "finished"
     member = node("w1", members=[["w2", "tcp://w2:1", "left"]])
     assert rows(member, node("w2", silent_s=6.0))["w2"].state == "left"
     assert rows(one, node("w2"))["w2"].state == "live"  # it is back, and w1 has not noticed yet
 
 
-def test_nodes_that_had_finished_have_left_unless_others_have_lost_them():
+def test_nodes_that_had_finished_are_finished_unless_others_have_lost_them():
     last, live = node("w2", silent_s=6.0, ending=[True, []]), node("w3", silent_s=6.0)
-    assert {n: row.state for n, row in rows(last, live).items()} == {"w2": "left", "w3": "silent"}
+    assert {n: row.state for n, row in rows(last, live).items()} == {
+        "w2": "finished",
+        "w3": "silent",
+    }
     other = node("w1", peers=[peer("w2", "unreachable")])
     assert rows(other, last)["w2"].state == "silent"
     assert rows(node("w2", silent_s=6.0, ending=[False, []]))["w2"].state == "silent"  # killed
 
 
-def test_a_node_that_has_told_that_it_ends_has_left_whatever_others_say():
+def test_how_a_node_has_ended_is_what_it_says_itself_whatever_others_say():
     other = node("w1", peers=[peer("w2", "unreachable"), peer("w3", "unreachable")])
     well = node("w2", silent_s=0.1, ended="", problem="nothing answers")
     badly = node("w3", silent_s=0.1, ended="broken off by ValueError")
     found = rows(other, well, badly)
     assert [(found[n].state, found[n].problem, kinds(found[n])) for n in ("w2", "w3")] == [
-        ("left", "", []), ("left", "broken off by ValueError", ["left"])
+        ("finished", "", []), ("left", "broken off by ValueError", ["left"])
     ]  # fmt: skip
 
 
@@ -134,7 +139,7 @@ def test_the_first_line_tells_a_run_that_has_ended_from_one_that_is_lost():
     assert "nobody answers any more" in first_line(last, lost)
     ended = first_line(last, lost, has_ended=True)
     assert "the run has ended" in ended
-    assert "2 nodes, 1 left, 1 gone" in ended
+    assert "2 nodes, 1 finished, 1 gone" in ended
     assert "nobody answers yet" in first_line()
 
 
@@ -179,7 +184,7 @@ def test_who_finishes_is_told_as_such_with_whom_it_waits_for_and_slows_nobody():
         node("w4", silent_s=9.0, ending=[True, []]),
     ]
     found = rows(*nodes)
-    assert [found[name].state for name in found] == ["finishing", "finished", "live", "left"]
+    assert [found[name].state for name in found] == ["finishing", "finished", "live", "finished"]
     assert found["w1"].waits_for == ("w3",)
     assert kinds(found["w1"]) == kinds(found["w2"]) == kinds(found["w3"]) == []
 

@@ -131,7 +131,7 @@ def test_a_run_that_was_interrupted_has_not_ended_well(tmp_path):
         raise KeyboardInterrupt
     page = report_page(facts_in(tmp_path), (), ())
     assert "ended, broken off by KeyboardInterrupt, " in page
-    assert "ended well" not in page
+    assert "finished" not in page
 
 
 def test_a_run_that_is_still_at_work_has_lost_nobody(tmp_path):

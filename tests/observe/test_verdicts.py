@@ -121,11 +121,11 @@ def test_who_does_not_answer_here_but_is_heard_of_is_not_gone(heard_s, kind):
 
 
 def test_who_has_left_is_not_gone_and_nothing_is_the_matter_unless_it_was_no_good_end():
-    left = Condition(pace(), silent_s=99.0, has_left=True, said={"w2": "unreachable"})
+    left = Condition(pace(), silent_s=99.0, end="left", said={"w2": "unreachable"})
     assert of(left) == []
     verdict = only(replace(left, problem="broken off by ValueError"))
     assert (verdict.kind, verdict.severity) == ("left", "odd")
-    assert verdict.text == "has ended: broken off by ValueError"
+    assert verdict.text == "has left: broken off by ValueError"
 
 
 def test_who_is_in_quarantine_and_where():

@@ -65,6 +65,11 @@ def events(watch, kind):
     return [event for event in watch.view().events if event.kind == kind]
 
 
+def own_events(watch, kind):
+    """What the watch itself has noticed of the node that it reads through."""
+    return [event for event in events(watch, kind) if not event.node]
+
+
 def is_told(watch, *names):
     """Whether all of these answer, and nobody else is followed."""
     found = seen(watch)
@@ -128,9 +133,9 @@ def test_when_the_node_that_tells_of_others_is_killed_another_one_does_within_fi
         began = time.monotonic()
         eventually(lambda: watch.view().through in ("w2", "w3"))
         assert time.monotonic() - began < at_most(5.0)
-        moved = events(watch, "moved")[0]
+        moved = own_events(watch, "silent")[0]
         assert (moved.node, moved.about) == ("", "w1")
-        assert moved.text.startswith("w1 does not answer any more: reading through w")
+        assert moved.text.startswith("reading through w")
         eventually(lambda: [row.name for row in rows_of(watch.view()) if row.verdicts] == ["w1"])
 
 
@@ -171,9 +176,11 @@ def test_a_run_that_ends_well_has_ended_and_nothing_is_the_matter():
         at_once([lambda each=each: end(each) for each in connections])
         eventually(lambda: watch.view().has_ended)
         rows = rows_of(watch.view())
-        assert [(row.state, row.verdicts, row.problem) for row in rows] == [("left", (), "")] * 3
+        assert [(row.state, row.verdicts, row.problem) for row in rows] == [
+            ("finished", (), "")
+        ] * 3
         assert [row.loss for row in rows] == [0.5] * 3
-        assert events(watch, "moved")[-1].text == "the run has ended"
+        assert own_events(watch, "finished")[-1].text == "the run has ended"
         told = [(e.node, e.number) for e in watch.view().events if e.node]
         assert len(told) == len(set(told))  # none of them twice
 
@@ -187,18 +194,18 @@ def test_a_node_that_ends_says_how_to_whoever_watches_it(monkeypatch):
         with suppress(ValueError), one:
             raise ValueError
         eventually(lambda: watch.view().through == "w2")
-        assert events(watch, "moved")[-1].text == "w1 has ended: reading through w2 now"
+        assert own_events(watch, "left")[-1].text == "reading through w2 now"
         two.node.close()  # as at the end of a program that has closed nothing
         monkeypatch.setattr(sys, "last_type", KeyError, raising=False)  # nobody has caught it
         three.node.close()
         eventually(lambda: watch.view().has_ended)
         rows = {row.name: [v.text for v in row.verdicts] for row in rows_of(watch.view())}
         assert rows == {
-            "w1": ["has ended: broken off by ValueError"],
+            "w1": ["has left: broken off by ValueError"],
             "w2": [],
-            "w3": ["has ended: broken off by KeyError"],
+            "w3": ["has left: broken off by KeyError"],
         }
-        assert [row.state for row in rows_of(watch.view())] == ["left"] * 3
+        assert [row.state for row in rows_of(watch.view())] == ["left", "finished", "left"]
 
 
 def test_a_node_that_is_killed_in_the_end_is_gone():
@@ -210,8 +217,7 @@ def test_a_node_that_is_killed_in_the_end_is_gone():
         killed.kill()
         eventually(lambda: not watch.view().through)
         assert not watch.view().has_ended
-        text = "w1 does not answer any more, nor does anybody else"
-        assert events(watch, "moved")[-1].text == text
+        assert own_events(watch, "silent")[-1].text == "nor does any other node answer"
         rows = {row.name: row for row in rows_of(watch.view())}
         assert (rows["w1"].state, rows["w2"].state) == ("silent", "left")
         assert [verdict.kind for verdict in rows["w1"].verdicts] == ["gone"]

@@ -201,7 +201,7 @@ def test_not_ready_is_neither_success_nor_failure():
         (Health.UNKNOWN, True, Health.UNKNOWN),
         (Health.UNKNOWN, False, Health.UNREACHABLE),
         (Health.ALIVE, True, Health.UNREACHABLE),
-        (Health.GONE, False, Health.GONE),
+        (Health.LEFT, False, Health.LEFT),
     ],
 )
 def test_a_peer_that_has_not_started_yet_is_not_called_unreachable(before, is_starting, after):

@@ -200,7 +200,7 @@ class Open:
         report = self.node.report()
         membership = {key: report["membership"][key] for key in ("members", "view", "components")}
         shown = {key: report[key] for key in ("clock", "version", "merges", "transactions")}
-        has_ended = {peer["name"]: peer["health"] == "gone" for peer in report["peers"]}
+        has_ended = {peer["name"]: peer["health"] == "finished" for peer in report["peers"]}
         return {**shown, **membership, "has_ended": has_ended}
 
     def settled(self):

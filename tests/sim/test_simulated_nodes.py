@@ -203,7 +203,7 @@ def test_who_leaves_says_goodbye_and_nobody_waits_for_it(tmp_path):
     run.network.run_until(3.5)
     assert not run.nodes[1].lives_now  # it has not even waited for a second
     report = run.nodes[0].connection.node.report()
-    assert {peer["name"]: peer["health"] for peer in report["peers"]}["n1"] == "gone"
+    assert {peer["name"]: peer["health"] for peer in report["peers"]}["n1"] == "left"
     run.end()
 
 

@@ -47,7 +47,7 @@ FAREWELLS_PER_TURN = 16  # of one peer, before the others and the deadline are l
 
 def say_goodbye(
     links: Iterable[PeerLink],
-    name: str,
+    goodbye: Goodbye,
     ending: Collection[str],
     deadline: Deadline,
     poller: zmq.Poller,
@@ -59,7 +59,7 @@ def say_goodbye(
     answers.
     """
     waiting = [link for link in links if link.state is LinkState.UP]
-    waiting = [link for link in waiting if link.send(Goodbye(request=1, name=name))]
+    waiting = [link for link in waiting if link.send(goodbye)]
     waiting = [link for link in waiting if link.peer not in ending]
     for link in waiting:
         poller.register(link.socket, zmq.POLLIN)
@@ -184,6 +184,7 @@ class TxThread(NodeThread):
         self._listeners = Listeners(zmq_context, self._poller)
         self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
+        self.reason = ""  # why the node leaves, if it has not finished
         self.bytes_received = 0
         self.late_answers = 0
         self._was_short = False  # of memory
@@ -217,13 +218,12 @@ class TxThread(NodeThread):
                 self._fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self._fetcher.give_up(Outcome.TIMED_OUT)
         self._deliver_decisions()
+        goodbye = Goodbye(request=1, name=self._context.name, reason=self.reason)
         deadline = Deadline(self._context.runtime, FAREWELL_S)
         links = [c.link for c in self._connections.up() if c.link is not None]
         self._listeners.end()
         try:
-            say_goodbye(
-                links, self._context.name, self._farewells, deadline, self._runtime.poller()
-            )
+            say_goodbye(links, goodbye, self._farewells, deadline, self._runtime.poller())
         finally:
             self._connections.close(LINGER_MS)
 

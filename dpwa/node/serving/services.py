@@ -38,13 +38,13 @@ class GoodbyeService(Service):
 
     handles = (Goodbye,)
 
-    def __init__(self, own: str, note: Callable[[str], None]) -> None:
+    def __init__(self, own: str, note: Callable[[str, str], None]) -> None:
         self._own = own
         self._note = note
 
     def handle(self, sender: bytes, message: Goodbye, reply: Reply) -> None:  # noqa: ARG002
         """Anybody may say it, so little changes while that peer is connected."""
-        self._note(message.name)
+        self._note(message.name, message.reason)
         reply(Goodbye(request=message.request, name=self._own))
 
 

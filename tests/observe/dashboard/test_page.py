@@ -171,7 +171,7 @@ def test_a_run_that_has_ended_needs_no_attention_and_its_curves_tell_of_the_end(
 
     with served(view) as address:
         opened(page, address)
-        expect(page.locator("#summary")).to_have_text("3 nodes: 3 left · the run has ended")
+        expect(page.locator("#summary")).to_have_text("3 nodes: 3 finished · the run has ended")
         expect(page.locator("#attention li")).to_have_count(0)
         loss, speed = (page.locator(f"#plot-{name} figcaption") for name in ("loss", "speed"))
         expect(loss).to_contain_text("Loss of 3 nodes, when last heard of: from w")

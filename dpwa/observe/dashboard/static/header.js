@@ -1,7 +1,7 @@
 // The run in words, and what is the matter with it or with this page.
 
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
-import { at, count, nodeLink, syncWords } from "./words.js";
+import { ENDS, at, count, nodeLink, syncWords } from "./words.js";
 
 const MOVED_S = 60; // for which a change of the node that is read through is told
 const SPEAK_MS = 5000; // from one announcement to the next
@@ -36,9 +36,9 @@ export function showSummary(store) {
 
 /** Tell that another node is read through, for as long as that is new. */
 export function showMoved(store) {
-  const moved = store.events.find((event) => event.kind === "moved");
+  const moved = store.events.find((event) => !event.node && event.kind in ENDS);
   const isNew = moved && store.time - moved.time < MOVED_S;
-  show(find("#moved"), isNew ? `${moved.text} (since ${at(moved.time)}).` : "");
+  show(find("#moved"), isNew ? `${moved.about} ${ENDS[moved.kind]}: ${moved.text} (since ${at(moved.time)}).` : "");
 }
 
 /** Tell that the server of this page is gone. */

@@ -5,7 +5,7 @@ import { Table, hiddenWords } from "./table.js";
 import { nodeLink, number, perSecond, sharesWords, sign, standing, stateWords } from "./words.js";
 
 export const ACTIVITIES = ["train", "publish", "wait", "merge"];
-const TOLD = new Set(["gone", "left", "out of sync", "alone"]); // by the state already
+const TOLD = new Set(["gone", "finished", "left", "out of sync", "alone"]); // by the state already
 const ORDER = { silent: 0, unknown: 1, left: 2, live: 3, finishing: 4, finished: 5 };
 
 /** Make the table. */

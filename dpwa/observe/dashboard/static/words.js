@@ -43,6 +43,8 @@ export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}
 
 export const STATES = { live: "live", finishing: "finishing", finished: "finished", silent: "silent", left: "left", unknown: "not heard of" };
 
+export const ENDS = { finished: "has finished", left: "has left", silent: "does not answer any more" };
+
 /** Names in words, of many the first. */
 export function listed(names) {
   const first = names.slice(0, 3).join(", ");
@@ -64,7 +66,7 @@ export function stateWords(node) {
   if (syncWords(node)) return syncWords(node);
   if (node.state === "silent") return `silent for ${duration(node.silent_s)}`;
   if (node.state === "finishing" && node.waits_for.length) return `finishing, waits for ${listed(node.waits_for)}`;
-  const words = node.state === "left" ? "has left" : (STATES[node.state] ?? node.state);
+  const words = STATES[node.state] ?? node.state;
   return node.through ? `${words}, told of by ${node.through}` : words;
 }
 
