@@ -99,7 +99,7 @@ function looks(node, index, many, best) {
 function summary(store, { word, key, newest }) {
   const told = store.nodes.filter((node) => typeof newest(node) === "number");
   if (store.missing[key]) return `${word}: ${store.missing[key]}.`;
-  const answering = told.filter((node) => ANSWERS.has(node.state));
+  const answering = told.filter((node) => ANSWERS.has(node.state) && !node.silent_s);
   const known = answering.length ? answering : told;
   if (!known.length) {
     const isOver = !store.through && store.timeline.times.length;

@@ -61,7 +61,7 @@ export class Store {
   get best() {
     let best = null;
     for (const node of this.nodes) {
-      const known = ANSWERS.has(node.state) && typeof node.loss === "number";
+      const known = ANSWERS.has(node.state) && !node.silent_s && typeof node.loss === "number";
       if (known && (best === null || node.loss < best.loss)) best = node;
     }
     return best;
