@@ -181,7 +181,7 @@ def _is_plain(report: JsonObject) -> bool:
 MOST_SKEW_S = 5.0
 CONNECTED_AFTER_S = 5.0  # to nodes that have started a little later
 
-_WELL = (Health.UNKNOWN, Health.ALIVE, Health.GONE)
+_WELL = (Health.UNKNOWN, Health.ALIVE, Health.FINISHED, Health.LEFT)
 _PROBLEMS = {health.value: text for health, text in IN_WORDS.items() if health not in _WELL}
 
 _REFUSALS = {
