@@ -81,7 +81,7 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         with pytest.raises(MismatchError, match=r"w2: every peer is refused: w1 .*\[DPWA-E314\]"):
             step("w2", LOOKED_EVERY_S)
         nodes["w2"].close()
-        eventually(lambda: healths(nodes["w1"])["w2"] == "gone")
+        eventually(lambda: healths(nodes["w1"])["w2"] == "left")
         said()
         step("w1", SAID_EVERY_S)
         assert said() == [line]  # it was never merged
