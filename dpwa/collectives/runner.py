@@ -232,34 +232,41 @@ class Runner:
         return contributors(entries)
 
     def _failure(self, decision: Decision, timeout_s: float) -> Exception:
-        lost, calls = ", ".join(decision.lost), self._calls_in_words(decision)
+        lost, (calls, clash) = ", ".join(decision.lost), self._calls_in_words(decision)
         if decision.lost:
             told = f" ({calls})" if calls else ""
-            detail = f"lost {lost} in a collective; others go on without{told} [DPWA-E228]"
+            detail = f"{clash}lost {lost} in a collective; others go on without{told} [DPWA-E228]"
             return PeerLost(decision.lost, detail)
         return CollectiveTimeoutError(
-            f"a collective did not end within {timeout_s:g} s, or a connection broke; "
+            f"{clash}a collective did not end within {timeout_s:g} s, or a connection broke; "
             f"all nodes are still there{calls and ': '}{calls} [DPWA-E229]"
         )
 
-    def _calls_in_words(self, decision: Decision) -> str:
-        """Say who was in which call when the collective failed, as far as this node knows."""
+    def _calls_in_words(self, decision: Decision) -> tuple[str, str]:
+        """Say who was in which call when the collective failed, as far as this node knows.
+
+        Returns words to end a message with, and words to begin with where calls clash.
+        """
         known = self.group.calls_at_ballot
         if known is None:
-            return ""
+            return "", ""
         number, records = known
         names = {*self.group.view.names, *decision.lost, *records}
         calls = {name: self._call_elsewhere(name) for name in sorted(names, key=self._place)}
-        calls |= {name: _call(number, record) for name, record in records.items()}
-        return calls_in_words(calls)
+        clashes = any(call for name, call in calls.items() if name not in records)
+        tag = _with_tag(self.group) if clashes else ""
+        calls |= {name: _call(number, record) + tag for name, record in records.items()}
+        is_up = self.space.contacts.is_up
+        away = " (not connected)"
+        words = calls_in_words({n + away * (not (c or is_up(n))): c for n, c in calls.items()})
+        return ("", f"{words}: calls with different tags never meet; ") if clashes else (words, "")
 
     def _call_elsewhere(self, name: str) -> str:
         """Return what a member waits in with another tag; empty if in nothing that is known."""
         for group in self._groups():
             found = None if group is self.group else group.call_of(name)
             if found is not None:
-                tag = f"the tag {group.tag!r}" if group.tag else "no tag"
-                return f"{_call(*found)} with {tag}"
+                return _call(*found) + _with_tag(group)
         return ""
 
     def _place(self, name: str) -> tuple[int, str]:
@@ -302,6 +309,10 @@ class Runner:
                     f"{own} was not let in again, and no other node can be reached now, {bound}"
                     " [DPWA-E167]",
                 )
+
+
+def _with_tag(group: Group) -> str:
+    return f" with the tag {group.tag!r}" if group.tag else " with no tag"
 
 
 def _call(number: int, record: bytes) -> str:
