@@ -68,12 +68,12 @@ class Download:
             del asked[index]
         self._miss(lost)
 
-    def stalled(self, now: float, stall_s: float = STALL_S) -> list[str]:
+    def stalled(self, now: float) -> list[str]:
         """Return the donors that have not brought anything for long, although they were asked."""
         return [
             donor
             for donor, lane in self._lanes.items()
-            if lane.asked and now - lane.moved >= stall_s
+            if lane.asked and now - lane.moved >= STALL_S
         ]
 
     def requests(self, now: float) -> Iterator[tuple[str, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +20,7 @@ from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.node.serving.service import Listener
 from dpwa.runtime import SYSTEM, Runtime
-from dpwa.state.download import ASK_EVERY_S, SILENT_S, Candidates, Download
+from dpwa.state.download import ASK_EVERY_S, SILENT_S, STALL_S, Candidates, Download
 from dpwa.state.image import ImageLayout
 from dpwa.transport.link import LinkState
 from dpwa.transport.sockets import CONNECT_TIMEOUT_MS
@@ -38,6 +39,8 @@ from dpwa.wire.state import (
     StatePiece,
     StateStanding,
 )
+
+log = logging.getLogger("dpwa.state")
 
 MOST_WAITING = 256  # answers: whoever sends more than was asked for loses the rest
 
@@ -116,6 +119,7 @@ class StateRequest:
     without: Collection[str] = ()  # names of peers that are not asked
     is_alone: bool = False  # it shall come from one donor
     patience: Patience = Patience()
+    node: str = ""  # that joins
 
 
 @dataclass(frozen=True)
@@ -261,6 +265,8 @@ class _Attempt:
                     case _:
                         self._give_up(donor, now)
             for donor in self._download.stalled(now):
+                text = "%s: nothing of the state of %s has come for %g s [DPWA-W102]"
+                log.warning(text, self._request.node, donor, STALL_S)
                 self._give_up(donor, now + AGAIN_S)
                 if self._request.tokens:  # all parts may be had of another peer
                     self._candidates.lose(donor)

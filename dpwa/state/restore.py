@@ -134,6 +134,7 @@ class StateRestore:
                 self._barred(),
                 self._is_alone,
                 self._patience,
+                self._node,
             )
             result = self._joiner.fetch(request, deadline.remaining_s())
             fetched = result.fetched
@@ -165,19 +166,12 @@ class StateRestore:
         text = "%s: starts with its own %s, as %s has another one: first difference: %s [DPWA-W062]"
         for peer, difference in result.differences.items():
             log.warning(text, *own, peer, difference)
-        came = f"{result.came / 1e6:.1f} of {result.nbytes / 1e6:.1f} MB had come"
-        came = came if result.nbytes else "nothing had come"
-        if result.is_late:
-            text = (
-                "%s: starts with its own %s, as no peer has handed over its in %g s (%s)"
-                " [DPWA-W063]"
-            )
-            log.warning(text, *own, min(self._timeout_s, self._patience.offered_s), came)
-        elif result.nbytes or (had_donors and not result.differences):
-            text = (
-                "%s: starts with its own %s, as no peer has handed over all of its (%s) [DPWA-W063]"
-            )
-            log.warning(text, *own, came)
+        if result.is_late or result.nbytes or (had_donors and not result.differences):
+            most_s = math.inf if result.nbytes else self._patience.offered_s
+            within = f" in {min(self._timeout_s, most_s):g} s" * result.is_late
+            came = f"{result.came / 1e6:.1f} of {result.nbytes / 1e6:.1f} MB" * bool(result.nbytes)
+            text = "%s: starts with its own %s, as no peer has handed over all of its%s "
+            log.warning(text + "(%s had come) [DPWA-W063]", *own, within, came or "nothing")
 
     # From disk
 

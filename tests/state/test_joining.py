@@ -50,6 +50,18 @@ def test_of_copies_that_are_not_equal_it_comes_from_one(change):
     assert set(result.pieces) in ({"w1"}, {"w2", "w3"})
 
 
+def test_a_donor_of_which_nothing_comes_is_named_meanwhile(monkeypatch, caplog):
+    """Such as over a way that drops large packets."""
+    monkeypatch.setattr("dpwa.state.download.STALL_S", 0.1)
+
+    def offers(answers):
+        return [(answer, data) for answer, data in answers if not isinstance(answer, StatePiece)]
+
+    result = fetched({"w7": Donor(1, changes=offers)}, timeout_s=0.3, node="w4")
+    assert (result.fetched, result.came, result.nbytes) == (None, 0, LAYOUT.nbytes)
+    assert caplog.messages[0].startswith("w4: nothing of the state of w7 has come for ")
+
+
 @pytest.mark.parametrize("token", [b"12345678", b"87654321"])
 def test_a_further_part_is_of_the_same_copy_or_does_not_come(token):
     donors, copy = {"w1": Donor(1), "w2": Donor(2)}, Donor(0).token

@@ -164,7 +164,7 @@ def test_a_donor_whose_trainer_does_nothing_is_waited_for_so_long_only(caplog):
         with nodes(adapter_of(Net(2), "w2", config)) as (second,):
             assert 0.7 <= time.monotonic() - before < at_most(3.0)
             assert second.clock == 0.0
-    assert any("no peer has handed over its in 0.7 s" in text for text in caplog.messages)
+    assert any("no peer has handed over all of its in 0.7 s" in text for text in caplog.messages)
 
 
 class Liar(Donor):
