@@ -16,7 +16,7 @@ KINDS = {
     "suspect": "it does not answer the members that probe it",
     "dead": "it has not contradicted the suspicion",
     "finished": "it has finished its training, and ended",
-    "left": "it has ended without finishing: the reason stands in the text",
+    "left": "it has ended without finishing, or as a member (`join`) in any way",
     "silent": "it does not answer a fetch in time",
     "unreachable": "there is no connection to it",
     "refused": "something was refused: the reason stands in the text",
