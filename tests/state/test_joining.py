@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
-from dpwa.state.joining import MOST_WAITING, Inbox, StateRequest
+from dpwa.clock import SystemClock
+from dpwa.state.joining import BRIEF, MOST_WAITING, Inbox, StateRequest
+from dpwa.state.restore import StateRestore
+from dpwa.state.target import Target
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import (
@@ -50,16 +53,27 @@ def test_of_copies_that_are_not_equal_it_comes_from_one(change):
     assert set(result.pieces) in ({"w1"}, {"w2", "w3"})
 
 
+def offers_only(answers):
+    return [(answer, data) for answer, data in answers if not isinstance(answer, StatePiece)]
+
+
 def test_a_donor_of_which_nothing_comes_is_named_meanwhile(monkeypatch, caplog):
     """Such as over a way that drops large packets."""
     monkeypatch.setattr("dpwa.state.download.STALL_S", 0.1)
 
-    def offers(answers):
-        return [(answer, data) for answer, data in answers if not isinstance(answer, StatePiece)]
-
-    result = fetched({"w7": Donor(1, changes=offers)}, timeout_s=0.3, node="w4")
+    result = fetched({"w7": Donor(1, changes=offers_only)}, timeout_s=0.3, node="w4")
     assert (result.fetched, result.came, result.nbytes) == (None, 0, LAYOUT.nbytes)
     assert caplog.messages[0].startswith("w4: nothing of the state of w7 has come for ")
+
+
+def test_a_state_that_was_offered_and_did_not_come_was_waited_for_to_the_end(monkeypatch, caplog):
+    monkeypatch.setattr("dpwa.state.restore.BRIEF", replace(BRIEF, offered_s=0.05))
+
+    joiner = joiner_of({"w7": Donor(1, changes=offers_only)})
+    restore = StateRestore("w4", joiner, None, SystemClock(), timeout_s=0.4)
+    target = Target("model", LAYOUT.tensors, LAYOUT, LAYOUT.nbytes, lambda *_: None)
+    assert restore.start(target, "ahead") is None
+    assert "has handed over all of its in 0.4 s (0.0 of " in caplog.text
 
 
 @pytest.mark.parametrize("token", [b"12345678", b"87654321"])
