@@ -676,6 +676,11 @@ class Finish:
         log.log(level, "%s: %s%s", self._context.name, report, code)
         return report
 
+    def follow(self, report: FinishReport) -> None:
+        """Note that another rank has ended the training, of which this node has a part."""
+        self._problem, own = report.problem, self.endings.own
+        self.endings.own = replace(own, round_number=1, agrees=True, is_over=True)
+
     def report(self) -> EndingReport | None:
         """Describe how this node ends; `None` while it trains."""
         own, run = self.endings.own, self._run

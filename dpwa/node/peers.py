@@ -33,7 +33,7 @@ from dpwa.policy.health import (
     may_be_fit,
 )
 from dpwa.policy.link_estimates import LinkEstimate, shares
-from dpwa.transport.link import LinkState
+from dpwa.transport.link import LOST, LinkState, nothing_answers
 from dpwa.types import JsonObject
 from dpwa.wire.limits import INCARNATION_BYTES
 from dpwa.wire.messages import printable
@@ -106,8 +106,8 @@ class PeerRecord:
     @property
     def why(self) -> str:
         """Why it is not there, or refused; empty if neither, or if it has finished."""
-        if self.health in HAVE_ENDED:
-            return self.farewell
+        if self.health in HAVE_ENDED and self.problem in ("", LOST, nothing_answers(self.endpoint)):
+            return self.farewell  # else another process answers there
         return self.problem or self.because * (self.health in REFUSED)
 
     @property
@@ -301,7 +301,7 @@ class PeerTable:
             if peer.health is Health.SILENT and before is not Health.SILENT and not is_told:
                 peer.silent_told = peer.judged
             if peer.health is Health.UNREACHABLE:
-                detail = detail or peer.problem or f"nothing answers at {peer.endpoint}"
+                detail = detail or peer.problem or nothing_answers(peer.endpoint)
             was_never_there = peer.health is Health.UNREACHABLE and peer.heard is None
             if was_never_there and len(self._peers) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True

@@ -55,6 +55,7 @@ _STATE_AFTER = {
 _MONITORED = struct.Struct("=hi")  # event and value, see zmq_socket_monitor(3)
 _GIVEN_UP = (zmq.Event.HANDSHAKE_FAILED_PROTOCOL, zmq.Event.HANDSHAKE_FAILED_AUTH)
 
+LOST = "the connection was lost"
 _NO_DESCRIPTORS = "this process has no file descriptors left (see `ulimit -n`)"
 _SECURITY_DIFFERS = "it has `security: none` and this node `curve`, or the other way round"
 _NOT_LET_IN = "it does not let this node in: it has no key of it, or has revoked it"
@@ -66,6 +67,10 @@ _BROKE_OFF_PLAIN = (
 _BROKE_OFF_CURVE = (
     "it broke off the handshake: its key is not the one known here, or it has no `security: curve`"
 )
+
+
+def nothing_answers(endpoint: str) -> str:
+    return f"nothing answers at {endpoint}"
 
 
 class PeerLink:
@@ -191,9 +196,9 @@ class PeerLink:
             case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
                 return _BROKE_OFF_PLAIN if self._keys is None else _BROKE_OFF_CURVE
             case zmq.Event.CLOSED:
-                return f"nothing answers at {self.endpoint}"
+                return nothing_answers(self.endpoint)
             case zmq.Event.DISCONNECTED if self.state is LinkState.UP:
-                return "the connection was lost"
+                return LOST
         return ""
 
     def give_up(self, problem: str) -> None:

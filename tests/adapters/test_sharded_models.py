@@ -66,6 +66,7 @@ def assert_alike(ranks):
         assert first["took_part"] == [other]
         for each in (first, second):  # all ranks are told, of a shard that rank 0 has not
             assert each["differing"] == {other: ["frozen [4, 6] S(0) at (1,) of [2]"]}
+            assert each["has_finished"]
         assert sum(first["losses"][-10:]) < sum(first["losses"][:10])
     for rank in (0, 1):
         assert ranks["w1", rank]["digest"] == ranks["w2", rank]["digest"]

@@ -266,7 +266,9 @@ class Shards(RankGroup):
             while True:
                 step, *told = self.say(None)
                 if step == Step.RESULT:
-                    return cast("FinishReport", result_of(*told))
+                    report = cast("FinishReport", result_of(*told))
+                    self._node.finish.follow(report)
+                    return report
                 if step == Step.FAILURE:
                     Failure(*told).throw()
                 take[step](*told)

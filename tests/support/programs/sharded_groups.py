@@ -162,6 +162,7 @@ def finish(name, rank, config, folder):
             "merges": merges,
             "losses": losses,
             "took_part": report.took_part,
+            "has_finished": gossip.connection.node.report()["ending"]["is_over"],
             "clock": gossip.clock,
         }
 
