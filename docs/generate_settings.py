@@ -17,8 +17,8 @@ HEAD = """\
 Type, limits, default and variable of each setting, out of the model that checks configurations.
 "Between nodes" says whether a setting must be equal on all nodes. Nodes compare these settings when
 they connect. Both name each setting that differs, with both values. Then they warn
-([DPWA-W087](troubleshooting.md#dpwa-w087)), or they do not merge each other
-([DPWA-W007](troubleshooting.md#dpwa-w007)). `dpwa doctor` compares the settings of all nodes, too.
+([DPWA-W087](troubleshooting.md)), or they do not merge each other
+([DPWA-W007](troubleshooting.md)). `dpwa doctor` compares the settings of all nodes, too.
 `python docs/generate.py` writes this page. [Configuration](configuration.md) explains how settings
 go together, and more of what they mean.
 
