@@ -234,7 +234,7 @@ class Group:
         with self.lock:
             phase = after(Event.HAS_DONE, self.phase)
             if self.called == self.number and phase is not None:
-                self.phase = phase
+                self.phase, self._called_at = phase, self._clock.now()
                 self._post(READY, record)
 
     def end(self, joiners: Iterable[Member]) -> None:

@@ -171,7 +171,7 @@ from dpwa import DpwaConnection
 
 is_broken = os.environ["DPWA_NAME"] == "w1"
 with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as node:
-    node.wait_for_peers(1, timeout_s=60)
+    node.barrier(timeout_s=60)  # each has heard of the other
     while node.updates < (4 if is_broken else 9):
         node.update_send(np.ones(4), 1.0)
         node.update_wait(1.0)
