@@ -84,6 +84,7 @@ class Plan:
                 "collective_timeout_s": PATIENCE_S,
                 "seed": 0,
                 "log_level": "error",  # nodes come and go within seconds, and would warn about it
+                "needs_finish": False,
                 **settings,
             }
         )
