@@ -595,9 +595,9 @@ class FinishRun:
 
     def _why(self, peer: str) -> str:
         heard, now = self._endings.of(peer), self._clock.now()
-        if self._peer_table.is_left_alone(peer):
-            return "is in quarantine"
         words = self._peer_table.in_words(peer)
+        if self._peer_table.is_left_alone(peer):
+            return words if words == IN_WORDS[Health.OTHER_SETTINGS] else "is in quarantine"
         if heard is not None and heard.ending.is_over and peer in self._read:
             return "has finished without this node"
         if heard is not None and self._lives(peer):

@@ -181,6 +181,20 @@ def test_the_others_go_on_without_the_one_that_differs():
     ]
 
 
+def test_finish_says_of_a_peer_that_it_has_other_settings():
+    config = config_of(2, algorithm="local", transport="tcp", timeout_ms=300)
+    with ExitStack() as stack:
+        nodes = [Member(f"w{n}", {**config, "local": {"period": n}}) for n in (1, 2)]
+        for node in nodes:
+            stack.callback(node.adapter.close)
+        for node in nodes:
+            eventually(
+                lambda node=node: node.node.report()["peers"][0]["health"] == "other_settings"
+            )
+        found = nodes[0].adapter.finish(timeout_s=1)
+        assert found.missed == {"w2": "has other settings and is not merged"}
+
+
 def test_nodes_that_only_warn_go_on_together(caplog):
     config = config_of(2, timeout_ms=1500)
     found = play([config, {**config, "merge": "interpolate"}])
