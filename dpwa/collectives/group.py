@@ -727,7 +727,7 @@ class Group:
             return
         if key != self.key:
             return  # told again when this node has come so far
-        if not self._knows(vote.name, vote.incarnation):
+        if not is_own:
             self._tell_evicted(vote.name, self.key)
             return
         self._open_ballot()
@@ -806,10 +806,10 @@ class Group:
             else:
                 self._tell_evicted(said.name, key)
             return True
-        is_now = key[1] == self.number and key[0] != self.view.identity
+        own, is_rival = self.view.identity, key[1] == self.number and key[0] != self.view.identity
         # Each of two views may have the other's members: the one with the greater identity stays.
-        stays = key[0] > self.view.identity and self._knows(said.name, said.incarnation)
-        is_past = not self.is_evicted and (key[1] < self.number or (is_now and not stays))
+        stays = is_rival and key[0] > own and self._knows(said.name, said.incarnation)
+        is_past = not self.is_evicted and (key[1] < self.number or (is_rival and not stays))
         if is_past:
             self._tell_evicted(said.name, key)
         return is_past
