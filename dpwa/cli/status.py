@@ -44,10 +44,11 @@ def status(
     """Show clock, steps, loss, scores, traffic and memory of every node.
 
     With `join`, all members that the nodes know are asked as well. The more fetches from a peer
-    succeed, the higher its score, up to 1000, and the more often it is asked. Of a peer that does
-    not answer, it says when it was last heard of, or that it was never seen. The version counts
-    what a node has published. Below stands the algorithm, and under `together` which nodes are in
-    sync. For each peer that a node refuses to merge, the reason follows. --json tells much more.
+    succeed, the higher its score, up to 1000, and the more often it is asked. For a peer that does
+    not answer, the table shows when its last message came, or that none has come. The version
+    counts the snapshots that a node has published. Below stands the algorithm, and under `together`
+    which nodes are in sync. For each peer that a node refuses to merge, the reason follows. --json
+    tells much more.
 
     --node asks one of `nodes`, and nobody else: is it there?
 

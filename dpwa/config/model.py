@@ -484,9 +484,9 @@ class Config(StrictModel):
     )
     if_refused: Literal["warn", "raise"] = Field(
         default="warn",
-        description="what a node does if every peer is refused, as for another model, algorithm or "
-        "settings: warn (train alone, and warn every minute) or raise (a `MismatchError` in "
-        "`update_send`, a few seconds later)",
+        description="reaction of a node to the refusal of every peer, such as for another model, "
+        "algorithm or settings. With `warn`, the node trains alone and warns every minute. With "
+        "`raise`, `update_send` raises a `MismatchError` a few seconds later",
     )
     connections: int = Field(
         default=64,

@@ -49,8 +49,8 @@ def connect(
 
     Which node this is, and where its peers are, is taken from the first that says so: the
     arguments; DPWA_CONFIG and DPWA_NAME, as `dpwa launch` sets them; `dpwa.yaml` in the working
-    folder with DPWA_NAME; torchrun; an actor or a task of Ray; mpirun; SLURM (`srun`); SkyPilot;
-    an indexed job of Kubernetes. See docs/launch.md, and `dpwa config show --where`. A `config`
+    folder with DPWA_NAME; torchrun; Ray; mpirun; SLURM; SkyPilot; Kubernetes (an
+    indexed job). See docs/launch.md, and `dpwa config show --where`. A `config`
     that has neither `nodes` nor `join` is used for its other settings.
 
     In an interactive session (a notebook, Python's prompt), where a cell is run again, what was

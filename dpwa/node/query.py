@@ -252,7 +252,7 @@ def between(
 
 
 def _told(report: NodeReport) -> JsonObject:
-    """What nodes should have alike, each under its name; `None`: it was not told."""
+    """Return the values that all nodes should share, by name. `None` is a value not told."""
     versions = {"protocol version": report.protocol, "dpwa": report.dpwa, **report.versions}
     settings = {"algorithm": report.algorithm, **report.settings}
     return {**versions, **settings, "model": _model(report)}

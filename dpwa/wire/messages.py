@@ -110,9 +110,9 @@ class Identity(BaseMessage):
 
 
 class Goodbye(BaseMessage):
-    """This node ends on purpose: whoever misses it need not worry. Answered with the same.
+    """This node ends on purpose, so no peer reports it as lost. A peer answers with the same.
 
-    `reason` is empty if it has finished; else it has left.
+    The `reason` is empty if the node has finished. Else the node has left for that reason.
     """
 
     type: Literal["goodbye"] = "goodbye"
