@@ -77,8 +77,7 @@ class NodeContext:
         return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def greeting(self) -> Greeting:
-        news = self.leader_table.news() if self.follows_leaders else ()
-        return Greeting(self.name, self.config.algorithm, news)
+        return Greeting(self.name, self.news())
 
     def news(self) -> News:
         """Return what to pass on of who leads; nothing where no node follows."""

@@ -381,7 +381,7 @@ class PeerTable:
             return tuple(told)
 
     def reconsider(self, *names: str) -> None:
-        """Count again on peers that had another model or algorithm, until they are asked."""
+        """Count again on peers that had another model, until they are asked."""
         with self._lock:
             for name in names:
                 self._of(name).judged = -math.inf

@@ -10,9 +10,7 @@ from dpwa.config.comparison import compared, differences
 from dpwa.data.layout import FINGERPRINT_BYTES
 from dpwa.errors import ProtocolError
 from dpwa.node.serving.service import Reply, Service
-from dpwa.policy.health import Outcome
 from dpwa.types import Frame, Unlike
-from dpwa.wire.fetching import Ended, other_algorithm
 from dpwa.wire.messages import AskSettings, OtherSettings, pack, printable, unpack
 
 log = logging.getLogger("dpwa.peers")
@@ -32,8 +30,8 @@ class Settings:
         """Return what asks a peer for its settings. A peer with the same ones does not answer."""
         return AskSettings(request=0, digest=self.digest)
 
-    def compare(self, peer: str, payload: Frame) -> Ended | None:
-        """Take in the other settings of a peer; return why it is not merged, if that is so."""
+    def compare(self, peer: str, payload: Frame) -> str:
+        """Take in the other settings of a peer; return why it is not merged; empty: it may be."""
         told = unpack(payload)
         if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
             raise ProtocolError("not the settings of a node")
@@ -49,11 +47,7 @@ class Settings:
                 peer,
                 warns,
             )
-        own, their = self.own["algorithm"], theirs.get("algorithm")
-        if their is not None and their != own:
-            return Ended(Outcome.OTHER_ALGORITHM, other_algorithm(their, self._name, own))
-        refuses = "; ".join(text for text, what in found.items() if what is Unlike.REFUSES)
-        return Ended(Outcome.OTHER_SETTINGS, refuses) if refuses else None
+        return "; ".join(text for text, what in found.items() if what is Unlike.REFUSES)
 
 
 class SettingsService(Service):

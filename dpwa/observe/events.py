@@ -95,7 +95,6 @@ _OF_HEALTH = {
     "diverged": "diverged",
     "other_version": "refused",
     "other_model": "refused",
-    "other_algorithm": "refused",
     "other_settings": "refused",
     "misbehaving": "refused",
     "not_mapped": "refused",

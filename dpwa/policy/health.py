@@ -20,7 +20,6 @@ class Outcome(Enum):
     UNREACHABLE = "unreachable"
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
-    OTHER_ALGORITHM = "other_algorithm"
     OTHER_SETTINGS = "other_settings"
     BUSY = "busy"
     SUPERSEDED = "superseded"  # what it had promised lies there no more
@@ -42,7 +41,6 @@ class Health(Enum):
     UNREACHABLE = "unreachable"
     OTHER_VERSION = "other_version"
     OTHER_MODEL = "other_model"
-    OTHER_ALGORITHM = "other_algorithm"
     OTHER_SETTINGS = "other_settings"
     MISBEHAVING = "misbehaving"
     DIVERGED = "diverged"
@@ -60,7 +58,6 @@ _HEALTH_AFTER = {
     Outcome.UNREACHABLE: Health.UNREACHABLE,
     Outcome.OTHER_VERSION: Health.OTHER_VERSION,
     Outcome.OTHER_MODEL: Health.OTHER_MODEL,
-    Outcome.OTHER_ALGORITHM: Health.OTHER_ALGORITHM,
     Outcome.OTHER_SETTINGS: Health.OTHER_SETTINGS,
     Outcome.BUSY: Health.ALIVE,
     Outcome.SUPERSEDED: Health.ALIVE,
@@ -80,7 +77,6 @@ IN_WORDS = {
     Health.UNREACHABLE: "cannot be reached",
     Health.OTHER_VERSION: "speaks another protocol version",
     Health.OTHER_MODEL: "has another model",
-    Health.OTHER_ALGORITHM: "runs another algorithm and is not merged",
     Health.OTHER_SETTINGS: "has other settings and is not merged",
     Health.MISBEHAVING: "breaks the protocol",
     Health.DIVERGED: "has diverged and is not merged",
@@ -100,14 +96,12 @@ UNTIL_RECONNECTED = (
 )
 ABSENT = (Health.UNREACHABLE, *UNTIL_RECONNECTED)  # as long as there is no connection
 RECONSIDERED_AFTER_S = 0.25  # two nodes that change their model do not do so at the same moment
-_MAY_CHANGE = (Health.OTHER_MODEL, Health.OTHER_ALGORITHM)
-_UNFIT = (*UNTIL_RECONNECTED, *_MAY_CHANGE)
 REFUSED = (  # because of what people have set on one of both nodes
     Health.OTHER_VERSION,
     Health.OTHER_SETTINGS,
     Health.MISTAKEN,
     Health.NOT_MAPPED,
-    *_MAY_CHANGE,
+    Health.OTHER_MODEL,
 )
 
 
@@ -128,9 +122,9 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 
 def may_be_fit(health: Health, judged_ago_s: float) -> bool:
     """Tell whether a peer may be merged with, whose health was judged so many seconds ago."""
-    if health in _MAY_CHANGE:
+    if health is Health.OTHER_MODEL:
         return judged_ago_s >= RECONSIDERED_AFTER_S
-    return health not in _UNFIT
+    return health not in UNTIL_RECONNECTED
 
 
 def is_failure(outcome: Outcome) -> bool:

@@ -26,7 +26,6 @@ from dpwa.wire.messages import (
     Fetch,
     Message,
     NotReady,
-    OtherAlgorithm,
     OtherModel,
     Refused,
     SharedMemoryName,
@@ -40,10 +39,9 @@ from dpwa.wire.transaction_messages import Agreed, Busy, Propose
 
 @dataclass(frozen=True)
 class Greeting:
-    """What every request says of the node that makes it: name, algorithm, and the news it has."""
+    """What every request says of the node that makes it: name, and the news it has."""
 
     name: str
-    algorithm: str = "gossip"
     news: News = ()
 
 
@@ -85,7 +83,6 @@ class FetchSession:
         return Fetch(
             request=self.request,
             name=self.greeting.name,
-            algorithm=self.greeting.algorithm,
             version=self.version,
             merged=self.merged,
             news=self.greeting.news,
@@ -120,7 +117,7 @@ class FetchSession:
             case NotReady() if self.merged:
                 return Ended(Outcome.NOTHING_NEW)
             case _:
-                return refused(message, payload, self.layout, self.greeting)
+                return refused(message, payload, self.layout)
 
     def _announced(self, header: SnapshotHeader) -> SnapshotHeader:
         if self.pieces:
@@ -148,16 +145,13 @@ class FetchSession:
         return piece
 
 
-def refused(message: Message, payload: Frame, layout: Layout, greeting: Greeting) -> Ended:
+def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
     """Read an answer that declines a request of any kind; `ProtocolError`: it is none."""
     match message:
         case NotReady():
             return Ended(Outcome.NOT_READY)
         case Busy():
             return Ended(Outcome.BUSY)
-        case OtherAlgorithm():
-            detail = other_algorithm(message.algorithm, greeting.name, greeting.algorithm)
-            return Ended(Outcome.OTHER_ALGORITHM, detail)
         case OtherModel():
             return Ended(Outcome.OTHER_MODEL, other_model(layout, payload))
         case Refused():
@@ -171,11 +165,6 @@ def other_model(layout: Layout, described: Any) -> str:
     count, descriptions = unpack_layout(described)
     difference = layout.difference(descriptions, count) or "none that it describes"
     return f"first difference: {difference}"
-
-
-def other_algorithm(theirs: str, name: str, own: str) -> str:
-    """Say that a peer runs another algorithm than this node."""
-    return f"it runs `algorithm: {theirs}`, and {name} runs `algorithm: {own}`"
 
 
 def pieces_of(layout: Layout, nbytes: int, shard: Shard) -> Sequence[Piece]:
@@ -268,7 +257,6 @@ class ProposeSession:
             request=self.request,
             transaction=self.transaction,
             name=self.greeting.name,
-            algorithm=self.greeting.algorithm,
             terms=self.terms,
             fingerprint=self.layout.fingerprint,
             version=self.version,
@@ -280,4 +268,4 @@ class ProposeSession:
         """Take the answer; `ProtocolError`: it is none."""
         if isinstance(message, Agreed) and message.transaction == self.transaction:
             return message
-        return refused(message, payload, self.layout, self.greeting)
+        return refused(message, payload, self.layout)

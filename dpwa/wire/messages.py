@@ -53,7 +53,6 @@ class Fetch(BaseMessage):
 
     type: Literal["fetch"] = "fetch"
     name: Name
-    algorithm: Name
     version: Count
     merged: Count
     news: News
@@ -179,7 +178,6 @@ class NewsMessage(BaseMessage):
     """Pass on who has what loss; answered with the other side's news."""
 
     type: Literal["news"] = "news"
-    algorithm: Name
     news: News
 
 
@@ -194,13 +192,6 @@ class OtherModel(BaseMessage):
 
     type: Literal["other_model"] = "other_model"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
-
-
-class OtherAlgorithm(BaseMessage):
-    """Refused: the serving node runs another algorithm."""
-
-    type: Literal["other_algorithm"] = "other_algorithm"
-    algorithm: Name
 
 
 class AskSettings(BaseMessage):
@@ -218,7 +209,7 @@ class OtherSettings(BaseMessage):
 
 
 class Refused(BaseMessage):
-    """The request cannot be served: another protocol version, or a codec that is not known."""
+    """The request cannot be served: another protocol version, an unknown codec, or other terms."""
 
     type: Literal["refused"] = "refused"
     reason: Reason
@@ -248,7 +239,6 @@ Message = (
     | Chunk
     | NotReady
     | OtherModel
-    | OtherAlgorithm
     | AskSettings
     | OtherSettings
     | Refused

@@ -27,7 +27,6 @@ class Propose(BaseMessage):
     type: Literal["propose"] = "propose"
     transaction: Transaction
     name: Name
-    algorithm: Name
     terms: Literal["exchange", "share"]
     fingerprint: Fingerprint
     version: Count

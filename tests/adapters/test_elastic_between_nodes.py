@@ -21,7 +21,7 @@ def of(period, count=2, **settings):
 def served(member, partner):
     """What a peer gets of a node."""
     fingerprint = member.adapter._state.layout.fingerprint
-    partner.say(fetch_of(fingerprint, name=partner.name, algorithm="elastic"))
+    partner.say(fetch_of(fingerprint, name=partner.name))
     answers = [partner.answered() for _ in range(2)]
     assert isinstance(answers[0], SnapshotHeader)
     return np.frombuffer(answers[1][1], np.float64)

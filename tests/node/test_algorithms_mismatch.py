@@ -7,7 +7,7 @@ from support.partners import partner_of
 
 from dpwa import DpwaConnection
 from dpwa.errors import UserError
-from dpwa.wire.messages import OtherAlgorithm
+from dpwa.wire.messages import Refused
 
 EAGER = {
     "symmetric": {},
@@ -29,7 +29,7 @@ PAIRS = [
 
 
 def of_another(member):
-    return status_of(member.adapter.connection, _other(member))["health"] == "other_algorithm"
+    return status_of(member.adapter.connection, _other(member))["health"] == "other_settings"
 
 
 def _other(member):
@@ -54,10 +54,11 @@ def test_nodes_of_different_algorithms_refuse_each_other(algorithms, transport, 
         assert [member.x[0].item() for member in nodes] == [1.0, 2.0]
         for member in nodes:
             assert member.node.report()["merges"] == 0
-            told = [r.getMessage() for r in caplog.records if "another algorithm" in r.getMessage()]
-            own = [line for line in told if line.startswith(f"{member.name}: ")]
-            assert len(own) == 1, told
-            assert all(f"`algorithm: {algorithm}`" in own[0] for algorithm in algorithms)
+            told = f"{member.name}: peer"
+            own = [r for r in caplog.messages if r.startswith(told) and "W007" in r]
+            here, there = algorithms if member.name == "w1" else algorithms[::-1]
+            assert len(own) == 1, own
+            assert f"is not merged: algorithm is {here} here, {there} there" in own[0]
     finally:
         for member in nodes:
             member.adapter.close()
@@ -67,10 +68,9 @@ def test_a_proposal_of_other_terms_is_refused():
     config = config_of(2, algorithm="symmetric", transport="tcp", fetch_probability=0.0)
     with members(config, [1.0]) as [member], partner_of(member) as partner:
         member.round()
-        for fields in ({"terms": "share"}, {"algorithm": "push_sum"}, {"algorithm": "none"}):
-            answer = partner.ask(partner.proposal(**fields))
-            assert isinstance(answer, OtherAlgorithm)
-            assert answer.algorithm == "symmetric"
+        answer = partner.ask(partner.proposal(terms="share"))
+        assert isinstance(answer, Refused)
+        assert answer.reason == "its terms are exchange"
         assert not member.transactions._records
 
 
@@ -78,9 +78,8 @@ def test_a_proposal_to_a_node_that_makes_no_transactions_is_refused():
     config = config_of(2, transport="tcp", fetch_probability=0.0)
     with members(config, [1.0]) as [member], partner_of(member) as partner:
         member.round()
-        for algorithm in ("gossip", "symmetric"):
-            answer = partner.ask(partner.proposal(algorithm=algorithm, terms="exchange"))
-            assert isinstance(answer, OtherAlgorithm)
+        for terms in ("exchange", "share"):
+            assert isinstance(partner.ask(partner.proposal(terms=terms)), Refused)
 
 
 @pytest.mark.parametrize(

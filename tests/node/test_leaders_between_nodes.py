@@ -148,7 +148,7 @@ def one():
 
 def test_news_is_answered_with_news(one):
     member, partner = one
-    answer = partner.ask(NewsMessage(request=5, algorithm="gossip", news=(report(),)))
+    answer = partner.ask(NewsMessage(request=5, news=(report(),)))
     assert isinstance(answer, NewsMessage)
     assert answer.request == 5
     assert answer.news[0][0] == "w1"
@@ -157,28 +157,26 @@ def test_news_is_answered_with_news(one):
 
 def test_a_goodbye_counts_once_the_connection_is_gone_whatever_is_said_later(one):
     member, partner = one
-    partner.ask(NewsMessage(request=1, algorithm="gossip", news=(report(),)))
+    partner.ask(NewsMessage(request=1, news=(report(),)))
     partner.say(Goodbye(request=0, name="w2"))  # which anybody may say
     time.sleep(0.2)
     assert news_of(member)["leader"] == "w2"
     partner.hang_up()
     eventually(lambda: news_of(member)["leader"] == "w1")
-    partner.ask(NewsMessage(request=2, algorithm="gossip", news=(report(version=9),)))
+    partner.ask(NewsMessage(request=2, news=(report(version=9),)))
     assert news_of(member)["leader"] == "w1"
 
 
 def test_news_of_oneself_is_not_believed(one):
     member, partner = one
-    partner.ask(
-        NewsMessage(request=1, algorithm="gossip", news=(report("w1", loss=-9.0), report(loss=0.4)))
-    )
+    partner.ask(NewsMessage(request=1, news=(report("w1", loss=-9.0), report(loss=0.4))))
     assert news_of(member)["leader"] == "w2"
     assert news_of(member)["running_loss"] == 0.5
 
 
 def test_a_node_that_is_not_in_view_is_nobodys_peer(one):
     member, partner = one
-    partner.ask(NewsMessage(request=1, algorithm="gossip", news=(report("stranger", loss=-9.0),)))
+    partner.ask(NewsMessage(request=1, news=(report("stranger", loss=-9.0),)))
     assert member.adapter.leader in (None, "w1")
     member.round(0.5)  # and is asked for nothing
 

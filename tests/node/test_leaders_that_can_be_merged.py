@@ -5,13 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 from support.members import in_lockstep, members
-from support.nodes import config_of
+from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
 from support.requests import fetch_of
 
 from dpwa.policy.leaders import LockIn
 from dpwa.wire.limits import MAX_HEADER_BYTES, MAX_NAME_CHARACTERS, MAX_NEWS
-from dpwa.wire.messages import NewsMessage, OtherAlgorithm, encode
+from dpwa.wire.messages import AskSettings, NewsMessage, OtherSettings, Refused, encode, pack
 from dpwa.wire.transaction_messages import Propose
 
 
@@ -28,9 +28,9 @@ def report(node, loss=0.1, version=1, incarnation=2**60):
     return (node, "", loss, incarnation, version, 0.0)
 
 
-def told(partner, *news, algorithm="lsgd"):
+def told(partner, *news):
     """Tell news, and wait for the answer."""
-    assert partner.ask(NewsMessage(request=1, algorithm=algorithm, news=news))
+    assert partner.ask(NewsMessage(request=1, news=news))
 
 
 def test_reports_do_not_bring_back_a_leader_that_was_removed_from_view():
@@ -68,19 +68,22 @@ def test_a_peer_in_quarantine_does_not_lead():
 
 
 @pytest.mark.parametrize("kind", ["news", "fetch", "proposal"])
-def test_who_runs_another_algorithm_is_not_believed(kind):
+def test_who_runs_another_algorithm_does_not_lead(kind):
     with one_of_three() as (member, partner):
+        partner.heard(AskSettings)
+        own = member.node._context.settings.own
+        partner.answer(OtherSettings(request=0), pack({**own, "algorithm": "gossip"}))
+        eventually(lambda: status_of(member.adapter.connection, "w2")["health"] == "other_settings")
         news = (report("w2", 0.01),)
         if kind == "news":
-            told(partner, *news, algorithm="gossip")
+            told(partner, *news)
         elif kind == "fetch":
             fingerprint = member.adapter._state.layout.fingerprint
-            assert isinstance(partner.ask(fetch_of(fingerprint, news=news)), OtherAlgorithm)
+            assert partner.ask(fetch_of(fingerprint, news=news))
         else:
-            proposal = partner.proposal(algorithm="symmetric", news=news)
+            proposal = partner.proposal(news=news)
             assert isinstance(proposal, Propose)
-            assert isinstance(partner.ask(proposal), OtherAlgorithm)
-        assert member.node.report()["news"]["known"] == 1
+            assert isinstance(partner.ask(proposal), Refused)
         assert member.adapter.leader == "w1"
 
 
@@ -94,7 +97,7 @@ def test_news_of_many_strangers_is_kept_of_a_few_only():
 def test_the_longest_news_leave_room_in_a_message():
     name = "n" * MAX_NAME_CHARACTERS
     longest = [(name, name, -1e308, 2**62, 2**53, 1e9)] * MAX_NEWS
-    greeting = {"name": name, "algorithm": name, "news": longest}
+    greeting = {"name": name, "news": longest}
     assert len(encode(fetch_of(bytes(16), **greeting))) < MAX_HEADER_BYTES
 
 

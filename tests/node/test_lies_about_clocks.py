@@ -147,7 +147,7 @@ def test_news_of_a_node_that_others_tell_make_nobody_a_beginner():
         member.round(0.5)
         for version in (10**6, 2**53):
             lies = tuple((name, "", 0.9, 2**40, version, 0.0) for name in ("w9", "w2"))
-            assert partner.ask(NewsMessage(request=1, algorithm="gossip", news=lies))
+            assert partner.ask(NewsMessage(request=1, news=lies))
             member.round(0.5)
             member.round(0.5)
             assert member.adapter.leader == "w1"
@@ -180,7 +180,7 @@ def test_a_clock_that_no_float_counts_is_malformed(clock):
 
 
 def test_a_version_that_cannot_be_is_no_news():
-    message = NewsMessage(request=1, algorithm="lsgd", news=(("w2", "", 0.1, 1, 2**53, 0.0),))
+    message = NewsMessage(request=1, news=(("w2", "", 0.1, 1, 2**53, 0.0),))
     frame = msgpack.unpackb(encode(message))
     decode([msgpack.packb(frame)])
     frame["news"][0][4] += 1

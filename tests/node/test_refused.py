@@ -55,7 +55,7 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
             step("w1")
             step("w2")
             found = [sorted(healths(node).values()) for node in nodes.values()]
-            return found == [["other_algorithm", "other_model"]] * 2
+            return found == [["other_model", "other_settings"]] * 2
 
         eventually(have_met)
         assert not said()
@@ -64,10 +64,10 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         step("w1", SAID_EVERY_S - 3.0)
         (line,) = said()
         model = "first difference: here 'parameters' float32[6], there 'parameters' float64[4]"
-        algorithm = "it runs `algorithm: symmetric`, and w1 runs `algorithm: gossip`"
+        algorithm = "algorithm is gossip here, symmetric there"
         assert line == (
             f"w1: every peer is refused, so this node trains alone: w2 has another model: {model}; "
-            f"w3 runs another algorithm and is not merged: {algorithm} [DPWA-W095]"
+            f"w3 has other settings and is not merged: {algorithm} [DPWA-W095]"
         )
         for _ in range(2):
             step("w1", SAID_EVERY_S)
@@ -76,7 +76,7 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         path.write_text(json.dumps(config))
         table = " ".join(run_dpwa("status", "-c", path).stdout.split())
         assert f"w1 says that it has another model: {model}" in table
-        assert f"w1 says that it runs another algorithm and is not merged: {algorithm}" in table
+        assert f"w1 says that it has other settings and is not merged: {algorithm}" in table
         step("w2", LOOKED_EVERY_S)
         with pytest.raises(MismatchError, match=r"w2: every peer is refused: w1 .*\[DPWA-E314\]"):
             step("w2", LOOKED_EVERY_S)

@@ -139,7 +139,6 @@ def test_who_is_in_quarantine_and_where():
     [
         ("other_version", "it speaks another protocol version"),
         ("other_model", "it has another model"),
-        ("other_algorithm", "it runs another algorithm"),
         ("other_settings", "it has other settings"),
         ("misbehaving", "it breaks the protocol"),
         ("diverged", "it has diverged"),

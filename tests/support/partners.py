@@ -118,7 +118,6 @@ class Partner:
             "request": 1,
             "transaction": transaction,
             "name": self.name,
-            "algorithm": config.algorithm,
             "terms": terms,
             "fingerprint": self.member.adapter._state.layout.fingerprint,
             "version": self.version,
@@ -129,8 +128,7 @@ class Partner:
 
     def fetched(self, version):
         fingerprint = self.member.adapter._state.layout.fingerprint
-        algorithm = self.member.node.config.algorithm
-        header = self.ask(fetch_of(fingerprint, version=version, algorithm=algorithm))
+        header = self.ask(fetch_of(fingerprint, version=version))
         assert isinstance(header, SnapshotHeader), header
         _, data = self.answered()
         return header, np.frombuffer(data)

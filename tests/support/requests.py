@@ -7,7 +7,7 @@ from dpwa.wire.messages import Fetch, SnapshotHeader
 def fetch_of(fingerprint, **fields):
     """A request for all of a snapshot, as a stream."""
     asked = {"request": 1, "fingerprint": fingerprint, "budget_ms": 2**31, "credit": 1}
-    greeting = {"name": "asker", "algorithm": "gossip", "news": ()}
+    greeting = {"name": "asker", "news": ()}
     newest = {"version": 0, "merged": 0}
     whole = {**greeting, **newest, "chunk_bytes": limits.CHUNK_BYTES, "first": 0, "count": 0}
     return Fetch(**{**asked, **whole, "can_map": False, "codec": "none", **fields})

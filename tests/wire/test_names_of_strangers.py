@@ -25,7 +25,7 @@ def changed(message, **fields):
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_report_of_a_name_that_no_node_can_have_is_refused(name, place):
     report = [*REPORT[:place], name, *REPORT[place + 1 :]]
-    news = NewsMessage(request=1, algorithm="gossip", news=())
+    news = NewsMessage(request=1, news=())
     assert decode(changed(news, news=[REPORT]))[0].news == (tuple(REPORT),)
     with pytest.raises(ProtocolError):
         decode(changed(news, news=[report]))

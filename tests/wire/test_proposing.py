@@ -10,7 +10,6 @@ from dpwa.wire.fetching import Ended, Greeting, ProposeSession
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import (
     NotReady,
-    OtherAlgorithm,
     OtherModel,
     Refused,
     decode,
@@ -28,7 +27,7 @@ def layout_of(*shape):
 
 
 def session(terms="exchange", layout=None):
-    greeting = Greeting("w1", "symmetric", NEWS)
+    greeting = Greeting("w1", NEWS)
     return ProposeSession(7, TRANSACTION, terms, 3, layout or layout_of(4), greeting)
 
 
@@ -55,7 +54,6 @@ def test_a_proposal_says_who_asks_for_what(terms):
         request=7,
         transaction=TRANSACTION,
         name="w1",
-        algorithm="symmetric",
         terms=terms,
         fingerprint=layout_of(4).fingerprint,
         version=3,
@@ -80,11 +78,6 @@ def test_an_agreement_to_another_transaction_is_no_answer():
         (NotReady(request=7), Outcome.NOT_READY, ""),
         (Busy(request=7, transaction=TRANSACTION), Outcome.BUSY, ""),
         (Refused(request=7, reason="no"), Outcome.MISBEHAVED, "it refuses: no"),
-        (
-            OtherAlgorithm(request=7, algorithm="push_sum"),
-            Outcome.OTHER_ALGORITHM,
-            "it runs `algorithm: push_sum`, and w1 runs `algorithm: symmetric`",
-        ),
     ],
 )
 def test_a_refusal_says_why(answer, outcome, words):

@@ -50,7 +50,7 @@ class Attempt:
     streamed_bytes: int = 0  # of payload, since then
 
 
-_DECLINED = (Outcome.BUSY, Outcome.NOT_READY, Outcome.OTHER_ALGORITHM)
+_DECLINED = (Outcome.BUSY, Outcome.NOT_READY)
 
 
 class TransactionFetches:

@@ -376,9 +376,7 @@ class TxThread(NodeThread):
         """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
         up = self._connections.up()
         if up:
-            greeting = self._context.greeting()
-            message = NewsMessage(request=0, algorithm=greeting.algorithm, news=greeting.news)
-            self._rng.choice(up).send(message)
+            self._rng.choice(up).send(NewsMessage(request=0, news=self._context.news()))
 
     def _forget(self, name: str) -> None:
         # Again: this thread may have seen its connection come up after the goodbye was read.
@@ -520,12 +518,11 @@ class TxThread(NodeThread):
             self._context.peer_table.received(channel.peer, len(payload))
         match message:
             case NewsMessage():
-                if message.algorithm == self._context.config.algorithm:
-                    self._context.hear(message.news, channel.peer)
+                self._context.hear(message.news, channel.peer)
             case OtherSettings():
                 if why := self._context.settings.compare(channel.peer, payload):
-                    self._context.peer_table.record(channel.peer, why.outcome, why.detail)
-                    self._fetcher.failed(channel, why.outcome, why.detail)
+                    self._context.peer_table.record(channel.peer, Outcome.OTHER_SETTINGS, why)
+                    self._fetcher.failed(channel, Outcome.OTHER_SETTINGS, why)
             case DecisionAck():
                 self._context.transactions.noted(message.transaction)
             case Identity():

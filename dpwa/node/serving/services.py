@@ -25,12 +25,9 @@ class NewsService(Service):
         self._context = context
 
     def handle(self, sender: bytes, message: NewsMessage, reply: Reply) -> None:  # noqa: ARG002
-        """Answer with this node's news; a peer with another algorithm is no leader here."""
-        algorithm = self._context.config.algorithm
-        if message.algorithm == algorithm:
-            self._context.hear(message.news)
-        news = self._context.news()
-        reply(NewsMessage(request=message.request, algorithm=algorithm, news=news))
+        """Answer with this node's news."""
+        self._context.hear(message.news)
+        reply(NewsMessage(request=message.request, news=self._context.news()))
 
 
 class GoodbyeService(Service):

@@ -21,7 +21,6 @@ from dpwa.wire.messages import (
     Credit,
     Fetch,
     NotReady,
-    OtherAlgorithm,
     OtherModel,
     Refused,
     SharedMemoryName,
@@ -143,10 +142,6 @@ class SnapshotService(Service):
 
     def _answer(self, sender: bytes, request: _Request) -> None:
         fetch, reply = request.fetch, request.reply
-        algorithm = self._context.config.algorithm
-        if fetch.algorithm != algorithm:
-            reply(OtherAlgorithm(request=fetch.request, algorithm=algorithm))
-            return
         self._context.peer_table.spoke(fetch.name)
         if fetch.news:
             self._context.hear(fetch.news)

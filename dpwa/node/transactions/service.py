@@ -15,8 +15,8 @@ from dpwa.node.transactions.manager import AgreedTerms, Declined
 from dpwa.wire import limits
 from dpwa.wire.messages import (
     NotReady,
-    OtherAlgorithm,
     OtherModel,
+    Refused,
     pack_layout,
 )
 from dpwa.wire.transaction_messages import (
@@ -75,9 +75,9 @@ class TransactionService(Service):
         return bool(self._early)
 
     def _answer(self, message: Propose, reply: Reply) -> None:
-        layout, algorithm = self._context.pool.layout(), self._context.config.algorithm
-        if (message.algorithm, message.terms) != (algorithm, self._transactions.terms.value):
-            reply(OtherAlgorithm(request=message.request, algorithm=algorithm))
+        layout, terms = self._context.pool.layout(), self._transactions.terms.value
+        if message.terms != terms:
+            reply(Refused(request=message.request, reason=f"its terms are {terms}"))
         elif layout is None:
             reply(NotReady(request=message.request))
         elif layout.fingerprint != message.fingerprint:

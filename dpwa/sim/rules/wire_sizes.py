@@ -64,7 +64,7 @@ class WireSizes:
         pieces = sum(len(pieces_of(layout, layout.nbytes or 0, s)) for s in shards) / len(shards)
         name = node_name(nodes - 1)
         has_news = follows_leaders(config.algorithm, config.interpolation)
-        greeting = Greeting(name, config.algorithm, _news(nodes) if has_news else ())
+        greeting = Greeting(name, _news(nodes) if has_news else ())
         fetch = FetchSession(_COUNTER, layout, greeting, codec=config.codec, version=_COUNTER)
         request = fetch.request_message(budget_ms=config.timeout_ms)
         header = SnapshotHeader(
@@ -93,7 +93,6 @@ class WireSizes:
                     request=_COUNTER,
                     transaction=transaction,
                     name=name,
-                    algorithm=config.algorithm,
                     terms="exchange",
                     fingerprint=layout.fingerprint,
                     version=_COUNTER,

@@ -266,7 +266,7 @@ def many_floods(attack):
 def news_flood(attack):
     """News of 32 loss reports."""
     news = [(f"w{index}", "", 0.5, 1, 1, 0.0) for index in range(32)]
-    flood(attack, message(encode(NewsMessage(request=1, algorithm="gossip", news=news))))
+    flood(attack, message(encode(NewsMessage(request=1, news=news))))
 
 
 def malformed_flood(attack):
