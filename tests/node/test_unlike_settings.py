@@ -2,23 +2,31 @@
 
 import json
 from contextlib import ExitStack, suppress
+from copy import deepcopy
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.launched import run_nodes
 from support.members import Member, in_lockstep
-from support.nodes import config_of, eventually
+from support.nodes import config_of, eventually, status_of
+from support.partners import partner_of
 from support.processes import PROGRAMS
 
+from dpwa import DpwaConnection
+from dpwa.algorithms import Algorithm, Ask, base, register_algorithm
 from dpwa.config import load_config
 from dpwa.config.comparison import compared, unlike
 from dpwa.config.methods import method, methods
 from dpwa.config.model import NodeConfig
 from dpwa.config.schema import options_model, setting_names
 from dpwa.errors import ConfigError
+from dpwa.node.fetching.tx_thread import GONE_AFTER_S
 from dpwa.node.settings import Settings
+from dpwa.runtime import SystemRuntime
 from dpwa.transport.link import LinkState
-from dpwa.types import Unlike
-from dpwa.wire.messages import pack
+from dpwa.types import StrictModel, Unlike
+from dpwa.wire.messages import AskSettings, Fetch, Goodbye, NewsMessage, OtherSettings, pack
 
 W1, W2 = {"name": "w1", "port": 1}, {"name": "w2", "port": 2}
 # What an option must be set beside; and for what has no number or word, or is bounded, two values.
@@ -186,6 +194,62 @@ def test_finish_says_of_a_peer_that_it_has_other_settings():
             )
         found = nodes[0].adapter.finish(timeout_s=1)
         assert found.missed == {"w2": "has other settings and is not merged"}
+
+
+class Reach(StrictModel):
+    reach: int = 1
+
+
+class NamesItsPeer(Algorithm):
+    options_model = Reach
+
+    def asks(self, view):
+        return Ask(view.peers[0])
+
+
+def test_a_peer_that_differs_is_not_asked_either_if_an_algorithm_names_it(monkeypatch):
+    monkeypatch.setattr(base, "_REGISTRY", deepcopy(base._REGISTRY))
+    register_algorithm("names")(NamesItsPeer)
+    config = config_of(2, algorithm="names", transport="tcp", timeout_ms=300)
+    found = play([{**config, "names": {"reach": reach}} for reach in (1, 2)])
+    assert found == ([1.0, 2.0], [0, 0], [["other_settings"], ["other_settings"]])
+
+
+class Ahead(SystemRuntime):
+    """The time of this machine, and as many seconds more as a test lets pass."""
+
+    seconds = 0.0
+
+    def now(self):
+        return super().now() + self.seconds
+
+
+def test_a_peer_that_differs_is_told_no_news_and_compared_again_after_a_goodbye_that_was_none():
+    config = config_of(2, transport="tcp", timeout_ms=300, interpolation="leader")
+    time = Ahead()
+    with DpwaConnection("w1", config, runtime=time) as connection:
+        node = SimpleNamespace(name="w1", node=connection.node)
+        values = np.zeros(4, np.float32)
+
+        def health():
+            return status_of(connection, "w2")["health"]
+
+        def other():
+            partner.heard(AskSettings)
+            own = {**node.node._context.settings.own, "algorithm": "lsgd"}
+            partner.answer(OtherSettings(request=0), pack(own))
+            eventually(lambda: health() == "other_settings")
+
+        with partner_of(node) as partner:
+            other()
+            node.node._threads.tx.pass_on_news()
+            connection.update_send(values, 0.5)
+            connection.update_wait(0.5)
+            assert partner.hears((Fetch, NewsMessage), 0.2) is None
+            partner.say(Goodbye(request=0, name="w2"))
+            eventually(lambda: health() == "finished")
+            time.seconds += GONE_AFTER_S
+            other()
 
 
 def test_nodes_that_only_warn_go_on_together(caplog):

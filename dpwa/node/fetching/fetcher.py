@@ -310,6 +310,8 @@ class Fetcher:
                 self.finish(Outcome.UNREACHABLE if name is None else Outcome.BUSY)
                 return
             self._tried.add(name)
+            if self._peer_table.is_left_alone(name):  # as when an algorithm names it
+                continue
             channel = self._channels.get(name)
             can_open = channel is not None and self._connections.open(channel)
             state = LinkState.DOWN if channel is None or not can_open else channel.state

@@ -374,7 +374,8 @@ class TxThread(NodeThread):
     @soon
     def pass_on_news(self) -> None:
         """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
-        up = self._connections.up()
+        is_left_alone = self._context.peer_table.is_left_alone
+        up = [channel for channel in self._connections.up() if not is_left_alone(channel.peer)]
         if up:
             self._rng.choice(up).send(NewsMessage(request=0, news=self._context.news()))
 
@@ -393,6 +394,7 @@ class TxThread(NodeThread):
             del self._farewells[name]
             if state is LinkState.UP:
                 self._context.peer_table.returned(name)
+                self._channels[name].send(self._context.settings.question())
 
     def _deliver_decisions(self) -> None:
         for transaction, peer, commit in self._context.transactions.decisions_due():
