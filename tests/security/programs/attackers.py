@@ -296,7 +296,7 @@ def propose_flood(attack):
     for _ in range(300):
         transaction = attack.rng.randbytes(8)
         proposal = Propose(
-            request=1, transaction=transaction, name="w2", algorithm="symmetric", terms="exchange",
+            request=1, transaction=transaction, name="w2", terms="exchange",
             fingerprint=attack.fingerprint, version=1, news=(), budget_ms=1000,
         )  # fmt: skip
         ends = [
