@@ -252,22 +252,6 @@ def test_a_peer_that_differs_is_told_no_news_and_compared_again_after_a_goodbye_
             other()
 
 
-def test_finish_says_of_a_peer_that_it_has_other_settings():
-    config = config_of(2, transport="tcp", timeout_ms=300)
-    with ExitStack() as stack:
-        nodes = [
-            Member(name, {**config, "algorithm": algorithm})
-            for name, algorithm in (("w1", "gossip"), ("w2", "elastic"))
-        ]
-        for node in nodes:
-            stack.callback(node.adapter.close)
-            eventually(
-                lambda node=node: node.node.report()["peers"][0]["health"] == "other_settings"
-            )
-        found = nodes[0].adapter.finish(timeout_s=1)
-        assert found.missed == {"w2": "has other settings and is not merged"}
-
-
 def test_nodes_that_only_warn_go_on_together(caplog):
     config = config_of(2, timeout_ms=1500)
     found = play([config, {**config, "merge": "interpolate"}])
