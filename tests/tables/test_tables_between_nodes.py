@@ -487,6 +487,7 @@ def test_bytes_of_additions_are_counted_as_sent_and_received():
         table = worker.tables.matrix(50, 1000)
         worker.tables.barrier()
         before = worker.connection.metrics()
+        worker.tables.barrier()  # nothing arrives before both have counted
         if worker.name == "w1":
             for _ in range(4):
                 table.add(np.ones((50, 1000), np.float32))
