@@ -1,23 +1,25 @@
-"""`dpwa topology`: who pulls from whom, and how fast that mixes."""
+"""`dpwa topology`: who pulls from whom, and how fast that mixes, as a table and as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpwa.cli import exit_codes
+from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import JsonOption
 from dpwa.errors import ConfigError, UnknownNameError, UserError
 
 if TYPE_CHECKING:
+    from dpwa.policy.mixing import Figures
     from dpwa.policy.topology import Topology
-    from dpwa.types import StrictModel
+    from dpwa.types import JsonObject, StrictModel
 
 MOST_NODES = 4096  # eigenvalues of larger matrices take too long
+MAX_MATRIX_NODES = 12  # a larger matrix is not for people to read
 DEFAULT_NODES = 8
 
 
@@ -38,10 +40,6 @@ def topology(
     factor: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="How much of a peer a merge takes.")
     ] = 0.5,
-    round_number: Annotated[
-        int | None,
-        typer.Option("--round", metavar="T", min=0, help="Show this round only; the first is 0."),
-    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the topology; repeatable."),
@@ -55,22 +53,18 @@ def topology(
             help="Take topology and nodes from a configuration, in place of NAME, -n and --set.",
         ),
     ] = None,
-    draw: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw it: a file that ends in .svg or .png.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who pulls from whom in a topology, and how fast it mixes.
+    """Show how many peers a node pulls from in a topology, and how fast that mixes.
 
     Exits with 1 when what some node learns never reaches another one.
 
     Examples:
-        dpwa topology
-        dpwa topology ring -n 16 --draw ring.svg
+        dpwa topology -n 16
+        dpwa topology ring -n 16 --json
         dpwa topology -c nodes.yaml --factor 0.3
     """
-    from dpwa.cli.topology_drawing import draw_topology, require_drawable
-    from dpwa.cli.topology_report import describe, listing_of, show, show_listing
+    from dpwa.policy.mixing import figures_of
 
     if not 0.0 <= factor <= 1.0:  # NaN is neither above nor below the limits that typer checks
         raise UserError(f"--factor: expected a number from 0 to 1 (got {factor}) [DPWA-E026]")
@@ -82,20 +76,16 @@ def topology(
         options = _options(chosen, settings or ())
         chosen, names = _placed(chosen, options, nodes)
     else:
-        if settings or draw:
-            raise UserError(
-                "NAME: expected a topology to set or draw something of (got none) [DPWA-E242]"
-            )
-        typer.echo(json.dumps({"topologies": listing_of()})) if as_json else show_listing()
+        if settings:
+            raise UserError("NAME: expected a topology to set something of (got none) [DPWA-E242]")
+        _list_all(nodes or DEFAULT_NODES, factor, as_json=as_json)
         return
-    if draw is not None:
-        require_drawable(draw, len(names))
-    description = describe(chosen, options, names, factor, round_number)
-    if draw is not None:
-        draw_topology(description, draw)
-        typer.echo(f"{draw}: written", err=True)
-    typer.echo(json.dumps(description.to_json())) if as_json else show(description)
-    if description.figures.unreachable is not None:
+    figures = figures_of(chosen, options, len(names), factor)
+    if as_json:
+        typer.echo(json.dumps(_plain_data(chosen, options, names, figures)))
+    else:
+        _show(chosen, options, names, figures)
+    if figures.unreachable is not None:
         raise typer.Exit(exit_codes.FAILURE)
 
 
@@ -176,3 +166,127 @@ def _placed(
         expected = MOST_NODES if nodes is None else nodes
         raise UserError(f"{options.path}: expected {expected} nodes (got {count}) [DPWA-E006]")
     return edges_topology(edges), edges.names
+
+
+def _plain_data(
+    topology: Topology, options: StrictModel, names: Sequence[str], figures: Figures
+) -> JsonObject:
+    nodes = len(names)
+    weights = figures.weights
+    return {
+        "topology": topology.name,
+        "options": options.model_dump(mode="json"),
+        "nodes": list(names),
+        "factor": figures.factor,
+        "period": figures.period,
+        "rounds": [
+            {
+                "round": number,
+                "neighbours": {
+                    name: [names[other] for other in pulls]
+                    for name, pulls in zip(names, round_pulls, strict=True)
+                },
+            }
+            for number, round_pulls in enumerate(_pulls(topology, options, nodes))
+        ],
+        "matrix": figures.matrix.tolist() if nodes <= MAX_MATRIX_NODES else None,
+        "spectral_gap": figures.spectral_gap,
+        "rounds_to_1000th": figures.rounds,
+        "rounds_to_1000th_drawn": figures.drawn_rounds,
+        "diameter": figures.diameter,
+        "unreachable": figures.unreachable and [names[i] for i in figures.unreachable],
+        "doubly_stochastic": figures.is_doubly_stochastic,
+        "stationary_weights": weights
+        if weights is None
+        else dict(zip(names, weights.tolist(), strict=True)),
+    }
+
+
+def _pulls(topology: Topology, options: StrictModel, nodes: int) -> Iterator[list[tuple[int, ...]]]:
+    """Yield for each round of a period what each node pulls from."""
+    from dpwa.policy.topology import neighbours_of
+
+    for number in range(topology.period(options, nodes)):
+        yield [neighbours_of(topology, options, index, nodes, number) for index in range(nodes)]
+
+
+def _show(topology: Topology, options: StrictModel, names: Sequence[str], figures: Figures) -> None:
+    from dpwa.config.graphs import disconnection
+
+    console = screen.console()
+    _print_table([_row(topology, options, figures)], figures.nodes, figures.factor)
+    weights = figures.weights
+    if weights is not None and not figures.is_doubly_stochastic:
+        rounded = weights.round(12)  # of those that only rounding tells apart, the first
+        told = [f"{weights[i]:.4g} ({names[i]})" for i in (rounded.argmin(), rounded.argmax())]
+        text = f"Nodes agree on a weighted mean, with weights from {' to '.join(told)}."
+        console.print(screen.plain(text))
+    if figures.unreachable is not None:
+        text = disconnection(figures.unreachable, names)
+        console.print(screen.plain(f"Not connected: {text}."), style="bold red")
+
+
+def _list_all(nodes: int, factor: float, *, as_json: bool) -> None:
+    from dpwa.policy.topology import topology, topology_names
+
+    known = [topology(name) for name in topology_names()]
+    defaults = {each.name: _defaults(each) for each in known}
+    if as_json:
+        listed = [
+            {"name": each.name, "options": defaults[each.name], "summary": each.summary}
+            for each in known
+        ]
+        typer.echo(json.dumps({"topologies": listed}))
+        return
+    _print_table([_listed(each, nodes, factor) for each in known], nodes, factor)
+    console = screen.console()
+    console.print("\nOptions, set with --set KEY=VALUE:")
+    for name, options in defaults.items():
+        told = [key if value is None else f"{key}={value}" for key, value in options.items()]
+        if told:
+            console.print(screen.plain(f"{name}: {', '.join(told)}"))
+
+
+def _defaults(topology: Topology) -> JsonObject:
+    """Return the options with their defaults; `None` where there is none."""
+    fields = topology.options.model_fields
+    return {
+        key: None if field.is_required() else field.get_default() for key, field in fields.items()
+    }
+
+
+def _listed(topology: Topology, nodes: int, factor: float) -> tuple[str, ...]:
+    """Return the row of a topology with its defaults, without figures if it cannot be so."""
+    from dpwa.policy.mixing import figures_of
+
+    try:
+        options = topology.options()
+        return _row(topology, options, figures_of(topology, options, nodes, factor))
+    except (ValueError, UserError):  # an option has no default, or does not fit the nodes
+        return (topology.name, "-", "-", "-", "-", topology.summary)
+
+
+def _row(topology: Topology, options: StrictModel, figures: Figures) -> tuple[str, ...]:
+    degrees = {
+        len(pulls)
+        for round_pulls in _pulls(topology, options, figures.nodes)
+        for pulls in round_pulls
+    }
+    drawn = figures.drawn_rounds
+    return (
+        topology.name,
+        "-".join(str(degree) for degree in sorted({min(degrees), max(degrees)})),
+        f"{figures.spectral_gap:.3g}",
+        "never" if figures.rounds is None else str(figures.rounds),
+        "-" if drawn is None else str(drawn),
+        topology.summary,
+    )
+
+
+def _print_table(rows: Sequence[Sequence[str]], nodes: int, factor: float) -> None:
+    console = screen.console()
+    title = f"{nodes} node{'s' * (nodes != 1)}, factor {factor:g}"
+    console.print(title, style="bold")
+    headings = ("topology", "degree", "gap", "rounds", "drawn", "who is pulled from")
+    table = screen.table(headings, rows, console.width, right=range(1, 5), text=[5])
+    console.print(table)
