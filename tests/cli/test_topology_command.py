@@ -17,7 +17,8 @@ APP.command()(topology)
 
 
 def run(*arguments):
-    return CliRunner().invoke(APP, [str(argument) for argument in arguments])
+    on_80_columns = CliRunner(env={"COLUMNS": "80"})
+    return on_80_columns.invoke(APP, [str(argument) for argument in arguments])
 
 
 def told(*arguments):
@@ -169,6 +170,5 @@ def test_the_table_of_the_documentation_holds(name):
 
 
 def test_the_example_of_the_documentation_holds():
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(APP, ["star", "-n", "5"])
-    printed = [line.rstrip() for line in result.stdout.splitlines()]
+    printed = [line.rstrip() for line in run("star", "-n", 5).stdout.splitlines()]
     assert "\n".join(printed) in DOCUMENTATION
