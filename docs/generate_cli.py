@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dpwa.cli.help import summary
 from dpwa.cli.main import COMMAND
 
 HEAD = """\
@@ -22,7 +21,7 @@ def page() -> str:
     lines = [HEAD, "| command | what it does |", "|---|---|"]
     for name, command in commands[1:]:
         anchor = name.replace(" ", "-")
-        lines.append(f"| [`{name}`](#{anchor}) | {_cell(summary(command.help))} |")
+        lines.append(f"| [`{name}`](#{anchor}) | {_cell(command.short_help)} |")
     for name, command in commands:
         lines += ["", *_section(name, command)]
     return "\n".join(lines).rstrip() + "\n"

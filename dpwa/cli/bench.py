@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ app = typer.Typer(
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
-    cls=HelpGroup,
 )
 
 PORT = 20469  # beside the first one of `dpwa launch`

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.help import HelpGroup
 from dpwa.cli.screen import write_new
 from dpwa.errors import UserError
 
@@ -22,7 +21,6 @@ app = typer.Typer(
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
-    cls=HelpGroup,
 )
 
 _HIGHEST_PORT = 65535

@@ -10,7 +10,6 @@ import typer
 
 from dpwa.cli import screen
 from dpwa.cli.asking import JsonOption
-from dpwa.cli.help import HelpGroup
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ app = typer.Typer(
     """,
     no_args_is_help=True,
     rich_markup_mode=None,
-    cls=HelpGroup,
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a node.")]

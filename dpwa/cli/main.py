@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -14,7 +15,6 @@ from dpwa.cli.config import app as config_app
 from dpwa.cli.dashboard import dashboard
 from dpwa.cli.demo import demo
 from dpwa.cli.doctor import doctor
-from dpwa.cli.help import HelpGroup, with_help
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import discard, launch
 from dpwa.cli.plan import plan
@@ -29,7 +29,6 @@ from dpwa.errors import ConfigError, DpwaError, PeerError
 app = typer.Typer(
     name="dpwa",
     no_args_is_help=True,
-    cls=HelpGroup,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,  # they print local variables, which hold people's secrets
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -75,7 +74,17 @@ def describe(is_version_asked: VersionOption = False) -> None:
     """
 
 
-COMMAND = with_help(typer.main.get_command(app))
+def _explained(command: Any) -> Any:
+    """Have help show whole summaries, and examples line by line; return the command."""
+    text = command.help or ""
+    command.short_help = " ".join(text.partition("\n\n")[0].split()).removesuffix(".")
+    command.help = text.replace("Examples:\n", "\b\nExamples:\n")
+    for below in getattr(command, "commands", {}).values():
+        _explained(below)
+    return command
+
+
+COMMAND = _explained(typer.main.get_command(app))
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import JsonOption, scenario_names
-from dpwa.cli.help import HelpGroup
 from dpwa.cli.sim_calibrate import calibrate
 from dpwa.errors import UserError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_REPEATS = 1000
 
 
-class SimGroup(HelpGroup):
+class SimGroup(TyperGroup):
     """`dpwa sim SCENARIO`, unless the first word is one of its own commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -45,7 +45,9 @@ class SimGroup(HelpGroup):
         words: list[str] = [*ctx._protected_args, *ctx.args]
         name, args = words[0], words[1:]
         command: Any = self.commands[name]
-        with ctx, command.make_context(name, args, parent=ctx) as below:
+        # Its usage line is without the arguments of `dpwa sim`.
+        path = f"{ctx.info_name} {name}"
+        with ctx, command.make_context(path, args, parent=ctx.parent) as below:
             return command.invoke(below)
 
 

@@ -413,7 +413,7 @@ def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
         ),
         (["-c", "missing.yaml", "true"], "missing.yaml"),
         (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
-        (["-n", "0", "true"], "expected a number of at least 1 (got 0)"),
+        (["-n", "0", "true"], "Invalid value for '-n' / '--nodes': "),
         (["-n", "2"], "Missing argument"),
         (["-n", "1", "--cpus", "some", "true"], "'some' is not one of 'pin', 'none'"),
     ],

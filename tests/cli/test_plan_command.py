@@ -189,7 +189,7 @@ def test_whole_modules_are_no_checkpoint(tmp_path):
         (("--parameters", "1M", "--budget-mbps", "-1"), "--budget-mbps: expected a number above 0"),
         (("--parameters", "1M", "--write"), "--write: expected a file (-c FILE), and a budget"),
         (("--parameters", "1M", "-c", "/no/such.yaml"), "expected a readable file"),
-        (("--parameters", "1M", "-n", "1"), "expected a number of at least 2 (got 1)"),
+        (("--parameters", "1M", "-n", "1"), "Invalid value for '-n' / '--nodes': "),
     ],
 )
 def test_wrong_usage_is_told_in_one_line(arguments, text):
