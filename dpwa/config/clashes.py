@@ -46,13 +46,6 @@ _NEEDS = (
     _Need("robust", "none", _averages, "nothing clips the gradients that algorithm: {} averages"),
     _Need("lr_spread", "none", _averages, "nodes take equal steps with algorithm: {}"),
     _Need(
-        "consensus_control",
-        0,
-        lambda kind: _has_no_rule(kind) or _keeps_sums(kind),
-        "only algorithm: gossip can mix more within a step",
-        "",
-    ),
-    _Need(
         "quarantine_s",
         0,
         lambda kind: kind.repeats or _averages(kind),

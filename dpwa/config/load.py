@@ -20,7 +20,15 @@ from dpwa.config.clashes import Plain, clashes
 from dpwa.config.graphs import absolute, found_from, require_connected, topology_of
 from dpwa.config.methods import KINDS, changed_options, method_names, methods
 from dpwa.config.model import CLASH, UNKNOWN_CODEC, Config, NodeConfig, is_module_name
-from dpwa.config.problems import Place, Problems, joined, joined_all, listing, suggestion
+from dpwa.config.problems import (
+    REMOVED,
+    Place,
+    Problems,
+    joined,
+    joined_all,
+    listing,
+    suggestion,
+)
 from dpwa.config.reading import (
     means_off,
     note_duplicates,
@@ -379,6 +387,8 @@ def _from_environment(
 def _unknown_variable(variable: str, known: tuple[str, ...]) -> str:
     if variable in [PREFIX + name.upper() for name in LISTS]:
         return "unknown variable, expected this list in the configuration itself [DPWA-E207]"
+    if instead := REMOVED.get(variable.removeprefix(PREFIX).lower()):
+        return f"unknown variable, expected {instead} [DPWA-E207]"
     hint = suggestion(variable.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known])
     if hint:
         return f"unknown variable{hint.replace('mean ', f'mean {PREFIX}')} [DPWA-E207]"

@@ -353,13 +353,6 @@ class Config(StrictModel):
         description="whether a snapshot of a peer that was merged before is merged again while the "
         "peer has published no other; skip for gossip, and as the algorithm is made else",
     )
-    consensus_control: float = Field(
-        default=0.0,
-        ge=0.0,
-        allow_inf_nan=False,
-        description="more gossip within one step while the distance to a peer is above so many "
-        "times the running norm of a step; 0 = off",
-    )
     quarantine_s: float = Field(
         default=0.0,
         ge=0.0,

@@ -16,6 +16,12 @@ _SHOWN_CHARACTERS = 60
 _LISTED_NAMES = 20
 
 IN_PLACE_OF_TOPK = "fraction: 0.05 with codec: int8, as the codec topk was removed"
+# Settings that earlier versions had, and what to set in their place.
+REMOVED = {
+    "topk": IN_PLACE_OF_TOPK,
+    "consensus_control": "algorithm: symmetric or together, which keep nodes closer, as "
+    "consensus_control was removed",
+}
 
 
 @dataclass(frozen=True)

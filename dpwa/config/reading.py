@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from dpwa.config.problems import (
-    IN_PLACE_OF_TOPK,
+    REMOVED,
     Place,
     Problems,
     joined,
@@ -131,8 +131,8 @@ def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
 
 def unknown_key(key: str, known: list[str]) -> str:
     """Return the message about a key that nothing is known by."""
-    if key == "topk":
-        return f"unknown key, expected {IN_PLACE_OF_TOPK} [DPWA-E206]"
+    if key in REMOVED:
+        return f"unknown key, expected {REMOVED[key]} [DPWA-E206]"
     if key in _FORMER:
         return f"unknown key, expected {_FORMER[key]} (see docs/migration.md) [DPWA-E206]"
     if not known:

@@ -15,9 +15,7 @@ from dpwa.data.codecs import codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import AddressError, UserError
 from dpwa.node.fetching.peer_channel import ChannelSettings
-from dpwa.policy.advice import Plan, advice
 from dpwa.policy.clipping import ClipRadius
-from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.policy.topology import Topology, neighbours_of, same_every_round
 from dpwa.transport.addresses import (
     has_address,
@@ -33,7 +31,6 @@ from dpwa.types import StrictModel
 
 log = logging.getLogger("dpwa.node")
 
-MOST_EXTRA_ROUNDS = 3
 WARM_UP = 15  # distances: most of fewer may be those of one adversary among eight, by chance
 
 
@@ -49,12 +46,6 @@ def clip_of(config: Config) -> ClipRadius | None:
     return ClipRadius(options.quantile, options.window, min(WARM_UP, options.window))
 
 
-def control_of(config: Config) -> ConsensusControl | None:
-    """Return what has nodes mix more often that are far apart; `None` if nothing does."""
-    q = config.consensus_control
-    return ConsensusControl(q, most=MOST_EXTRA_ROUNDS) if q > 0.0 else None
-
-
 def neighbours_in(config: Config, own: str) -> Neighbours:
     """Raises `UserError` if the file of a topology cannot be read or does not fit the nodes."""
     names = [node.name for node in config.nodes]
@@ -63,25 +54,6 @@ def neighbours_in(config: Config, own: str) -> Neighbours:
     neighbours = Neighbours(found, options, own, names)
     neighbours.among([name for name in names if name != own], round_number=0)
     return neighbours
-
-
-def advice_on(config: Config) -> list[str]:
-    """Return sentences for whoever starts a node with this configuration."""
-    names = [node.name for node in config.nodes]
-    options = config.options_of(config.topology)
-    plan = Plan(
-        algorithm=config.algorithm,
-        algorithm_options=config.options_of(config.algorithm),
-        interpolation=config.interpolation,
-        interpolation_options=config.options_of(config.interpolation),
-        topology=topology_of(config.topology, options, names),
-        topology_options=options,
-        names=names,
-        group_of=[node.group or "" for node in config.nodes],
-        fetch_probability=config.fetch_probability,
-        loss_window=config.loss_window,
-    )
-    return advice(plan)
 
 
 def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSettings:

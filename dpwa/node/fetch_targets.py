@@ -108,13 +108,11 @@ class TrainerFetches:
         published: int | None,  # the version of this node in this round, if any
         updates: int,
         clock: float,  # the peer must not be far behind it; 0 for any
-        # later fetches of an update want more mixing; peers may have published nothing since
-        is_first: bool,
         takes_all: bool,  # fetch all of the parameters, whatever the terms
         without: str = "",  # a peer that another one is to confirm; any other in view will do
     ) -> FetchRequest:
         is_whole = takes_all or ask.terms is not Terms.PULL or terms.fraction >= 1.0
-        skips = is_first and ask.terms is Terms.PULL and not self._repeats
+        skips = ask.terms is Terms.PULL and not self._repeats and not without
         is_tagged = ask.peer is None and self._neighbours.are_tagged and not without
         among = None
         if not ask.peer and not self._neighbours.are_everybody:

@@ -117,7 +117,6 @@ class GossipRounds:
         self.figures = self.merger.figures
         self._request: FetchRequest | None = None  # that is to be waited for
         self._published: Snapshot | None = None  # in this round
-        self._deadline: Deadline | None = None  # of all fetches of this update
         self._wants_all = False  # of a peer, to take over its parameters
         self._publications = 0  # tried, by all ranks of a shard group alike
         self._begins = 0  # in a row, without a wait between
@@ -195,7 +194,6 @@ class GossipRounds:
         self.view.updates += 1
         if self._needs_finish and not self._has_diverged:
             tell_launcher(self.view.updates)
-        self._deadline = None
         if self._losses.is_used:
             self._losses.begin(loss, self.view.updates, clock)
         return self.view
@@ -238,17 +236,14 @@ class GossipRounds:
         if ask is None:
             return
         self._doubted = ""
-        if is_first := self._deadline is None:
-            self._deadline = Deadline(context.runtime, context.config.timeout_ms / 1000)
         self._request = request = self._fetches.request(
             ask,
             layout,
             terms,
-            self._deadline,
+            Deadline(context.runtime, context.config.timeout_ms / 1000),
             published=None if own is None else own.version,
             updates=self.view.updates,
             clock=self.merger.own_clock,
-            is_first=is_first and not doubted,
             takes_all=self._wants_all or bool(doubted),
             without=doubted,
         )
@@ -258,11 +253,6 @@ class GossipRounds:
             self._tx.fetch(request)
         else:
             self._fetches.pull(request)
-
-    def ask_anew(self, ask: Ask, layout: Layout, terms: FetchTerms) -> None:
-        """Start a fetch outside of an update, with `timeout_ms` of its own."""
-        self._deadline = None
-        self.ask(ask, layout, terms)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge what comes.

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import threading
 from collections.abc import Collection
 
 from dpwa.errors import ProtocolError
-from dpwa.policy.leaders import LockIn, LossReport, LossReports, RunningLoss
+from dpwa.policy.leaders import LossReport, LossReports, RunningLoss
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.fields import News
 from dpwa.wire.limits import MAX_NEWS
 from dpwa.wire.messages import pack, unpack_news
-
-log = logging.getLogger("dpwa.leaders")
 
 MADE_EVERY_S = 0.002
 
@@ -34,7 +31,6 @@ class LeaderTable:
         runtime: Runtime,
         rng: random.Random,
     ) -> None:
-        self._name = name
         self._group = group
         self._clock = runtime
         self._rng = rng
@@ -43,7 +39,6 @@ class LeaderTable:
         self._loss = RunningLoss(loss_window)
         # The wall clock: the number must rise from one process of this node to the next.
         self._reports = LossReports(name, group, int(runtime.wall_time() * 1000), silence_s, most)
-        self._lock_in = LockIn()
         self._news: News = ()
         self._made_at = -math.inf
 
@@ -106,13 +101,6 @@ class LeaderTable:
             group = None if of_all else self._group
             best = self._reports.leader(self._clock.now(), group, among)
         return None if best is None else best.node
-
-    def note_leader(self, leader: str) -> None:
-        """Count a round for its leader; warn when one node leads nearly all of them."""
-        with self._lock:
-            warning = self._lock_in.note(leader)
-        if warning:
-            log.warning("%s: %s [DPWA-W044]", self._name, warning)
 
     def total_updates(self, peers: Collection[str]) -> float:
         """Estimate how many updates this node and its peers have made."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dpwa.config import Config
 from dpwa.data.shared_memory import NEWS_BYTES
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import UserError
@@ -27,7 +26,6 @@ from dpwa.policy.beginners import (
 )
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock, read_ahead
-from dpwa.policy.outer import FarApart
 from dpwa.policy.quarantine import Quarantine
 from dpwa.types import TrainingProgress
 
@@ -58,9 +56,8 @@ class LossWatch:
         self._fresh_merges: list[tuple[str, float]] = []  # made after the last loss
         duration_s = context.config.quarantine_s
         self._quarantine = Quarantine(duration_s=duration_s) if duration_s > 0.0 else None
-        self._far_apart = _far_apart_of(context.config)
-        watches = self._quarantine is not None or self._far_apart is not None
-        self.is_used = context.follows_leaders or watches  # else nothing needs to be told
+        # else nothing needs to be told
+        self.is_used = context.follows_leaders or self._quarantine is not None
 
     def choose_leaders_by(self, loss: float | None) -> None:
         """Choose leaders by this loss from now on, in place of the training loss."""
@@ -82,9 +79,6 @@ class LossWatch:
         self._has_measured = loss is not None
         if self._context.follows_leaders and not self._has_leader_loss:
             self._context.leader_table.measured(loss)
-        warning = None if self._far_apart is None else self._far_apart.measured(loss)
-        if warning:
-            log.warning("%s: %s [DPWA-W047]", self._context.name, warning)
         if self._quarantine is not None:
             now, peer_table = self._context.runtime.now(), self._context.peer_table
             text = self._quarantine.measured(loss, now, len(peer_table.names))
@@ -99,16 +93,12 @@ class LossWatch:
         for peer, factor in self._fresh_merges:
             if self._quarantine is not None:
                 self._quarantine.merged(peer, factor)
-            if self._far_apart is not None:
-                self._far_apart.merged()
         self._fresh_merges.clear()
 
     def _spread_news(self) -> None:
         """Trade news with one peer at random, at most every `NEWS_EVERY_S`."""
         context, now = self._context, self._context.runtime.now()
         leader = context.leader_table.leader(of_all=True)
-        if leader is not None:
-            context.leader_table.note_leader(leader)
         self._updates_without_leader = 0 if leader else self._updates_without_leader + 1
         if self._updates_without_leader == PATIENCE_UPDATES:
             log.warning(
@@ -128,13 +118,6 @@ class LossWatch:
             context.leader_table.hear_packed(memory.news(), peer)
         if mapped is None or context.peer_table.has_unmapped:
             self._pass_on()
-
-
-def _far_apart_of(config: Config) -> FarApart | None:
-    if config.algorithm not in ("noloco", "local"):
-        return None
-    options: Any = config.options_of(config.algorithm)
-    return FarApart(f"{config.algorithm}.period", options.period)
 
 
 _LIES = (Doubt.CONTRADICTED, Doubt.IMPOSSIBLE)

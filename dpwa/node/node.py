@@ -22,7 +22,6 @@ from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process, weakly
 from dpwa.node.assembly import (
-    advice_on,
     channel_settings,
     own_address,
     warn_if_hidden,
@@ -125,8 +124,6 @@ class Node(Closeable):
         self._close_all = finalize(self, _close, self._threads, self._context, weakly(self.leave))
         for peer in config.peers_of(name):
             self.connect_peer(peer.name, peer.connect_endpoint)
-        for sentence in advice_on(config):
-            log.warning("%s: %s", name, sentence)
         warn_if_open(config, name, self._threads.rx.endpoint)
         warn_if_hidden(config, name, self._threads.rx.endpoint)
         log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)

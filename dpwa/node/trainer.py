@@ -14,10 +14,9 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import MergeTerms, SnapshotCopy
 from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, FetchTerms, IsFinite
-from dpwa.node.assembly import clip_of, control_of
+from dpwa.node.assembly import clip_of
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.policy.clipping import ClipRadius
-from dpwa.policy.consensus_control import ConsensusControl
 from dpwa.types import TrainingProgress
 from dpwa.wire.shards import Shard, shards_of
 
@@ -131,14 +130,12 @@ class Trainer:
         model: Model,
         terms: FetchTerms,
         clip: ClipRadius | None = None,
-        control: ConsensusControl | None = None,
     ) -> None:
         self.rounds = rounds
         self.model = model
         self.consensus_distance = 0.0  # to the peer that was merged last, before that
         self._terms = terms
         self._clip = clip
-        self._control = control
         # called when all of a peer's parameters were taken
         self.took_over: Callable[[], None] = lambda: None
         self._sent = model.layout  # of what was published last
@@ -150,17 +147,13 @@ class Trainer:
         terms = FetchTerms(config.fraction, is_finite if config.guard == "finite" else None)
         rounds.merger.knows_beginners = True
         rounds.guard_transactions(terms.is_finite)
-        return cls(rounds, model, terms, clip_of(config), control_of(config))
+        return cls(rounds, model, terms, clip_of(config))
 
     def send(self, loss: float | None) -> None:
         """Publish, and start a fetch, as the algorithm wants it; never waits."""
         self._sent = self.model.layout
-        self.rounds.begin(loss)
-        self._publish_and_ask()
-        self._has_sent = True
-
-    def _publish_and_ask(self) -> None:
         rounds, view = self.rounds, self.rounds.view
+        rounds.begin(loss)
         own = view.model = self.model.values()
         values = rounds.algorithm.publishes(view)
         is_published = values is None or self._publish(values)
@@ -168,6 +161,7 @@ class Trainer:
         # Whoever merges by what it has published needs that, if it is not simply the model.
         may_ask = is_published or values is own
         rounds.ask(ask if may_ask else None, self._sent, self._terms)
+        self._has_sent = True
 
     def _publish(self, values: Values) -> bool:
         checks = self._terms.is_finite is not None
@@ -180,24 +174,17 @@ class Trainer:
         Returns what was merged, the first if the algorithm asks for more; `None` also when the
         model's layout is another one than at `send`.
         """
-        rounds, control = self.rounds, self._control
+        rounds = self.rounds
         if self.model.layout != self._sent:
             rounds.skip()
             return None
         if self._has_sent:
             rounds.algorithm.after_step(rounds.view)
             self._has_sent = False
-        merge = self._merge if control is None else self._merge_first
-        arrival = rounds.wait(loss, merge)
-        more, extra = arrival, 0
-        while more and control and control.wants_more(self.consensus_distance, extra):
-            arrival, extra = more, extra + 1  # as long as the nodes are too far apart
-            self._publish_and_ask()
-            more = rounds.wait(None, self._merge)
-        arrival = more or arrival
+        arrival = rounds.wait(loss, self._merge)
         for ask in rounds.algorithm.more:
-            rounds.ask_anew(ask, self._sent, self._terms)
-            second = rounds.wait(None, merge)
+            rounds.ask(ask, self._sent, self._terms)
+            second = rounds.wait(None, self._merge)
             arrival = arrival or second
         # A clip needs all of a snapshot, to tell whether a peer lies.
         if rounds.algorithm.averages_buffers and self._clip is None:
@@ -209,11 +196,6 @@ class Trainer:
         if shard is not None:
             for arrival in self.rounds.read_all(self._sent, shard, self._terms.is_finite):
                 ReceivedSnapshot(arrival, self.model, None).merge_buffers(arrival.factor)
-
-    def _merge_first(self, arrival: Arrival) -> float:
-        if self._control is not None and arrival.published is not None:
-            self._control.observed(self.model.distance(arrival.published.data, 0, None))
-        return self._merge(arrival)
 
     def _merge(self, arrival: Arrival) -> float:
         received = ReceivedSnapshot(arrival, self.model, self._clip)
@@ -262,5 +244,5 @@ class Trainer:
             # Else those who train would draw all mass to themselves.
             ask = rounds.algorithm.asks(rounds.view)
             if ask is not None:
-                rounds.ask_anew(ask, self.model.layout, self._terms)
-        return rounds.wait(None, self._merge_first) is not None
+                rounds.ask(ask, self.model.layout, self._terms)
+        return rounds.wait(None, self._merge) is not None

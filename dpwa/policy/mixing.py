@@ -155,11 +155,6 @@ def diameter(adjacency: NDArray[np.bool_]) -> int | None:
     return hops if missing is None else None
 
 
-def is_connected(adjacency: NDArray[np.bool_]) -> bool:
-    """Tell whether everybody reaches everybody (strongly connected), shape as of `diameter`."""
-    return unreachable(adjacency) is None
-
-
 def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
     """Return the first `(i, j)` such that nothing of node j ever comes to node i, if any."""
     pullers, sources = np.nonzero(adjacency)

@@ -363,17 +363,17 @@ def test_who_is_far_behind_at_a_merge_begins_with_what_it_takes_over():
 
 
 def test_so_does_who_is_interrupted_after_that_merge():
-    class Interrupted:
-        def observed(self, distance):
-            """Take note of nothing."""
-
-        def wants_more(self, distance, extra):
-            raise KeyboardInterrupt
-
     one, two = net_of(1), net_of(2)
     optimizer = schedule_free(two)
     with far_behind(one, two, optimizer) as (first, second):
-        second._trainer._control = Interrupted()
+        rounds = second._trainer.rounds
+        wait = rounds.wait
+
+        def interrupted(loss, merge):
+            if wait(loss, merge):
+                raise KeyboardInterrupt
+
+        rounds.wait = interrupted
 
         def merges():
             first.step(0.5)

@@ -1,7 +1,6 @@
-"""What becomes of a snapshot on its way into a module: clipped, mixed more, blamed, or refused."""
+"""What becomes of a snapshot on its way into a module: clipped, blamed, or refused."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from support.partners import partner_of, serving
 
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.node.assembly import (
-    MOST_EXTRA_ROUNDS,
     WARM_UP,
 )
 from dpwa.policy.clipping import MIN_DISTANCES
@@ -114,48 +112,6 @@ def test_a_center_is_left_alone_by_what_is_clipped_away():
             x += 1.0
             with torch.no_grad():
                 nodes[0].net.weight.add_(1.0)
-
-
-# Consensus control
-
-
-def test_nodes_that_are_too_far_apart_mix_more_but_not_for_ever():
-    config = config_of(2, transport="tcp", consensus_control=1e-6, timeout_ms=1500)
-    with members(config, [0.0]) as [member], partner_of(member) as partner:
-        step = 1.0
-        for _ in range(2):
-            member.adapter.update_send()
-            with torch.no_grad():
-                member.net.weight.add_(step)
-            for index in range(1 + MOST_EXTRA_ROUNDS):
-                fetch = partner.heard(Fetch)
-                partner.serve(fetch, 1e3 * (index + 1))
-                if index == 0:
-                    waited = _in_background(member)
-            merge = waited()
-            partner.hears_no(Fetch, 0.05)
-            assert merge is not None
-            assert merge.factor == 0.5
-
-
-def _in_background(member):
-    threads = ThreadPoolExecutor(1)
-    called = threads.submit(member.adapter.update_wait)
-    threads.shutdown(wait=False)
-    return called.result
-
-
-def test_nodes_that_are_close_enough_mix_once():
-    config = config_of(2, transport="tcp", consensus_control=1e6, timeout_ms=1500)
-    with members(config, [0.0]) as [member], partner_of(member) as partner:
-        for _ in range(2):  # the first tells how far a step leads
-            member.adapter.update_send()
-            with torch.no_grad():
-                member.net.weight.add_(1.0)
-            partner.version += 1
-            partner.serve(partner.heard(Fetch), 2.0)
-            assert member.adapter.update_wait().factor == 0.5
-            partner.hears_no(Fetch, 0.1)
 
 
 # Quarantine

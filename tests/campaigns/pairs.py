@@ -237,7 +237,7 @@ UNEVEN = frozenset({"collectives", "uneven_steps", "late"})
 SETTINGS = frozenset(
     {
         *("tcp", "shm", "fp16", "bf16", "int8", "link_codec", "fraction", "robust", "quarantine"),
-        *("guard_off", "lr_spread", "consensus_control", "own_state", "peers_state"),
+        *("guard_off", "lr_spread", "own_state", "peers_state"),
     }
 )
 TRAINERS = {
@@ -363,12 +363,6 @@ FEATURES: dict[str, Feature] = {
         "`lr_spread`",
         setting(lr_spread="linear"),
         refused=refused("E217", "together"),
-        without=SYNCHRONOUS,
-    ),
-    "consensus_control": Feature(
-        "`consensus_control`",
-        setting(consensus_control=1),
-        refused=refused("E178", "together", *WHOLE),
         without=SYNCHRONOUS,
     ),
     "curve": Feature("`security: curve`", with_keys),

@@ -12,7 +12,6 @@ from dpwa.config.model import LinkConfig
 from dpwa.errors import ConfigError
 
 NODES = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}]\n"
-MORE_GOSSIP = "expected 0, as only algorithm: gossip can mix more within a step"
 
 
 def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
@@ -35,7 +34,6 @@ def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
          "(got clip)"),
         ("fraction: 0.5", "3:11: fraction: expected 1, as algorithm: {} needs whole snapshots "
          "(got 0.5)"),
-        ("consensus_control: 1e-3", f"3:20: consensus_control: {MORE_GOSSIP} (got 0.001)"),
         ("interpolation: clock", "3:16: interpolation: expected constant, as rules have no effect "
          "with algorithm: {} (got clock)"),
     ],
@@ -75,7 +73,6 @@ def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
          "(got 0.25)"),
         ("fraction: .25\nrobust: clip", "3:11: fraction: expected 1, as algorithm: {} needs whole "
          "snapshots (got 0.25)"),
-        ("consensus_control: 1", f"3:20: consensus_control: {MORE_GOSSIP} (got 1)"),
         ("interpolation: leader", "3:16: interpolation: expected constant, as rules have no effect "
          "with algorithm: {} (got leader)"),
     ],
@@ -113,12 +110,12 @@ def test_clipping_needs_whole_snapshots(tmp_path: Path) -> None:
     "settings",
     [
         {"algorithm": "symmetric", "codec": "none", "interpolation": "constant", "fraction": 1},
-        {"algorithm": "push_sum", "merge": "delta", "robust": "none", "consensus_control": "off"},
+        {"algorithm": "push_sum", "merge": "delta", "robust": "none", "quarantine_s": "off"},
         {"algorithm": "lsgd", "codec": "int8", "robust": "clip"},
         {"algorithm": "noloco", "codec": "int8", "constant": {"value": 0.3}},
         {"algorithm": "local", "codec": "bf16", "robust": "clip"},
-        {"interpolation": "leader", "fraction": 0.1, "consensus_control": 2, "codec": "int8"},
-        {"robust": "clip", "consensus_control": 1, "quarantine_s": 60, "codec": "fp16"},
+        {"interpolation": "leader", "fraction": 0.1, "codec": "int8"},
+        {"robust": "clip", "quarantine_s": 60, "codec": "fp16"},
     ],
 )
 def test_what_works_together_is_let_alone(settings: dict[str, object]) -> None:
@@ -142,14 +139,13 @@ VALUES = {
     "guard": ["off"],
     "robust": ["clip"],
     "repeat": ["skip", "merge"],
-    "consensus_control": [1.0],
     "quarantine_s": [5.0],
     "lr_spread": ["linear"],
     "initial_state": ["own", "peers"],
     "join": [[]],
     "max_upload_mbps": [10.0],
 }
-RULES = {"interpolation", "divergence_threshold", "merge", "consensus_control", "fraction"}
+RULES = {"interpolation", "divergence_threshold", "merge", "fraction"}
 REFUSED = {
     "gossip": set(),
     "together": RULES | {"robust", "quarantine_s", "lr_spread"},
@@ -190,7 +186,6 @@ def test_all_is_told_beside_other_mistakes(tmp_path: Path) -> None:
 - codec: int9
 - fraction: 0.5
 - interpolation: los
-- consensus_control: off
 """
     found = problems_of(text, tmp_path, DPWA_ROBUST="clip")
     assert [" ".join(problem.split(" ")[:2]) for problem in found] == [

@@ -38,7 +38,6 @@ SOURCE = {"nodes": [{"name": "w1", "port": 1}], "timeout_ms": 100, "constant": {
         ("DPWA_ALGORITHM", "lsgd", "algorithm", "lsgd"),
         ("DPWA_TOPOLOGY", "ring", "topology", "ring"),
         ("DPWA_ROBUST", "CLIP", "robust", "clip"),
-        ("DPWA_CONSENSUS_CONTROL", "2", "consensus_control", 2.0),
         ("DPWA_QUARANTINE_S", "60", "quarantine_s", 60.0),
         ("DPWA_LOSS_WINDOW", "10", "loss_window", 10),
         ("DPWA_LEADER_SILENCE_S", "2.5", "leader_silence_s", 2.5),
@@ -133,6 +132,12 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "topk",
             "expected fraction: 0.05 with codec: int8, as the codec topk was removed (got topk)",
         ),
+        (
+            "DPWA_CONSENSUS_CONTROL",
+            "1",
+            "unknown variable, expected algorithm: symmetric or together, which keep nodes closer, "
+            "as consensus_control was removed",
+        ),
         ("DPWA_CHECKPOINT_KEEP", "1", "unknown variable; did you mean DPWA_CHECKPOINT__KEEP?"),
         ("DPWA_SLOTS", "off", "expected a whole number from 2 to 16 (got off)"),
         (
@@ -141,8 +146,8 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "unknown variable, expected one of DPWA_FETCH_PROBABILITY, DPWA_TIMEOUT_MS, "
             "DPWA_ALGORITHM, DPWA_TOPOLOGY, DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, "
             "DPWA_MERGE, DPWA_BUFFERS, DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_FRACTION, "
-            "DPWA_GUARD, DPWA_ROBUST, DPWA_REPEAT, DPWA_CONSENSUS_CONTROL, DPWA_QUARANTINE_S, "
-            "DPWA_LOSS_WINDOW, DPWA_LEADER_SILENCE_S, DPWA_LR_SPREAD "
+            "DPWA_GUARD, DPWA_ROBUST, DPWA_REPEAT, DPWA_QUARANTINE_S, "
+            "DPWA_LOSS_WINDOW, DPWA_LEADER_SILENCE_S, DPWA_LR_SPREAD, DPWA_INITIAL_STATE "
             f"and {len(variables()) - 20} more",
         ),
         ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),

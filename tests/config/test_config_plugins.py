@@ -262,7 +262,7 @@ def test_a_module_beside_the_file_brings_its_algorithms_and_topologies(tmp_path:
 
 def test_an_algorithm_of_ones_own_may_use_rules_and_parts(tmp_path: Path) -> None:
     text = "plugins: [own_algorithms]\nalgorithm: own\ninterpolation: loss\nfraction: 0.5\n"
-    assert load(text + "consensus_control: 1\n", tmp_path).interpolation == "loss"
+    assert load(text, tmp_path).interpolation == "loss"
 
 
 def test_transactions_of_ones_own_keep_sums_exact_too(tmp_path: Path) -> None:

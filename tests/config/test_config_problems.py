@@ -154,8 +154,8 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
             "quite_else: 1",
             "2:1: quite_else: unknown key, expected one of nodes, fetch_probability, timeout_ms, "
             "algorithm, topology, interpolation, divergence_threshold, merge, buffers, transport, "
-            "slots, codec, links, fraction, guard, robust, repeat, consensus_control, "
-            "quarantine_s, loss_window and ",
+            "slots, codec, links, fraction, guard, robust, repeat, "
+            "quarantine_s, loss_window, leader_silence_s and ",
         ),
         (
             "algorithm: push-sum",
@@ -171,8 +171,9 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("robust: clib", "2:9: robust: expected one of none, clip (got clib); did you mean clip?"),
         ("lr_spread: log", "2:12: lr_spread: expected one of none, linear, power (got log)"),
         (
-            "consensus_control: -1",
-            "2:20: consensus_control: expected a number of at least 0 (got -1)",
+            "consensus_control: 0",
+            "2:1: consensus_control: unknown key, expected algorithm: symmetric or together, which "
+            "keep nodes closer, as consensus_control was removed",
         ),
         ("quarantine_s: .inf", "2:15: quarantine_s: expected a finite number of at least 0 (got "
          ".inf)"),

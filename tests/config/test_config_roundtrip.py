@@ -48,7 +48,6 @@ SETTINGS = st.fixed_dictionaries(
         "constant": st.just(0) | st.fixed_dictionaries({"value": FRACTIONS}),
         "leader": st.none() | st.fixed_dictionaries({"strength": FRACTIONS}),
         "robust": st.just("none"),
-        "consensus_control": st.sampled_from([0.0, "off", 0.5]),
         "quarantine_s": st.floats(0.0, 1e9),
         "loss_window": st.integers(1, 100_000),
         "leader_silence_s": st.floats(1e-3, 1e9),
@@ -65,7 +64,7 @@ SETTINGS = st.fixed_dictionaries(
     },
 )
 # What each of these has no use for, in place of what is drawn.
-WHOLE = {"fraction": 1.0, "consensus_control": 0.0}
+WHOLE = {"fraction": 1.0}
 OWN_RULE = {"interpolation": "constant", "divergence_threshold": 0.0, "merge": "delta"}
 JUMPS = {**WHOLE, **OWN_RULE, "quarantine_s": 0.0}
 OTHERS = st.sampled_from(

@@ -9,7 +9,6 @@ from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
 from support.requests import fetch_of
 
-from dpwa.policy.leaders import LockIn
 from dpwa.wire.limits import MAX_HEADER_BYTES, MAX_NAME_CHARACTERS, MAX_NEWS
 from dpwa.wire.messages import AskSettings, NewsMessage, OtherSettings, Refused, encode, pack
 from dpwa.wire.transaction_messages import Propose
@@ -99,13 +98,6 @@ def test_the_longest_news_leave_room_in_a_message():
     longest = [(name, name, -1e308, 2**62, 2**53, 1e9)] * MAX_NEWS
     greeting = {"name": name, "news": longest}
     assert len(encode(fetch_of(bytes(16), **greeting))) < MAX_HEADER_BYTES
-
-
-def test_leaders_that_have_left_the_window_are_forgotten():
-    lock_in = LockIn()
-    for index in range(1000):
-        lock_in.note(f"w{index}")
-    assert len(lock_in._rounds_led) == len(lock_in._leaders)
 
 
 def test_news_of_a_stranger_does_not_stop_jumps():

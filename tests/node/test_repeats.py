@@ -61,30 +61,6 @@ def test_another_peer_is_asked_in_the_place_of_one_that_has_nothing_new(transpor
         assert quick.node.report()["peers"][0]["outcomes"]["nothing_new"] > 0
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_more_gossip_within_a_step_goes_on_with_who_is_there(transport):
-    config = config_of(2, transport=transport, consensus_control=0.001, initial_state="own")
-    nets = [nn.Linear(400, 1, bias=False) for _ in range(2)]
-    with (
-        DpwaPyTorchAdapter(nets[0], "w1", config) as quick,
-        DpwaPyTorchAdapter(nets[1], "w2", config) as slow,
-    ):
-        merges = [0]
-
-        def several_in_one_step():
-            slow.update_send(1.0)
-            quick.update_send(1.0)
-            with torch.no_grad():
-                nets[0].weight.add_(0.01)  # so that a step has a length
-            before = quick.connection.node.report()["merges"]
-            quick.update_wait(1.0)
-            merges.append(quick.connection.node.report()["merges"] - before)
-            slow.update_wait(1.0)
-            return merges[-1] > 1
-
-        eventually(several_in_one_step)
-
-
 def test_nothing_is_sent_that_was_merged_before():
     config = config_of(2, transport="tcp")
     with DpwaConnection("w1", config) as quick, DpwaConnection("w2", config) as slow:

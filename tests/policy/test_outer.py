@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.outer import (
-    nesterov_limit,
-    nesterov_moments,
-    nesterov_radius,
-    noloco_limit,
-    noloco_moments,
-    noloco_radius,
-)
+from dpwa.policy.outer import nesterov_limit, noloco_limit
 
 SEED = 41
 NODES = 256
@@ -47,6 +40,52 @@ def nesterov(lr, momentum):
         return phi - lr * (difference + momentum * v), v
 
     return step
+
+
+def noloco_radius(alpha, gamma):
+    """Return by which factor the disagreement V = sum |phi_i - mean|^2 changes each round."""
+    return spectral_radius(noloco_moments(alpha, gamma))
+
+
+def noloco_moments(alpha, gamma):
+    """Return the 3x3 matrix of (E ee, E em, E mm), from one outer step to the next.
+
+    With x = phi the step is m' = a*m - g*(e - e_j)/2, e' = e + m', where e_j, the partner's, has
+    the moments of e and no correlation with e or m.
+    """
+    a, g = alpha, gamma
+    return np.array(
+        [
+            [1 - g + g**2 / 2, a * (2 - g), a**2],
+            [-g / 2 + g**2 / 2, a * (1 - g), a**2],
+            [g**2 / 2, -a * g, a**2],
+        ]
+    )
+
+
+def nesterov_radius(lr, momentum):
+    """Return by which factor the disagreement V = sum |phi_i - mean|^2 changes each round."""
+    return spectral_radius(nesterov_moments(lr, momentum))
+
+
+def nesterov_moments(lr, momentum):
+    """Return the 3x3 matrix of (E ee, E ev, E vv), from one outer step to the next.
+
+    With x = phi, D = (e - e_j)/2, so E DD = E eD = E ee/2 and E vD = E ev/2; and with
+    p = lr*(1 + mu), q = lr*mu^2 the step is e' = e - p*D - q*v, v' = mu*v + D.
+    """
+    mu, p, q = momentum, lr * (1 + momentum), lr * momentum**2
+    return np.array(
+        [
+            [1 - p + p**2 / 2, -2 * q + p * q, q**2],
+            [(1 - p) / 2, mu - (p * mu + q) / 2, -q * mu],
+            [0.5, mu, mu**2],
+        ]
+    )
+
+
+def spectral_radius(matrix):
+    return float(np.abs(np.linalg.eigvals(matrix)).max())
 
 
 def partners(rng, nodes):

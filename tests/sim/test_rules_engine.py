@@ -228,7 +228,7 @@ def test_bytes_are_those_that_a_codec_leaves():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"robust": "clip"}, {"consensus_control": 0.5, "merge": "delta"}, {"quarantine_s": 3.0}],
+    [{"robust": "clip"}, {"quarantine_s": 3.0, "merge": "delta"}],
 )
 def test_what_would_be_left_out_is_refused(settings):
     with pytest.raises(UserError, match=f"{next(iter(settings))}: expected it unset"):

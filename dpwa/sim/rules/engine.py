@@ -50,7 +50,6 @@ def _check(spec: RunSpec) -> None:
     config = spec.config
     left_out = {
         "robust": config.robust != "none",
-        "consensus_control": config.consensus_control > 0.0,
         "quarantine_s": config.quarantine_s > 0.0,
         "links": bool(config.links),
     }
