@@ -147,7 +147,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "DPWA_ALGORITHM, DPWA_TOPOLOGY, DPWA_INTERPOLATION, DPWA_DIVERGENCE_THRESHOLD, "
             "DPWA_MERGE, DPWA_BUFFERS, DPWA_TRANSPORT, DPWA_SLOTS, DPWA_CODEC, DPWA_FRACTION, "
             "DPWA_GUARD, DPWA_ROBUST, DPWA_REPEAT, DPWA_QUARANTINE_S, "
-            "DPWA_LOSS_WINDOW, DPWA_LEADER_SILENCE_S, DPWA_LR_SPREAD, DPWA_INITIAL_STATE "
+            "DPWA_LOSS_WINDOW, DPWA_LEADER_SILENCE_S, DPWA_LR_SPREAD, DPWA_COLLECTIVE_TIMEOUT_S "
             f"and {len(variables()) - 20} more",
         ),
         ("DPWA_TIMEOUT_MS", "fast", "expected a whole number from 1 to 3600000 (got fast)"),
