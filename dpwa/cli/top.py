@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -69,6 +70,8 @@ def top(
     if sort not in SORTS:
         raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort}) [DPWA-E287]")
     look = ViewChoices(sort)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of curves, where only ASCII can be shown
     if config is None and at is None:
         run = asking.run_here(asking.OR_AT)
         config, look.command = run.config, run.command
@@ -122,8 +125,7 @@ def _print(
         typer.echo(json.dumps(_plain_data(view, rows, events), allow_nan=False))
         return
     console = screen.console()
-    where = Screen(console.width, None, _shows_blocks(console))
-    for line in lines_of(Shown(view, rows, events), look, where):
+    for line in lines_of(Shown(view, rows, events), look, Screen(console.width, None)):
         console.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
@@ -158,7 +160,6 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
     from dpwa.observe.rows import rows_of
 
     console = _live_console()
-    is_unicode = _shows_blocks(console)
     with open_terminal(console) as terminal:
         began, due, shown = time.monotonic(), 0.0, None
         while terminal.ended_by is None:
@@ -169,7 +170,7 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
                 is_new = not view.through and now - began < FIRST_ANSWERS_S
                 due = now + (asking.LEAST_INTERVAL_S if is_new else interval_s)
             width, height = console.size
-            terminal.show(Group(*lines_of(shown, look, Screen(width, height, is_unicode))))
+            terminal.show(Group(*lines_of(shown, look, Screen(width, height))))
             for key in terminal.keys(due - time.monotonic()):
                 if key == "q":
                     return
@@ -184,11 +185,6 @@ def _live_console() -> Console:
     environment = {name: value for name, value in os.environ.items() if name not in fixed}
     has_no_colours = environment.get("TERM", "").startswith(("vt1", "vt2"))
     return Console(highlight=False, no_color=has_no_colours or None, _environ=environment)
-
-
-def _shows_blocks(console: Console) -> bool:
-    """Tell whether block characters can be shown: Python takes the locale C for UTF-8."""
-    return console.encoding.startswith("utf") and os.environ.get("LC_ALL") not in ("C", "POSIX")
 
 
 def press(look: ViewChoices, key: str) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.rule import Rule
+from rich.table import Table
 from rich.text import Text
 
 from dpwa.cli.screen import number
@@ -19,7 +19,8 @@ from dpwa.observe.rows import NodeRow, groups, missing
 from dpwa.observe.run_reading import natural_order
 from dpwa.observe.run_view import RunView
 from dpwa.observe.verdicts import listed
-from dpwa.report.wording import size
+from dpwa.report import wording
+from dpwa.report.wording import clock, share, size
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
@@ -35,7 +36,6 @@ Value = float | None
 LEAST_NAME = 4
 MOST_CURVE = 40
 BLOCKS = "▁▂▃▄▅▆▇█"
-ASCII_BLOCKS = "_.:-=+*#"
 SIGNS = {"bad": "X", "odd": "!"}
 
 
@@ -56,7 +56,6 @@ class ViewChoices:
 class Screen:
     width: int
     height: int | None  # `None`: as many lines as there are
-    is_unicode: bool = True  # whether block characters can be shown
 
 
 @dataclass(frozen=True)
@@ -82,18 +81,17 @@ def lines_of(shown: Shown, look: ViewChoices, screen: Screen) -> list[Text]:
 
 def _head(shown: Shown, command: str, screen: Screen) -> Text:
     view, rows = shown.view, shown.rows
-    clock = time.strftime("%H:%M:%S", time.localtime(view.time))
     words = Counter(word_of(row) for row in rows)
     counts = [f"{count} {word}" for word, count in words.most_common() if word != "live"]
     nodes = f"{len(rows)} node" + ("" if len(rows) == 1 else "s")
     if view.through:
-        parts = [", ".join([nodes, *counts]), clock, f"read through {view.through}"]
+        parts = [", ".join([nodes, *counts]), clock(view.time), f"read through {view.through}"]
     else:
         has_answered = any(node.answer is not None for node in view.nodes)
         told = "nobody answers any more" if has_answered else "nobody answers yet"
         if view.has_ended or (words and words.keys() <= {"finished", "left"}):
             told = "the run has ended"
-        parts = [told, clock, ", ".join([nodes, *counts])]
+        parts = [told, clock(view.time), ", ".join([nodes, *counts])]
     return Text(_joined(["dpwa top", *parts, printable(command)], screen.width), style="bold")
 
 
@@ -121,25 +119,22 @@ def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
 
 def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
     rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
-    head, *table = _table(rows, screen)
-    matters = list(_matter_lines(rows, screen))
+    matters = _matter_lines(rows, screen)
     if height is None:
-        look.first, look.visible = 0, len(table)
-        newest = (_event_text(event, shown) for event in _notable(shown)[-MOST_EVENTS_AT_ONCE:])
-        wrapped = itertools.chain.from_iterable(_wrapped(text, screen, indent=2) for text in newest)
-        return [head, *table, *matters, *wrapped]
-    most = max(height // SHARE_OF_MATTERS, height - 1 - len(table) - 2)
+        look.first, look.visible = 0, len(rows)
+        newest = _notable(shown)[-MOST_EVENTS_AT_ONCE:]
+        return [*_table(rows, rows, screen), *matters, *_event_lines(newest, shown, screen)]
+    most = max(height // SHARE_OF_MATTERS, height - 1 - len(rows) - 2)
     matters = _at_most(matters, min(most, max(height - 1 - LEAST_ROWS, 0)))
     left = height - 1 - len(matters)
     kept = MOST_EVENTS if left >= LEAST_FOR_EVENTS else 0
-    for_events = max(left - len(table), kept) - 1  # below a line of its own
-    events = _notable(shown)[-for_events:] if for_events > 0 else ()
+    for_events = max(left - len(rows), kept) - 1  # below a line of its own
+    events = _notable(shown)[-for_events:] if for_events > 0 else []
     look.visible = max(left - (1 + len(events) if events else 0), 0)
-    look.clamp(len(table))
-    seen = table[look.first : look.first + look.visible]
-    told = [_event(event, shown, screen) for event in reversed(events)]
-    title = [_rule("newest events", screen)] if told else []
-    return [head, *seen, *matters, *title, *told]
+    look.clamp(len(rows))
+    table = _table(rows, rows[look.first : look.first + look.visible], screen)
+    title = _title("newest events", screen) if events else []
+    return [*table, *matters, *title, *_event_lines(events[::-1], shown, screen, is_cut=True)]
 
 
 def _notable(shown: Shown) -> list[RunEvent]:
@@ -149,15 +144,13 @@ def _notable(shown: Shown) -> list[RunEvent]:
 
 def _matters(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
     rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
-    lines = list(_matter_lines(rows, screen)) or [Text("  nothing is the matter")]
-    return _scrolled(_rule("what is the matter", screen), lines, look, height)
+    lines = _matter_lines(rows, screen) or [Text("  nothing is the matter")]
+    return _scrolled(_title("what is the matter", screen), lines, look, height)
 
 
 def _all_events(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
-    lines = []
-    for event in reversed(shown.events[-MOST_EVENTS_OF_PAGE:]):
-        lines += _wrapped(_event_text(event, shown), screen, indent=2)
-    title = _rule("events, newest first", screen)
+    lines = _event_lines(shown.events[: -MOST_EVENTS_OF_PAGE - 1 : -1], shown, screen)
+    title = _title("events, newest first", screen)
     return _scrolled(title, lines or [Text("  none yet")], look, height)
 
 
@@ -167,16 +160,17 @@ def _keys(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -
     told += [("r", "reverse the order; arrows, PgUp, PgDn: scroll")]
     told += [("n", "sort by name"), ("m", "sort by what is the matter")]
     told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values()]
-    signs = [("X", "takes no part any more, or harms others"), ("!", "odd"), ("?", "no answer yet")]
-    lines = [line for key, text in told for line in _wrapped(f"{key}  {text}", screen, indent=3)]
-    lines += [line for key, text in signs for line in _wrapped(f"{key}  {text}", screen, indent=3)]
-    return _scrolled(_rule("keys, and signs of nodes", screen), lines, look, height)
+    told += [("X", "takes no part any more, or harms others"), ("!", "odd"), ("?", "no answer yet")]
+    lines = _hanging([(f"{key} ", text, "") for key, text in told], screen)
+    return _scrolled(_title("keys, and signs of nodes", screen), lines, look, height)
 
 
-def _scrolled(title: Text, lines: list[Text], look: ViewChoices, height: int | None) -> list[Text]:
+def _scrolled(
+    title: list[Text], lines: list[Text], look: ViewChoices, height: int | None
+) -> list[Text]:
     look.visible = len(lines) if height is None else max(height - 1, 0)
     look.clamp(len(lines))
-    return [title, *lines[look.first : look.first + look.visible]]
+    return [*title, *lines[look.first : look.first + look.visible]]
 
 
 def _at_most(lines: list[Text], most: int) -> list[Text]:
@@ -185,51 +179,71 @@ def _at_most(lines: list[Text], most: int) -> list[Text]:
     return [*lines[: most - 1], Text("  more of it: key v")] if most > 0 else []
 
 
-def _rule(title: str, screen: Screen) -> Text:
-    line = "─" if screen.is_unicode else "-"
-    width = min(screen.width, 200)
-    return Text(set_cell_size(f"{line}{line} {title} {line * width}", width), style="dim")
+# What rich lays out
 
 
-# The table
+_CONSOLE = Console(file=None, width=80, color_system=None, legacy_windows=False)
 
 
-def _table(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
+def _lines(laid_out: RenderableType, screen: Screen) -> list[Text]:
+    options = _CONSOLE.options.update(width=max(screen.width, 1))
+    lines = [
+        Text.assemble(*((part.text, part.style or "") for part in line))
+        for line in _CONSOLE.render_lines(laid_out, options, pad=False)
+    ]
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def _title(text: str, screen: Screen) -> list[Text]:
+    return _lines(Rule(text, align="left", style="dim"), screen)
+
+
+def _hanging(
+    rows: Sequence[tuple[str, str, str]], screen: Screen, *, is_cut: bool = False
+) -> list[Text]:
+    """Return what stands first and a text beside it, wrapped or cut, for each row in a style."""
+    first_width = max((len(first) for first, _, _ in rows), default=0)
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=first_width)
+    table.add_column(
+        width=max(screen.width - first_width - 1, 1),
+        no_wrap=is_cut,
+        overflow="ellipsis" if is_cut else "fold",
+    )
+    for first, text, style in rows:
+        table.add_row(Text(first), Text(_harmless(text)), style=style)
+    return _lines(table, screen)
+
+
+def _harmless(text: str) -> str:
+    """Return foreign text without characters that steer a terminal; not cut, as `printable` is."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _table(rows: Sequence[NodeRow], visible: Sequence[NodeRow], screen: Screen) -> list[Text]:
+    """Return the headings and the visible ones of the rows, in columns as wide as all need."""
     widths = _widths(rows, screen.width)
     names = [name for name in ORDER if name in widths]
-    titles = [_fitted(_heading(n), widths[n], left=n in (NAME, STATE)) for n in names]
-    yield Text(_cut("  " + " ".join(titles), screen), style="bold")
-    for row in rows:
-        sign = sign_of(row)
-        cells = [_cell(row, name, widths[name], screen) for name in names]
-        yield Text(_cut(f"{sign} {' '.join(cells)}", screen), style=STYLES[sign])
-
-
-def _heading(name: str) -> str:
-    return COLUMNS[name].heading if name in COLUMNS else name
-
-
-def _cell(row: NodeRow, name: str, width: int, screen: Screen) -> str:
-    if name == CURVE:
-        return sparkline(row.losses, width, is_unicode=screen.is_unicode)
-    text = {NAME: row.name, STATE: word_of(row)}.get(name)
-    if text is None:
-        return _fitted(cell_of(row, name), width, left=False)
-    shown = printable(text)
-    if cell_len(shown) > width:  # a name that has no room: it is whole below, if it matters
-        mark = "…" if screen.is_unicode else "~"
-        shown = set_cell_size(shown, max(width - 1, 0)) + mark
-    return _fitted(shown, width, left=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column(width=1)
+    for name in names:
+        heading = COLUMNS[name].heading if name in COLUMNS else name
+        justify: JustifyMethod = "left" if name in (NAME, STATE) else "right"
+        table.add_column(heading, width=widths[name], justify=justify, no_wrap=True)
+    for row in visible:  # a name that has no room is whole below the table, if it matters
+        cells = (cell_of(row, name, widths[name]) for name in names)
+        table.add_row(*map(Text, (sign_of(row), *cells)), style=STYLES[sign_of(row)])
+    return _lines(table, screen)
 
 
 def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
-    longest = max([LEAST_NAME, *(cell_len(printable(row.name)) for row in rows)])
-    state = max([len("state"), *(len(word_of(row)) for row in rows)])
-    needed = {NAME: min(longest, max(width // 3, LEAST_NAME)), STATE: state}
-    for name, column in COLUMNS.items():
-        cells = (len(cell_of(row, name)) for row in rows)
-        needed[name] = max([column.width, *cells])
-    needed[CURVE] = LEAST_CURVE
+    needed = {
+        name: max([least, *(cell_len(cell_of(row, name)) for row in rows)])
+        for name, least in MIN_WIDTHS.items()
+    }
+    longest, needed[NAME] = needed[NAME], min(needed[NAME], max(width // 3, LEAST_NAME))
     found, left = dict[str, int](), width - 1  # for the sign
     unknown = missing(rows)
     unknown |= {CURVE: ""} if "loss" in unknown else {}
@@ -240,7 +254,7 @@ def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
             break
         found[name] = needed[name]
         left -= 1 + needed[name]
-    if left > 0 and NAME in found:
+    if NAME in found:
         more = min(left, longest - found[NAME])
         found[NAME] += more
         left -= more
@@ -249,20 +263,10 @@ def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
     return found
 
 
-def _fitted(text: str, width: int, *, left: bool) -> str:
-    fitting = set_cell_size(text, width) if cell_len(text) > width else text
-    blanks = " " * (width - cell_len(fitting))
-    return fitting + blanks if left else blanks + fitting
-
-
-def _cut(line: str, screen: Screen) -> str:
-    return set_cell_size(line, min(cell_len(line), screen.width)).rstrip()
-
-
 # Texts
 
 
-def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
+def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> list[Text]:
     found = [
         (SIGNS[verdict.severity], f"{row.name} {verdict.text}")
         for row in rows
@@ -289,50 +293,21 @@ def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> Iterator[Text]:
         if why and name in COLUMNS:
             reasons.setdefault(why, []).append(COLUMNS[name].heading)
     found += [(" ", f"no {', '.join(names)}: {why}") for why, names in reasons.items()]
-    for sign, text in found:
-        yield from _wrapped(f"{sign} {text}", screen, indent=2, style=STYLES[sign])
+    return _hanging([(sign, text, STYLES[sign]) for sign, text in found], screen)
 
 
-def _event_text(event: RunEvent, shown: Shown) -> str:
-    moment = time.strftime("%H:%M:%S", time.localtime(event.time))
-    wide = min(max([0, *(len(other.about) for other in shown.events)]), MOST_ABOUT)
-    by = f", noticed by {event.node}" if event.node not in ("", event.about) else ""
-    text = f": {event.text}" if event.text else ""
-    kind = event.kind.replace("_", " ")
-    return f"{moment} {event.about:<{max(wide, 1)}} {kind}{by}{text}"
-
-
-def _event(event: RunEvent, shown: Shown, screen: Screen) -> Text:
-    lines = _wrapped(_event_text(event, shown), screen, indent=0)
-    if len(lines) == 1:
-        return lines[0]
-    mark = " …" if screen.is_unicode else " .."
-    words = lines[0].plain
-    while cell_len(words + mark) > screen.width and " " in words:
-        words = words.rpartition(" ")[0].rstrip()
-    return Text(set_cell_size(words + mark, min(screen.width, cell_len(words + mark))))
-
-
-_CONSOLE = Console(file=None, width=80, color_system=None, legacy_windows=False)
-
-
-def _wrapped(text: str, screen: Screen, *, indent: int, style: str = "") -> list[Text]:
-    """Return a text in lines that fit, wrapped between words; one more indented than the first."""
-    whole = printable_line(text, screen)
-    if cell_len(whole) <= screen.width:
-        return [Text(whole, style=style)]
-    first = Text(whole).wrap(_CONSOLE, screen.width, overflow="fold")[0].plain
-    rest = whole[len(first) :].lstrip()
-    room = max(screen.width - indent, 1)
-    more = Text(rest).wrap(_CONSOLE, room, overflow="fold")
-    lines = [first.rstrip(), *(" " * indent + line.plain.rstrip() for line in more)]
-    return [Text(line, style=style) for line in lines]
-
-
-def printable_line(text: str, screen: Screen) -> str:
-    """Return foreign text as one line that every terminal of this kind can show."""
-    shown = "".join(character if character.isprintable() else "?" for character in text)
-    return shown if screen.is_unicode else shown.encode("ascii", "replace").decode()
+def _event_lines(
+    events: Sequence[RunEvent], shown: Shown, screen: Screen, *, is_cut: bool = False
+) -> list[Text]:
+    """Return events wrapped beside their moments; those that are cut take one line each."""
+    wide = min(max([1, *(len(other.about) for other in shown.events)]), MOST_ABOUT)
+    rows = []
+    for event in events:
+        by = f", noticed by {event.node}" if event.node not in ("", event.about) else ""
+        text = f": {event.text}" if event.text else ""
+        told = f"{event.about:<{wide}} {event.kind.replace('_', ' ')}{by}{text}"
+        rows.append((clock(event.time), told, ""))
+    return _hanging(rows, screen, is_cut=is_cut)
 
 
 # The columns: what stands in each, and how nodes are sorted by it
@@ -349,32 +324,12 @@ class Column:
     text: str  # what it is, for the page of keys
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
-
-
 def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 100 else number(round(value))
-
-
-def _tenths(value: float) -> str:
-    return f"{value:.1f}" if abs(value) < 1000 else number(value)
+    return wording.number(value, 3)
 
 
 def _waiting(row: NodeRow) -> Value:
     return None if row.rates.shares is None else row.rates.shares["wait"]
-
-
-def _staleness(row: NodeRow) -> Value:
-    return row.rates.staleness
-
-
-def _mapped(row: NodeRow) -> Value:
-    return row.rates.mapped_per_s
-
-
-def _distance(row: NodeRow) -> Value:
-    return row.consensus_distance
 
 
 _COLUMNS = (
@@ -383,12 +338,30 @@ _COLUMNS = (
     Column("taken", "z", "steps", 6, lambda r: r.steps, number, "steps of this process so far"),
     Column("steps", "s", "steps/s", 7, lambda r: r.rates.steps_per_s, _short, "steps a second"),
     Column("rounds", "u", "rounds/s", 8, lambda r: r.rates.rounds_per_s, _short, "rounds a second"),
-    Column("wait", "w", "wait", 5, _waiting, _percent, "share of the time waiting for peers"),
+    Column("wait", "w", "wait", 5, _waiting, share, "share of the time waiting for peers"),
     Column("in", "i", "in/s", 7, lambda r: r.rates.received_per_s, size, "bytes received a second"),
     Column("out", "o", "out/s", 7, lambda r: r.rates.sent_per_s, size, "bytes sent a second"),
-    Column("mapped", "a", "map/s", 7, _mapped, size, "bytes read from memory of peers a second"),
-    Column("staleness", "t", "stale", 5, _staleness, _tenths, "staleness of what is merged"),
-    Column("distance", "d", "distance", 8, _distance, _short, "consensus distance"),
+    Column(
+        "mapped",
+        "a",
+        "map/s",
+        7,
+        lambda r: r.rates.mapped_per_s,
+        size,
+        "bytes read from memory of peers a second",
+    ),
+    Column(
+        "staleness",
+        "t",
+        "stale",
+        5,
+        lambda r: r.rates.staleness,
+        _short,
+        "staleness of what is merged",
+    ),
+    Column(
+        "distance", "d", "distance", 8, lambda r: r.consensus_distance, _short, "consensus distance"
+    ),
     Column("score", "p", "score", 5, lambda r: r.score, _short, "score that its peers give it"),
 )
 COLUMNS = {column.name: column for column in _COLUMNS}
@@ -397,6 +370,8 @@ SORTS = {NAME: "n", STATE: "m", **{name: column.key for name, column in COLUMNS.
 # As they stand, and from what is left out last to what is left out first.
 ORDER = [NAME, STATE, "loss", CURVE, "clock", "taken", "steps", "rounds", "wait", "in", "out"]
 ORDER += ["mapped", "staleness", "distance", "score"]
+MIN_WIDTHS = {NAME: LEAST_NAME, STATE: 5, CURVE: LEAST_CURVE}
+MIN_WIDTHS |= {name: column.width for name, column in COLUMNS.items()}
 IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "taken", "rounds", "mapped"]
 IMPORTANCE += ["in", "out", "staleness", "distance", "score"]
 
@@ -418,12 +393,20 @@ def sign_of(row: NodeRow) -> str:
     return "?" if row.state == "unknown" else " "
 
 
-def cell_of(row: NodeRow, name: str) -> str:
-    column = COLUMNS[name]
-    value = column.value(row)
-    if value is None or math.isnan(value):
+def cell_of(row: NodeRow, name: str, width: int = LEAST_CURVE) -> str:
+    if name in (NAME, STATE):
+        return printable(row.name) if name == NAME else word_of(row)
+    if name == CURVE:
+        return sparkline(row.losses, width)
+    value = _known(row, name)
+    if value is None:
         return "-"
-    return "inf" if math.isinf(value) else column.cell(value)
+    return "inf" if math.isinf(value) else COLUMNS[name].cell(value)
+
+
+def _known(row: NodeRow, name: str) -> Value:
+    value = COLUMNS[name].value(row)
+    return None if value is None or math.isnan(value) else value
 
 
 def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) -> list[NodeRow]:
@@ -436,41 +419,23 @@ def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) 
         return by_name[::-1] if is_reversed else by_name
     if by == STATE:
         return sorted(by_name, key=lambda row: "X!? ".index(sign_of(row)), reverse=is_reversed)
-    value = COLUMNS[by].value
-    known = [(found, row) for row in by_name if _is_known(found := value(row))]
-    known.sort(key=lambda pair: pair[0] or 0.0, reverse=is_reversed)
-    return [row for _, row in known] + [row for row in by_name if not _is_known(value(row))]
+    known = [row for row in by_name if _known(row, by) is not None]
+    known.sort(key=lambda row: _known(row, by) or 0.0, reverse=is_reversed)
+    return known + [row for row in by_name if _known(row, by) is None]
 
 
-def sparkline(losses: Sequence[float], width: int, *, is_unicode: bool) -> str:
-    """Draw losses, oldest first, each character the mean of as many; blank where there is none."""
-    blocks = BLOCKS if is_unicode else ASCII_BLOCKS
-    newest = [_mean(part) for part in _parts(losses, width)]
-    finite = [loss for loss in newest if math.isfinite(loss)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    step = (high / 2 - low / 2) / (len(blocks) - 1) * 2 or 1.0
-    drawn = ""
-    for loss in newest:
+def sparkline(losses: Sequence[float], width: int) -> str:
+    """Draw losses, oldest first; if there are too many, the newest and every second or third."""
+    every = max(-(-len(losses) // width), 1)
+    newest = losses[::-every][::-1]
+    finite = [loss / 2 for loss in newest if math.isfinite(loss)]  # no difference is infinite
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+
+    def drawn(loss: float) -> str:
         if math.isnan(loss):
-            drawn += " "
-        elif math.isinf(loss):
-            drawn += "^"
-        else:
-            drawn += blocks[min(int(loss / step - low / step + 0.5), len(blocks) - 1)]
-    return drawn.rjust(width)
+            return " "
+        if math.isinf(loss):
+            return "^"
+        return BLOCKS[round((loss / 2 - low) / (high - low or 1.0) * (len(BLOCKS) - 1))]
 
-
-def _parts(losses: Sequence[float], width: int) -> list[Sequence[float]]:
-    """Cut losses in as many parts as there are characters; in fewer if there are fewer losses."""
-    count = min(len(losses), width)
-    edges = [index * len(losses) // count for index in range(count + 1)] if count else [0]
-    return [losses[first:last] for first, last in itertools.pairwise(edges)]
-
-
-def _mean(losses: Sequence[float]) -> float:
-    known = [loss for loss in losses if not math.isnan(loss)]
-    return sum(loss / len(known) for loss in known) if known else math.nan
-
-
-def _is_known(value: Value) -> bool:
-    return value is not None and not math.isnan(value)
+    return "".join(map(drawn, newest)).rjust(width)
