@@ -8,8 +8,8 @@
     dist.destroy_process_group()
 
 Arguments are those of torch.distributed: its `ReduceOp`; `group`, which is `None` or `group.WORLD`;
-and `async_op`, with which a call has ended when it returns. What is not here, a name or an
-argument, is a `UserError` that says what is.
+and `async_op`, with which a call has ended when it returns. Other names of torch.distributed are
+not here.
 
 What differs: there is no master, so any process may die. The others get `dpwa.errors.PeerLost` and
 go on with fewer members; `get_rank` and `get_world_size` follow: ranks are places in the present
@@ -19,13 +19,10 @@ list of members.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
-from functools import wraps
-from inspect import signature
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any
 
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
@@ -34,11 +31,8 @@ from dpwa.errors import UserError
 
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")  # and "cpu:gloo,cuda:nccl"
 
-Call = TypeVar("Call", bound=Callable[..., Any])
-
 _connection: DpwaConnection | None = None
-_patience_s: float | None = None
-_calls: dict[str, Callable[..., Any]] = {}
+_timeout_s: float | None = None  # of each call that gives none
 
 
 class ReduceOp(Enum):
@@ -68,45 +62,6 @@ class Work:
         return True
 
 
-class MissingError(UserError, AttributeError):
-    """A name or an argument of torch.distributed is not here."""
-
-
-def __getattr__(name: str) -> NoReturn:
-    if name.startswith("_"):
-        raise AttributeError(name)
-    raise _missing(name)
-
-
-def _missing(what: str) -> MissingError:
-    calls = [f"{name}({', '.join(signature(call).parameters)})" for name, call in _calls.items()]
-    return MissingError(
-        f"dpwa.distributed has no {what}; it has ReduceOp SUM, AVG, MAX and MIN, one group, and "
-        f"{', '.join(calls)} [DPWA-E304]"
-    )
-
-
-def _as_of_torch(call: Call) -> Call:
-    known = signature(call)
-    _calls[call.__name__] = call
-
-    @wraps(call)
-    def checked(*given: Any, **named: Any) -> Any:
-        try:
-            arguments = known.bind(*given, **named).arguments
-        except TypeError as error:
-            raise _missing(f"such {call.__name__}: {error}") from None
-        if arguments.get("group") is not None:
-            raise _missing(f"group {arguments['group']!r}")
-        if "timeout_s" in known.parameters:
-            named.setdefault("timeout_s", _patience_s)
-        result = call(*given, **named)
-        return Work() if arguments.get("async_op") else result
-
-    return cast("Call", checked)
-
-
-@_as_of_torch
 def init_process_group(
     name: str | None = None,
     config: ConfigSource | None = None,
@@ -132,7 +87,7 @@ def init_process_group(
         UserError: it is not known which node this is, or the process takes part already.
         ConfigError: the configuration has mistakes.
     """
-    global _connection, _patience_s
+    global _connection, _timeout_s
     if _connection is not None:
         raise UserError(
             "init_process_group was called already; call destroy_process_group first [DPWA-E155]"
@@ -142,7 +97,7 @@ def init_process_group(
     if config is None and name is not None and name.lower().partition(":")[0] in (*BACKENDS, "cpu"):
         name = None
     found = load(find(config, name, {}, os.environ, Path.cwd()), {}, os.environ)
-    _patience_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    _timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
     _connection = DpwaConnection(*found)
 
 
@@ -156,7 +111,6 @@ def is_initialized() -> bool:
     return _connection is not None
 
 
-@_as_of_torch
 def destroy_process_group(group: None = None) -> None:  # noqa: ARG001
     """Take part no more; without effect if the process does not."""
     global _connection
@@ -165,43 +119,40 @@ def destroy_process_group(group: None = None) -> None:  # noqa: ARG001
         _connection = None
 
 
-@_as_of_torch
-def get_rank(group: None = None) -> int:  # noqa: ARG001
+def get_rank(group: None = None) -> int:
     """Return the place of this node among the present members, from 0."""
-    return _group().rank
+    return _members_of(group).rank
 
 
-@_as_of_torch
-def get_world_size(group: None = None) -> int:  # noqa: ARG001
+def get_world_size(group: None = None) -> int:
     """Return the number of members."""
-    return _group().world_size
+    return _members_of(group).world_size
 
 
-@_as_of_torch
 def barrier(
-    group: None = None,  # noqa: ARG001
-    async_op: bool = False,  # noqa: ARG001
+    group: None = None,
+    async_op: bool = False,
     device_ids: Any = None,  # noqa: ARG001
     *,
     timeout_s: float | None = None,
-) -> None:
+) -> Work | None:
     """Wait until all members are here.
 
     Raises:
         PeerLost, LeftBehindError, CollectiveTimeoutError: as of `DpwaConnection`.
     """
-    _group().barrier(timeout_s)
+    _members_of(group).barrier(_or_default(timeout_s))
+    return Work() if async_op else None
 
 
-@_as_of_torch
 def all_reduce(
     tensor: Any,
     op: Any = ReduceOp.SUM,
-    group: None = None,  # noqa: ARG001
-    async_op: bool = False,  # noqa: ARG001
+    group: None = None,
+    async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> None:
+) -> Work | None:
     """Reduce the tensors, or arrays, of all members, in place.
 
     Args:
@@ -214,26 +165,26 @@ def all_reduce(
     Raises:
         PeerLost, LeftBehindError, CollectiveTimeoutError: as of `DpwaConnection`; then the tensor
             is as it was.
-        UserError: the value has numbers in it, which cannot be changed in place.
+        UserError: there is no such `op`, or the value has numbers in it, which cannot be changed
+            in place.
     """
     by_name = {known.name: known.value for known in ReduceOp}
     by_name |= {value: value for value in by_name.values()}
-    name = getattr(op, "name", op)  # without torch, which has a class of its own
-    if not isinstance(name, str) or name not in by_name:
-        raise _missing(f"ReduceOp {name}")
-    result, _ = _group().all_reduce(tensor, by_name[name], timeout_s)
+    name = str(getattr(op, "name", op))  # without torch, which has a class of its own
+    timeout_s = _or_default(timeout_s)
+    result, _ = _members_of(group).all_reduce(tensor, by_name.get(name, name), timeout_s)
     _require_in_place(tensor, result)
+    return Work() if async_op else None
 
 
-@_as_of_torch
 def broadcast(
     tensor: Any,
     src: int,
-    group: None = None,  # noqa: ARG001
-    async_op: bool = False,  # noqa: ARG001
+    group: None = None,
+    async_op: bool = False,
     *,
     timeout_s: float | None = None,
-) -> None:
+) -> Work | None:
     """Give all members the tensor, or array, of the member of rank `src`, in place.
 
     Raises:
@@ -241,19 +192,19 @@ def broadcast(
             is as it was.
         UserError: there is no such rank, or the value has numbers in it.
     """
-    group_of_all = _group()
-    members = group_of_all.members
+    connection = _members_of(group)
+    members = connection.members
     if src not in range(len(members)):
         raise UserError(f"src must be a rank from 0 to {len(members) - 1}, not {src!r} [DPWA-E157]")
-    result = group_of_all.broadcast(tensor, members[src], timeout_s)
+    result = connection.broadcast(tensor, members[src], _or_default(timeout_s))
     _require_in_place(tensor, result)
+    return Work() if async_op else None
 
 
-@_as_of_torch
 def all_gather_object(
     object_list: Any,
     obj: Any = ...,
-    group: None = None,  # noqa: ARG001
+    group: None = None,
     *,
     timeout_s: float | None = None,
 ) -> list[object]:
@@ -266,19 +217,23 @@ def all_gather_object(
         group: as said above.
         timeout_s: how long to wait for the others.
     """
-    if obj is not ... and not isinstance(object_list, list):
-        raise _missing(f"place for objects in {type(object_list).__name__}, only in a list")
     value = object_list if obj is ... else obj
-    gathered = list(_group().all_gather(value, timeout_s).values())
+    gathered = list(_members_of(group).all_gather(value, _or_default(timeout_s)).values())
     if obj is not ...:
         object_list[:] = gathered
     return gathered
 
 
-def _group() -> DpwaConnection:
+def _members_of(group: object) -> DpwaConnection:
     if _connection is None:
         raise UserError("call dpwa.distributed.init_process_group first [DPWA-E156]")
+    if group is not None:
+        raise UserError(f"group: expected None or group.WORLD (got {group!r:.60}) [DPWA-E304]")
     return _connection
+
+
+def _or_default(timeout_s: float | None) -> float | None:
+    return _timeout_s if timeout_s is None else timeout_s
 
 
 def _require_in_place(given: object, result: object) -> None:

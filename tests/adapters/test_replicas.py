@@ -4,8 +4,8 @@ import pytest
 from support.processes import told_by
 
 from dpwa.adapters.ranks.group import Failure, pack, unpack
-from dpwa.distributed import MissingError
-from dpwa.errors import JoinTimeoutError, PeerLost, UserError
+from dpwa.errors import DpwaError, JoinTimeoutError, PeerLost
+from dpwa.state.checkpoints import BrokenCheckpointError
 
 SILENCE_S = 15.0  # as in ddp_groups.py
 
@@ -73,7 +73,7 @@ def test_an_error_of_rank_0_is_of_the_same_kind_on_all_ranks_or_of_the_nearest_p
     lost = as_raised_elsewhere(PeerLost(["w2"], "w2 is gone"))
     assert isinstance(lost, PeerLost)
     assert lost.names == ("w2",)
-    assert type(as_raised_elsewhere(MissingError("no such name"))) is UserError
+    assert type(as_raised_elsewhere(BrokenCheckpointError("no such name"))) is DpwaError
     assert type(as_raised_elsewhere(OSError("no space left"))) is RuntimeError
 
 
