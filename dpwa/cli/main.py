@@ -18,13 +18,13 @@ from dpwa.cli.doctor import doctor
 from dpwa.cli.keys import app as keys_app
 from dpwa.cli.launch import discard, launch
 from dpwa.cli.plan import plan
-from dpwa.cli.report import compare, report
+from dpwa.cli.report import report
 from dpwa.cli.sim import app as sim_app
 from dpwa.cli.status import status
 from dpwa.cli.top import top
 from dpwa.cli.topology import topology
 from dpwa.cli.version import VersionOption, version
-from dpwa.errors import ConfigError, DpwaError, PeerError
+from dpwa.errors import ConfigError, DpwaError, PeerError, UserError
 
 app = typer.Typer(
     name="dpwa",
@@ -43,7 +43,6 @@ app.command()(top)
 app.command()(dashboard)
 app.command()(doctor)
 app.command()(report)
-app.command()(compare)
 app.command()(topology)
 app.command()(plan)
 app.add_typer(sim_app, name="sim")
@@ -51,6 +50,20 @@ app.add_typer(config_app, name="config")
 app.add_typer(bench_app, name="bench")
 app.add_typer(keys_app, name="keys")
 app.command()(version)
+GONE = {"compare": "dpwa report RUN_DIR RUN_DIR"}  # commands, and what to use instead
+
+
+def _refuse(context: typer.Context) -> None:
+    name = context.info_name or ""
+    raise UserError(f"dpwa {name} is gone: use `{GONE[name]}` instead [DPWA-E284]")
+
+
+for _name in GONE:
+    app.command(
+        _name,
+        hidden=True,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )(_refuse)
 
 
 @app.callback()

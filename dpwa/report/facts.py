@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,9 @@ from dpwa.observe.history import Floats
 from dpwa.observe.rates import Rates, rates_of
 from dpwa.observe.run_data import NodeLog, Run
 from dpwa.observe.verdicts import Condition, NodeVerdict, verdicts
+from dpwa.report.curves import Band, band_of, curves_of
 from dpwa.report.wording import clock, duration, names
+from dpwa.types import JsonObject
 
 RUNS_STILL_S = 15.0  # since the newest line of a node
 MISSED_S = 4.0  # likewise, of one that others have noticed to be gone
@@ -82,6 +85,49 @@ class Facts:
     def is_running(self) -> bool:
         return any(node.end == "running" for node in self.nodes.values())
 
+    @cached_property
+    def mean_loss(self) -> Band:
+        """The loss of the nodes over the seconds since the start."""
+        return band_of(curves_of(self.run, "loss"))
+
+    @property
+    def lowest_mean_loss(self) -> float:
+        """It; infinite if no loss is known."""
+        return float(np.min(self.mean_loss.mean, initial=math.inf))
+
+    def reached(self, loss: float | None) -> tuple[float | None, float | None]:
+        """Return after how many seconds the nodes' mean loss was this, and how many steps they had
+        taken by then, on average; `None` if it never was.
+        """
+        found = np.nonzero(self.mean_loss.mean <= (-math.inf if loss is None else loss))[0]
+        if not len(found):
+            return None, None
+        seconds = float(self.mean_loss.at[found[0]])
+        steps = [curve for curve in curves_of(self.run, "steps").values() if len(curve[0])]
+        return seconds, mean([float(np.interp(seconds, *curve)) for curve in steps])
+
+    def figures(self, loss: float | None) -> JsonObject:
+        """Return what came of the run in numbers; `loss` is what it was to reach."""
+        nodes = self.nodes.values()
+        speeds = [s for node in nodes if (s := node.rates.steps_per_s) is not None]
+        best, (seconds, steps) = self.best, self.reached(loss)
+        totals = ("merges", "rounds", "sent_bytes", "received_bytes", "mapped_bytes")
+        return {
+            "folder": str(self.run.folder),
+            "nodes": len(nodes),
+            "lost": sorted(node.name for node in nodes if node.is_("gone")),
+            "slow": sorted(node.name for node in nodes if node.is_("slow")),
+            "seconds": self.run.seconds,
+            "steps": self.steps,
+            "steps_per_s": median(speeds) if speeds else None,
+            "best_loss": best.log.best.loss if best and best.log.best else None,
+            "last_loss": mean(self.losses),
+            "seconds_to_loss": seconds,
+            "steps_to_loss": steps,
+            **{name: sum(node.log.total(name) for node in nodes) for name in totals},
+            "wait_share": mean([n.rates.shares["wait"] for n in nodes if n.rates.shares]),
+        }
+
 
 def facts_of(run: Run, now: float) -> Facts:
     """Judge a run; `now` is in seconds since the epoch: what has written a
@@ -92,7 +138,7 @@ def facts_of(run: Run, now: float) -> Facts:
     conditions = {
         name: Condition(
             rates=rates[name],
-            loss=None if math.isnan(loss := last_loss(node)) else loss,
+            loss=None if math.isnan(loss := last_known(node, "loss")) else loss,
             said=_said_of(name, run),
             quarantined_by=_quarantined_by(name, run),
         )
@@ -107,14 +153,16 @@ def facts_of(run: Run, now: float) -> Facts:
             found.insert(0, _lost(node, run))
         found += [*_restarts(node), *_out_of_sync(node)]
         found.sort(key=lambda verdict: verdict.severity != "bad")
-        nodes[name] = NodeFacts(node, rates[name], ends[name], tuple(found), last_loss(node))
+        nodes[name] = NodeFacts(
+            node, rates[name], ends[name], tuple(found), last_known(node, "loss")
+        )
     return Facts(run, nodes, (_lost_together(run),) if all_lost else ())
 
 
-def last_loss(node: NodeLog) -> float:
-    """Return the last loss that is known, which may be infinite; NaN if none is."""
-    losses = node.figure("loss")
-    known = losses[~np.isnan(losses)]
+def last_known(node: NodeLog, figure: str) -> float:
+    """Return the last value that is known, which may be infinite; NaN if none is."""
+    values = node.figure(figure)
+    known = values[~np.isnan(values)]
     return float(known[-1]) if len(known) else math.nan
 
 

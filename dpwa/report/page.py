@@ -1,30 +1,23 @@
-"""The page of a report: a summary in words, what stands out, pictures, and tables."""
+"""The page of a report, of one run or of several: what came of it in words, pictures and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpwa import __version__
 from dpwa.errors import UserError
 from dpwa.files import written
 from dpwa.observe.events import KINDS
+from dpwa.observe.rates import ACTIVITIES
 from dpwa.observe.run_data import Run
 from dpwa.observe.verdicts import NodeVerdict
-from dpwa.report.charts import (
-    gossip_charts,
-    looks_for,
-    moments,
-    shares_of,
-    traffic_of,
-    training_charts,
-)
-from dpwa.report.facts import Facts, NodeFacts, mean
+from dpwa.report.charts import TRAFFIC, charts_of, moments
+from dpwa.report.facts import Facts, NodeFacts, last_known
 from dpwa.report.style import Drawn, drawn, style_sheet
 from dpwa.report.wording import (
     UNKNOWN,
@@ -37,199 +30,129 @@ from dpwa.report.wording import (
     share,
     size,
 )
+from dpwa.types import JsonObject
 from dpwa.wire.messages import printable
 
+PAGE_NAME = "report.html"
 MOST_EVENT_ROWS = 300
-_IN_SHORT = {
-    "lost": ("gone",),
-    "much slower than the others": ("slow",),
-    "stalled at the end": ("stalled",),
-    "of no use any more, with a loss or parameters that are not finite": ("diverged",),
-}
 _ENDS = {"ended": "finished", "lost": "lost", "running": "still at work"}
+Runs = Mapping[str, Facts]  # by a name that no other of them has
 
 
-def report_page(facts: Facts, training: Sequence[Drawn], gossip: Sequence[Drawn]) -> str:
-    run = facts.run
-    events, shown = moments(run), moments(run, MOST_EVENT_ROWS)
-    rarest = "" if len(shown) == len(events) else f", the rarest {len(shown)} of them"
-    kinds = dict.fromkeys(event.kind for event, _ in shown)
-    return rendered(
-        "report.html",
-        title=f"Report of {title_of(run)}",
-        about=_told(run),
-        sentences=sentences(facts),
-        tiles=[tile for tile in _tiles(facts) if tile[1] != UNKNOWN],
-        findings=findings(facts),
-        training=training,
-        gossip=gossip,
-        nodes=[_node_row(name, node) for name, node in facts.nodes.items()],
-        events_summary=f"{plural(len(events), 'event')}{rarest}",
-        events=[
-            (clock(e.time), e.about, e.kind, names(by), printable(e.text) or UNKNOWN)
-            for e, by in shown
-        ],
-        meanings=[(kind, KINDS[kind]) for kind in kinds if kind in KINDS],
-        notes=_notes(run),
-    )
+def labels_of(folders: Sequence[Path]) -> list[str]:
+    """Return a name for each folder: what is left of its path without what all begin with."""
+    paths = [folder.resolve() for folder in folders]
+    common = os.path.commonpath([path.parent for path in paths])
+    return [printable(str(path.relative_to(common))) for path in paths]
 
 
-def rendered(template: str, **shown: object) -> str:
-    """Return a page; whatever is put into it is escaped, but for pictures."""
-    pages = Environment(
-        loader=PackageLoader("dpwa.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return pages.get_template(template).render(colours=style_sheet(), **shown)
+def common_loss(runs: Runs) -> float | None:
+    """Return the lowest mean loss that several runs have reached; `None`: no loss is known."""
+    known = [facts.lowest_mean_loss for facts in runs.values() if len(facts.mean_loss.at)]
+    return max(known, default=None) if len(runs) > 1 else None
 
 
-def title_of(run: Run) -> str:
-    name = printable(run.folder.resolve().name)
-    return f"run {name}" if name.isdigit() else name or "the run"
+def table_of(runs: Runs, loss: float | None) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and the rows of a table with a column for each run.
+
+    `loss` is what they were to reach; `None`: the lowest that all have.
+    """
+    target = common_loss(runs) if loss is None else loss
+    to_loss = f"to loss {number(target, 3)}"
+    titles = [
+        *("nodes", "lost", "duration", "steps", "steps/s", "best loss", "last loss"),
+        *("merges", "rounds", *TRAFFIC, "waiting", to_loss, "steps to it"),
+    ]
+    columns = [_column(facts.figures(target)) for facts in runs.values()]
+    rows = [list(row) for row in zip(titles, *columns, strict=True)]
+    return ["figure", *runs], rows if target is not None else rows[:-2]
 
 
-def sentences(facts: Facts) -> Iterator[str]:
-    run, count = facts.run, len(facts.nodes)
-    until = "so far" if facts.is_running else f"to {clock(run.last)}"
-    speeds = [s for node in facts.nodes.values() if (s := node.rates.steps_per_s)]
-    pace = f" A node took {number(median(speeds), 3)} steps/s (median)." if speeds else ""
-    if not facts.steps:
-        yield (
-            f"{plural(count, 'node')} ran for {duration(run.seconds)}, from {moment(run.began)} "
-            f"{until}. No node took a training step."
-        )
-        yield from _in_short(facts)
-        return
-    yield (
-        f"{plural(count, 'node')} trained for {duration(run.seconds)}, from {moment(run.began)} "
-        f"{until}, and took {plural(round(facts.steps), 'step')} in all.{pace}"
-    )
-    rounds = [found for node in facts.nodes.values() if (found := node.log.total("rounds"))]
-    if rounds:
-        yield f"A node averaged its gradients with others in {median(rounds):,.0f} rounds (median)."
-    best, losses = facts.best, facts.losses
-    if best is not None and best.log.best is not None and losses:
-        low = best.log.best
-        last = (
-            f"the last losses lie between {number(min(losses))} and {number(max(losses))}, "
-            f"their mean is {number(mean(losses))}"
-            if len(losses) > 1
-            else f"the last one is {number(losses[0])}"
-        )
-        yield (
-            f"The lowest loss was {number(low.loss)} ({best.name} at {clock(low.time)}, "
-            f"step {low.steps:,.0f}); {last}."
-        )
-    else:
-        yield "No loss is known."
-    yield from _in_short(facts)
-
-
-def _in_short(facts: Facts) -> Iterator[str]:
-    """Yield who was lost, and who stands out otherwise, without the reasons."""
-    for what, kinds in _IN_SHORT.items():
-        found = [name for name, node in facts.nodes.items() if node.is_(*kinds)]
-        if found:
-            yield f"{names(found)} {'was' if len(found) == 1 else 'were'} {what}."
-
-
-def findings(facts: Facts) -> list[tuple[str, NodeVerdict]]:
-    """Return what stands out, the worst first: the name of a node, or nothing, and what is."""
-    found = [("", verdict) for verdict in facts.general]
-    found += [(name, v) for name, node in facts.nodes.items() for v in node.verdicts]
-    return sorted(found, key=lambda finding: finding[1].severity != "bad")
-
-
-def _told(run: Run) -> str:
-    """Say what the nodes ran, and where."""
-    parts = []
-    has_trained = any(node.total("steps") for node in run.nodes.values())
-    averages = any(np.isfinite(node.figure("rounds")).any() for node in run.nodes.values())
-    draws = ("algorithm",) if averages else ("algorithm", "topology")
-    for key in draws if has_trained else ():
-        values = {str(node.told[key])[:60] for node in run.nodes.values() if node.told.get(key)}
-        if values:
-            parts.append(f"{key} {printable(', '.join(sorted(values)))}")
-    hosts = {p.host for node in run.nodes.values() for p in node.processes if p.host}
-    if hosts:
-        parts.append(f"on {plural(len(hosts), 'host')}: {names(sorted(hosts))}")
-    return "; ".join(parts)
-
-
-def _tiles(facts: Facts) -> Iterator[tuple[str, str, str]]:
-    run, best = facts.run, facts.best
-    bad = sum(v.severity == "bad" for _, v in findings(facts))
-    yield "nodes", str(len(facts.nodes)), plural(bad, "problem")
-    yield "duration", duration(run.seconds), "still running" if facts.is_running else ""
-    yield "steps", f"{facts.steps:,.0f}", "of all nodes"
-    low = best.log.best if best is not None else None
-    yield "lowest loss", number(low.loss if low else None, 3), best.name if best and low else ""
-    yield "last loss", number(mean(facts.losses), 3), "mean of the nodes"
-    merges = f"{sum(node.log.total('merges') for node in facts.nodes.values()):,.0f}"
-    if facts.rounds:
-        yield "rounds", f"{facts.rounds:,.0f}", f"of all nodes, and {merges} merges"
-    else:
-        yield "merges", merges, ""
-    traffic = [traffic_of(node.log) for node in facts.nodes.values()]
-    sent, mapped = (sum(t[kind] for t in traffic) for kind in ("sent", "mapped"))
-    yield "sent", size(sent), f"and {size(mapped)} mapped"
-    waits = [found["wait"] for n in facts.nodes.values() if (found := shares_of(n.log))]
-    yield "waiting", share(mean(waits)), "of the time, mean of the nodes"
-
-
-def _node_row(name: str, node: NodeFacts) -> list[str]:
-    log, rates = node.log, node.rates
-    shares = shares_of(log)
-    problem = log.processes[-1].problem
-    end = f"{f'ended, {problem}' if problem else _ENDS[node.end]}, {clock(log.last)}"
+def _column(found: JsonObject) -> list[str]:
+    seconds, steps = found["seconds_to_loss"], found["steps_to_loss"]
     return [
-        name,
-        end if len(log.processes) == 1 else f"{end}; {len(log.processes)} processes",
-        f"{log.total('steps'):,.0f}",
-        number(rates.steps_per_s, 3),
-        number(node.loss),
-        number(log.best.loss if log.best else None),
-        f"{log.total('merges'):,.0f}",
-        f"{log.total('rounds'):,.0f}",
-        *(share(shares[a] if shares else None) for a in ("train", "publish", "wait", "merge")),
-        number(rates.staleness, 3),
-        *map(size, traffic_of(log).values()),
+        str(found["nodes"]),
+        str(len(found["lost"])),
+        duration(found["seconds"]),
+        f"{found['steps']:,.0f}",
+        number(found["steps_per_s"], 3),
+        number(found["best_loss"]),
+        number(found["last_loss"]),
+        *(f"{found[kind]:,.0f}" for kind in ("merges", "rounds")),
+        *(size(found[f"{kind}_bytes"]) for kind in TRAFFIC),
+        share(found["wait_share"]),
+        "never" if seconds is None else duration(seconds),
+        UNKNOWN if steps is None else f"{steps:,.0f}",
     ]
 
 
-def _notes(run: Run) -> Iterator[str]:
-    """Say how far the report can be trusted, and what it is not about."""
-    thinned = [name for name, node in run.nodes.items() if node.is_thinned]
-    if thinned:
-        most = max(len(run.nodes[name].rows) for name in thinned)
-        yield (
-            f"The samples of {plural(len(thinned), 'node')} were thinned to {most} at most for the "
-            "pictures. Counters, totals and lowest losses are those of all samples."
-        )
-    for span in run.spans:
-        if span.number != run.number:
-            yield (
-                f"The folder has another run, of {plural(span.nodes, 'node')}, from "
-                f"{moment(span.began)} to {clock(span.last)}: --run {span.number} shows it."
-            )
-    yield from (f"{remark}." for remark in run.remarks)
-    yield f"Times are those of the nodes' clocks. Made by dpwa {__version__}."
+def sentences(runs: Runs, loss: float | None = None) -> Iterator[str]:
+    """Yield in words what came of a run, or which of several was the first at a loss."""
+    if len(runs) > 1:
+        yield from _compared(runs, loss)
+    for facts in runs.values() if len(runs) == 1 else ():
+        yield from _summary(facts)
 
 
-PAGE_NAME = "report.html"
+def _summary(facts: Facts) -> Iterator[str]:
+    run = facts.run
+    until = "so far" if facts.is_running else f"to {clock(run.last)}"
+    did = "trained" if facts.steps else "ran"
+    took = f"took {plural(round(facts.steps), 'step')} in all" if facts.steps else "took no step"
+    yield (
+        f"{plural(len(facts.nodes), 'node')} {did} for {duration(run.seconds)}, from "
+        f"{moment(run.began)} {until}, and {took}."
+    )
+    if facts.best is None or facts.best.log.best is None or not facts.losses:
+        yield "No loss is known."
+        return
+    low, least, most = facts.best.log.best, min(facts.losses), max(facts.losses)
+    yield (
+        f"The lowest loss was {number(low.loss)} ({facts.best.name} at {clock(low.time)}, step "
+        f"{low.steps:,.0f}). The last losses of the nodes are {number(least)} to {number(most)}."
+    )
 
 
-def write_report(facts: Facts, folder: Path) -> Path:
+def _compared(runs: Runs, loss: float | None) -> Iterator[str]:
+    target = common_loss(runs) if loss is None else loss
+    if target is None:
+        yield "No run has told a loss."
+        return
+    found = {label: facts.reached(target)[0] for label, facts in runs.items()}
+    times = {label: seconds for label, seconds in found.items() if seconds is not None}
+    if times:
+        first = min(times, key=lambda label: times[label])
+        others = [f"{n} after {duration(s)}" for n, s in times.items() if n != first]
+        rest = f", {names(others, len(others))}" if others else ""
+        what = f"a mean loss of {number(target)}"
+        if loss is None:
+            what = f"the lowest mean loss that all have reached, {number(target)},"
+        yield f"{first} was the first at {what} after {duration(times[first])}{rest}."
+    never = [label for label, seconds in found.items() if seconds is None]
+    if never:
+        yield f"{names(never)} never had a mean loss of {number(target)}."
+    best = min(runs, key=lambda label: runs[label].lowest_mean_loss)
+    lowest = runs[best].lowest_mean_loss
+    yield f"The lowest mean loss of all is {number(lowest)}, of {best}."
+
+
+def findings(runs: Runs) -> list[tuple[str, NodeVerdict]]:
+    """Return what stands out, the worst first: the name of a node, or nothing, and what is."""
+    found = []
+    for label, facts in runs.items():
+        before = f"{label}: " if len(runs) > 1 else ""
+        found += [(before, verdict) for verdict in facts.general]
+        found += [(f"{before}{n}", v) for n, node in facts.nodes.items() for v in node.verdicts]
+    return sorted(found, key=lambda finding: finding[1].severity != "bad")
+
+
+def write_report(runs: Runs, loss: float | None, folder: Path) -> Path:
     """Write the page and the pictures into a folder, which is made; return where the page is."""
     path = folder / PAGE_NAME
     with folder_to_write(folder):
-        training = list(drawn(training_charts(facts, looks_for(facts)), folder))
-        gossip = list(drawn(gossip_charts(facts), folder))
+        pictures = list(drawn(charts_of(runs), folder))
         with written(path) as out:
-            out.write(report_page(facts, training, gossip).encode())
+            out.write(page_of(runs, loss, pictures).encode())
     return path
 
 
@@ -244,3 +167,103 @@ def folder_to_write(folder: Path) -> Iterator[None]:
             f"--output: expected a folder that can be written to (got {folder}: {error.strerror})"
             " [DPWA-E283]"
         ) from None
+
+
+def page_of(runs: Runs, loss: float | None, pictures: Sequence[Drawn]) -> str:
+    """Return the page; whatever is put into it is escaped, but for pictures."""
+    pages = Environment(
+        loader=PackageLoader("dpwa.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    headings, rows = table_of(runs, loss)
+    return pages.get_template(PAGE_NAME).render(
+        colours=style_sheet(),
+        title=_title(runs),
+        sentences=sentences(runs, loss),
+        headings=headings,
+        rows=rows,
+        findings=findings(runs),
+        pictures=pictures,
+        runs=[_shown(label, facts) for label, facts in runs.items()],
+        version=__version__,
+    )
+
+
+def _title(runs: Runs) -> str:
+    if len(runs) > 1:
+        return f"{len(runs)} runs compared"
+    (name,) = runs
+    return f"Report of {f'run {name}' if name.isdigit() else name or 'the run'}"
+
+
+def _shown(label: str, facts: Facts) -> JsonObject:
+    """Return what the page shows of a run by itself."""
+    events, shown = moments(facts.run), moments(facts.run, MOST_EVENT_ROWS)
+    rarest = "" if len(shown) == len(events) else f", the rarest {len(shown)} of them"
+    return {
+        "label": label,
+        "about": _about(facts.run),
+        "nodes": [_node_row(name, node) for name, node in facts.nodes.items()],
+        "events_summary": f"{plural(len(events), 'event')}{rarest}",
+        "events": [
+            (clock(e.time), e.about, e.kind, names(by), printable(e.text) or UNKNOWN)
+            for e, by in shown
+        ],
+        "meanings": [(k, KINDS[k]) for k in dict.fromkeys(e.kind for e, _ in shown) if k in KINDS],
+        "notes": list(_notes(facts.run)),
+    }
+
+
+def _about(run: Run) -> str:
+    """Say what the nodes ran, and where."""
+    parts = []
+    averages = any(node.total("rounds") for node in run.nodes.values())
+    for key in ("algorithm",) if averages else ("algorithm", "topology"):
+        values = {str(node.told[key])[:60] for node in run.nodes.values() if node.told.get(key)}
+        if values:
+            parts.append(f"{key} {printable(', '.join(sorted(values)))}")
+    hosts = {p.host for node in run.nodes.values() for p in node.processes if p.host}
+    if hosts:
+        parts.append(f"on {plural(len(hosts), 'host')}: {names(sorted(hosts))}")
+    return "; ".join(parts)
+
+
+def _node_row(name: str, node: NodeFacts) -> list[str]:
+    log, rates = node.log, node.rates
+    problem = log.processes[-1].problem
+    end = f"{f'ended, {problem}' if problem else _ENDS[node.end]}, {clock(log.last)}"
+    return [
+        name,
+        end if len(log.processes) == 1 else f"{end}; {len(log.processes)} processes",
+        f"{log.total('steps'):,.0f}",
+        number(rates.steps_per_s, 3),
+        number(node.loss),
+        number(log.best.loss if log.best else None),
+        number(last_known(log, "consensus_distance"), 3),
+        f"{log.total('merges'):,.0f}",
+        f"{log.total('rounds'):,.0f}",
+        *(share(rates.shares[a] if rates.shares else None) for a in ACTIVITIES),
+        number(rates.staleness, 3),
+        *(size(log.total(f"{kind}_bytes")) for kind in TRAFFIC),
+    ]
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """Say how far the report can be trusted, and what it is not about."""
+    thinned = [node for node in run.nodes.values() if node.is_thinned]
+    if thinned:
+        most = max(len(node.rows) for node in thinned)
+        yield (
+            f"The samples of {plural(len(thinned), 'node')} were thinned to {most} at most for the "
+            "pictures. Counters, totals and lowest losses are those of all samples."
+        )
+    for span in run.spans:
+        if span.number != run.number:
+            yield (
+                f"The folder has another run, of {plural(span.nodes, 'node')}, from "
+                f"{moment(span.began)} to {clock(span.last)}: --run {span.number} shows it."
+            )
+    yield from (f"{remark}." for remark in run.remarks)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
-import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,15 +54,16 @@ COLOURS = {  # what it is called in CSS, and what it is on dark pages
 _STYLES: tuple[Any, ...] = ("-",) * 4 + ((0, (5, 1.5)),) * 2 + ((0, (2, 1)),) * 2
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "dpwa",
     "svg.image_inline": True,
     "text.parse_math": False,
+    "text.color": INK,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
     "axes.unicode_minus": True,
     "path.simplify": True,
 }
+_NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,6 @@ class Chart:
     name: str  # a word; that of its file, too
     title: str
     text: str  # how to read it
-    alt: str  # what is to be seen, in words
     draw: Callable[[Figure], None]  # into an empty figure
     height: float = HEIGHT  # in inches
 
@@ -216,21 +216,19 @@ class Chart:
 Drawn = tuple[Chart, str]  # a chart, and its picture as an element of HTML
 
 
-def drawn(charts: list[Chart], folder: Path) -> Iterator[Drawn]:
+def drawn(charts: Iterable[Chart], folder: Path) -> Iterator[Drawn]:
     """Draw pictures, and write each as a PNG into a folder."""
     with drawing():
         for chart in charts:
             figure = new_figure(chart.height)
             chart.draw(figure)
             save_png(figure, folder / f"{chart.name}.png")
-            yield chart, inline_svg(figure, chart.name, chart.alt)
+            yield chart, inline_svg(figure, chart)
 
 
-_NAMESPACE = re.compile(r"^\{[^}]*\}")
-_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-_DECIMALS = re.compile(r"(-?\d+\.\d)\d+")
-_REFERENCE = re.compile(r"url\(#([\w-]+)\)")
-_FONT = re.compile(r"font: ([\d.]+px) [^;]*")
+_COLOUR = re.compile(r"#[0-9a-f]{6}")
+_FONT = re.compile(r"font: ([\d.]+px) [^;\"]*")
+_GROUP = re.compile(r'<g id="[^"]*"')  # nothing refers to one
 _VARIABLES = {colour: f"var(--{name})" for colour, (name, _) in COLOURS.items()}
 
 
@@ -241,53 +239,16 @@ def style_sheet() -> str:
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
 
 
-def inline_svg(figure: Figure, name: str, alt: str) -> str:
-    """Return a figure as an element of HTML; no other picture of the page may have its `name`."""
-    data = io.BytesIO()
-    figure.savefig(data, format="svg", facecolor="none", metadata={"Date": None})
-    root = ET.fromstring(data.getvalue())  # noqa: S314  (of matplotlib, and just written)
-    _tidy(root, name)
-    root.attrib = {
-        "viewBox": root.attrib["viewBox"],
-        "stroke-linejoin": "round",
-        "role": "img",
-        "aria-label": alt,
-    }
-    return ET.tostring(root, encoding="unicode", short_empty_elements=False)
+def inline_svg(figure: Figure, chart: Chart) -> str:
+    """Return a figure as an element of HTML, in the colours and the font of the page."""
+    import matplotlib as mpl
 
-
-def _tidy(root: ET.Element, name: str) -> None:
-    """Drop what a page does not need, and have all names begin with that of the picture."""
-    used = set()
-    for element in root.iter():
-        element.tag = _NAMESPACE.sub("", element.tag)
-        element.attrib = {_NAMESPACE.sub("", k): value for k, value in element.attrib.items()}
-        element.text, element.tail = (element.text or "").strip(), None
-        for key, value in element.attrib.items():
-            used.update(_REFERENCE.findall(value))
-            if key == "href" and value.startswith("#"):
-                used.add(value[1:])
-    for element in root.iter():
-        for child in list(element):
-            if child.tag in ("metadata", "title", "style"):
-                element.remove(child)
-        attributes = {}
-        for key, value in element.attrib.items():
-            text = value
-            if key == "id":
-                if value not in used:
-                    continue
-                text = f"{name}-{value}"
-            elif key == "href":
-                text = f"#{name}-{value[1:]}" if value.startswith("#") else value
-            elif key in ("d", "points", "x", "y", "transform", "width", "height"):
-                text = _DECIMALS.sub(r"\1", value)
-            attributes[key] = _coloured(_REFERENCE.sub(rf"url(#{name}-\1)", text))
-        if element.tag == "text" and "fill" not in attributes.get("style", ""):
-            attributes["fill"] = _VARIABLES[INK]
-        element.attrib = attributes
-
-
-def _coloured(text: str) -> str:
-    text = _FONT.sub(r"font-size: \1", text)
-    return _COLOUR.sub(lambda found: _VARIABLES.get(found[0].lower(), found[0]), text)
+    data = io.StringIO()
+    # By the salt, no identifier of a picture is one of another.
+    with mpl.rc_context({"svg.hashsalt": chart.name}):
+        figure.savefig(data, format="svg", facecolor="none", metadata=_NO_METADATA)
+    svg = data.getvalue().partition("<svg ")[2]
+    svg = _GROUP.sub("<g", _FONT.sub(r"font-size: \1", svg))
+    svg = _COLOUR.sub(lambda found: _VARIABLES.get(found[0], found[0]), svg)
+    told = f"{chart.title}. The tables have the numbers."
+    return f'<svg role="img" aria-label="{html.escape(told)}" {svg}'
