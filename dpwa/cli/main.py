@@ -53,19 +53,6 @@ app.command()(version)
 GONE = {"compare": "dpwa report RUN_DIR RUN_DIR"}  # commands, and what to use instead
 
 
-def _refuse(context: typer.Context) -> None:
-    name = context.info_name or ""
-    raise UserError(f"dpwa {name} is gone: use `{GONE[name]}` instead [DPWA-E284]")
-
-
-for _name in GONE:
-    app.command(
-        _name,
-        hidden=True,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )(_refuse)
-
-
 @app.callback()
 def describe(is_version_asked: VersionOption = False) -> None:
     """Train PyTorch models by gossip: peers average their parameters, with no coordinator.
@@ -118,7 +105,10 @@ def main() -> None:
 
 
 def _run_command() -> None:
+    command = "".join(sys.argv[1:2])
     try:
+        if command in GONE:
+            raise UserError(f"{command} is gone: use `{GONE[command]}` [DPWA-E284]")
         COMMAND(prog_name="dpwa")
     except DpwaError as error:
         typer.echo(_message(error), err=True)

@@ -1,7 +1,6 @@
-"""`dpwa compare`: several runs beside each other."""
+"""`dpwa report` of several runs, beside each other."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from support.commands import run_dpwa
@@ -10,16 +9,9 @@ from support.run_logs import BEGAN, write_log
 
 from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
-from dpwa.report.compare import (
-    common_loss,
-    compared,
-    comparison_page,
-    figures_of_run,
-    labels_of,
-    sentences,
-    table_of,
-)
+from dpwa.report.curves import band_of, curves_of
 from dpwa.report.facts import facts_of
+from dpwa.report.page import common_loss, labels_of, page_of, sentences, table_of
 
 LATER = BEGAN + 1e6
 
@@ -37,12 +29,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(folders):
-    return [compared(folder.name, facts_of(read_run(folder), LATER)) for folder in folders]
+    return {folder.name: facts_of(read_run(folder), LATER) for folder in folders}
 
 
 def test_who_is_faster_is_sooner_at_a_loss_in_as_many_steps(runs):
-    plain, fast, silent = runs
-    assert common_loss(runs) == plain.lowest or common_loss(runs) == fast.lowest
+    plain, fast, silent = runs.values()
+    assert common_loss(runs) == max(plain.lowest_mean_loss, fast.lowest_mean_loss)
     after, steps = zip(*(run.reached(0.5) for run in (plain, fast)), strict=True)
     assert after[0] == pytest.approx(2 * after[1], rel=0.1)
     assert steps[0] == pytest.approx(steps[1], rel=0.1)
@@ -54,8 +46,8 @@ def test_who_is_faster_is_sooner_at_a_loss_in_as_many_steps(runs):
 def test_the_steps_to_a_loss_are_those_of_the_same_moment(tmp_path):
     for name, speed in (("w1", 5.0), ("w2", 1.0), ("w3", 1.0)):
         write_log(tmp_path, name, seconds=40, speed=speed)
-    run = compared("run", facts_of(read_run(tmp_path), LATER))
-    seconds, steps = run.reached(run.lowest)
+    run = facts_of(read_run(tmp_path), LATER)
+    seconds, steps = run.reached(run.lowest_mean_loss)
     assert seconds == pytest.approx(40.0)
     assert steps == pytest.approx((200 + 40 + 40) / 3)
 
@@ -63,18 +55,18 @@ def test_the_steps_to_a_loss_are_those_of_the_same_moment(tmp_path):
 def test_the_area_is_from_the_least_to_the_greatest(tmp_path):
     write_log(tmp_path, "w1", loss=1.0)
     write_log(tmp_path, "w2", loss=4.0)
-    band = compared("run", facts_of(read_run(tmp_path), LATER)).loss_by_time
+    band = band_of(curves_of(read_run(tmp_path), "loss"))
     assert (set(band.low), set(band.mean), set(band.high)) == ({1.0}, {2.5}, {4.0})
 
 
 def test_the_last_of_three_nodes_alone_is_not_their_mean(tmp_path):
     for name, loss, seconds in (("w1", 1.0, 20), ("w2", 4.0, 20), ("w3", 0.1, 40)):
         write_log(tmp_path, name, loss=loss, seconds=seconds)
-    assert compared("run", facts_of(read_run(tmp_path), LATER)).lowest == pytest.approx(1.7)
+    assert facts_of(read_run(tmp_path), LATER).lowest_mean_loss == pytest.approx(1.7)
 
 
 def test_the_figures_of_a_run(runs):
-    found = figures_of_run(runs[0], 0.5)
+    found = runs["plain"].figures(0.5)
     assert (found["nodes"], found["lost"], found["slow"]) == (2, [], [])
     assert found["steps"] == 400
     assert found["steps_per_s"] == pytest.approx(5)
@@ -93,47 +85,64 @@ def test_in_words(runs):
     assert first == "fast was the first at a mean loss of 0.5 after 9.7 s, plain after 19 s."
     assert never == "silent never had a mean loss of 0.5."
     assert best.startswith("The lowest mean loss of all is")
-    assert list(sentences(runs[2:], None)) == ["No run has told a loss."]
+    assert list(sentences(dict.fromkeys("ab", runs["silent"]), None)) == ["No run has told a loss."]
 
 
 def test_runs_are_called_by_as_much_of_their_paths_as_tells_them_apart(tmp_path):
     paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     assert labels_of(paths) == ["a/run", "b/run"]
     assert labels_of([tmp_path / "x", tmp_path / "y"]) == ["x", "y"]
-    assert labels_of([tmp_path / "x", tmp_path / "x"]) == ["x", "x (2)"]
+    assert labels_of([tmp_path, tmp_path / "x"]) == [tmp_path.name, f"{tmp_path.name}/x"]
 
 
 def test_the_command_writes_a_page_and_pictures(folders, tmp_path):
     pytest.importorskip("matplotlib")
-    result = run_dpwa("compare", *folders, "-o", tmp_path / "out", "--json")
+    result = run_dpwa("report", *folders, "-o", tmp_path / "out", "--json")
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert [run["run"] for run in found["runs"]] == ["plain", "fast", "silent"]
     assert found["runs"][2]["best_loss"] is None
-    page = Page((tmp_path / "out" / "compare.html").read_text())
+    page = Page((tmp_path / "out" / "report.html").read_text())
     assert page.mistakes == []
     assert page.tags.count("svg") == len(list((tmp_path / "out").glob("*.png"))) == 4
     assert "fast was the first at the lowest mean loss that all have reached" in page.text
 
 
 def test_names_of_runs_are_text_and_may_be_broken_so_that_eight_fit_a_page(runs):
-    long = replace(runs[0], label="a_run_with_a_<long>_name")
-    page = comparison_page([long, runs[1]], None, ())
+    page = page_of({"a_run_with_a_<long>_name": runs["plain"], "fast": runs["fast"]}, None, ())
     assert '<th scope="col" class="long">a_run_with_a_&lt;long&gt;_name</th>' in page
     assert '<th scope="col">fast</th>' in page
     assert "<long>" not in page
 
 
-@pytest.mark.parametrize("count", [1, 9])
-def test_two_to_eight_runs_can_be_compared(folders, count):
-    result = run_dpwa("compare", *[folders[0]] * count)
+def test_more_runs_than_colours_have_a_page_that_names_the_best(tmp_path):
+    pytest.importorskip("matplotlib")
+    for number in range(1, 11):
+        write_log(tmp_path / f"run{number}", "w1", loss=float(number), seconds=3)
+    result = run_dpwa("report", *sorted(tmp_path.iterdir()), "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert page.mistakes == []
+    assert "run1 (lowest loss)" in page.text
+
+
+def test_what_stands_out_names_the_run(tmp_path):
+    pytest.importorskip("matplotlib")
+    write_log(tmp_path / "a", "w1")
+    write_log(tmp_path / "b", "w1", loss="inf")
+    result = run_dpwa("report", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "out")
+    assert "- b: w1 has diverged" in result.stdout
+
+
+def test_the_command_compare_names_what_has_its_work(folders):
+    result = run_dpwa("compare", *folders, "--loss", "0.5")
     assert result.exit_code == 2
-    assert f"expected 2 to 8 run directories (got {count})" in result.stderr
+    assert "dpwa: compare is gone: use `dpwa report RUN_DIR RUN_DIR`" in result.stderr
 
 
 def test_a_folder_without_logs_is_named(folders, tmp_path):
     with pytest.raises(UserError, match="no run logs"):
         read_run(tmp_path)
     pytest.importorskip("matplotlib")
-    result = run_dpwa("compare", folders[0], tmp_path)
+    result = run_dpwa("report", folders[0], tmp_path)
     assert (result.exit_code, str(tmp_path) in result.stderr) == (2, True)

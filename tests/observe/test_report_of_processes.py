@@ -38,4 +38,4 @@ def test_the_slow_node_and_the_killed_one_are_named(tmp_path):
         assert "lost its connection" in text
         assert "w3 takes " in text
         assert " x slower" in text
-    assert any("Median distance between the nodes" in words for words in page.pictures)
+    assert any(words.startswith("Consensus distance.") for words in page.pictures)

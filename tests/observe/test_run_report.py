@@ -15,9 +15,9 @@ from support.times import HANGS_AFTER_S
 
 from dpwa import DpwaConnection
 from dpwa.observe.run_reading import read_run
-from dpwa.report.charts import speed_curves
+from dpwa.report.curves import speed_curves
 from dpwa.report.facts import facts_of
-from dpwa.report.page import findings, report_page, sentences
+from dpwa.report.page import findings, page_of, sentences
 
 HOSTILE = '$\\a$<b onload="x">&</b>'
 PICTURES = ("loss", "speed", "consensus", "time", "pairs", "staleness", "bytes", "events")
@@ -29,7 +29,7 @@ def facts_in(folder, now=LATER):
 
 
 def told(facts):
-    return [f"{name} {verdict.text}".strip() for name, verdict in findings(facts)]
+    return [f"{name} {verdict.text}".strip() for name, verdict in findings({"run": facts})]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_two_nodes_that_really_ran(tmp_path):
     assert sum(exchanged) == merges >= 4
     assert facts.best.log.best.loss == 1 / steps
     assert told(facts) == []
-    assert "2 nodes trained for" in next(sentences(facts))
+    assert "2 nodes trained for" in next(sentences({"run": facts}))
 
 
 def test_a_run_that_was_interrupted_has_not_ended_well(tmp_path):
@@ -129,7 +129,7 @@ def test_a_run_that_was_interrupted_has_not_ended_well(tmp_path):
     with suppress(KeyboardInterrupt), DpwaConnection("w1", config) as connection:
         connection.update_send(np.zeros(4))
         raise KeyboardInterrupt
-    page = report_page(facts_in(tmp_path), (), ())
+    page = page_of({"run": facts_in(tmp_path)}, None, ())
     assert "ended, broken off by KeyboardInterrupt, " in page
     assert "finished" not in page
 
@@ -140,7 +140,7 @@ def test_a_run_that_is_still_at_work_has_lost_nobody(tmp_path):
     facts = facts_in(tmp_path, now=BEGAN + 21)
     assert facts.is_running
     assert told(facts) == []
-    assert "so far" in next(sentences(facts))
+    assert "so far" in next(sentences({"run": facts}))
 
 
 def test_whom_others_miss_is_lost_within_seconds_while_they_train_on(tmp_path):
@@ -199,7 +199,7 @@ def test_logs_that_say_nothing_yet_make_a_report_whatever_the_nodes_are_called(t
     assert page.mistakes == []
     for text in (" _w2 ", " 日本語 ", " $x$ ", "wwwwwwwwwwwww…"):
         assert text in page.text.partition("Steps per second")[0].partition("Training loss")[2]
-    assert "Nothing was merged." in page.text
+    assert "Who has merged whom" not in page.text  # there is nothing to be drawn
 
 
 def test_another_run_in_the_folder_is_named(tmp_path):
@@ -240,4 +240,5 @@ def test_importing_what_reads_is_light():
 def test_a_short_run_has_speeds(tmp_path, seconds):
     write_log(tmp_path, "w1", seconds=seconds, speed=5.0)
     ((_, speeds),) = speed_curves(read_run(tmp_path)).values()
-    assert list(speeds) == pytest.approx([5.0] * 2)
+    assert len(speeds) >= 2
+    assert list(speeds) == pytest.approx([5.0] * len(speeds))
