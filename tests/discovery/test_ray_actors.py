@@ -4,12 +4,12 @@ import json
 import subprocess
 import sys
 
-import pytest
+from support.extras import needs
 from support.processes import PROGRAMS
 from support.ray_clusters import ray_cluster
 from support.times import PROCESS_HANGS_AFTER_S
 
-pytest.importorskip("ray", reason="needs the extra: pip install dpwa[ray]")
+pytestmark = needs("ray")
 
 
 def test_actors_find_each_other_and_one_that_ray_restarts_is_merged_again():

@@ -5,15 +5,12 @@ import sys
 import pytest
 import torch
 from support import trainers
+from support.extras import needs
 from support.nodes import config_of
 
-accelerate = pytest.importorskip(
-    "accelerate", reason="needs the extra: pip install dpwa[accelerate]"
-)
+from dpwa.errors import ClosedError, UserError
 
-from dpwa.errors import ClosedError, UserError  # noqa: E402
-from dpwa.integrations.accelerate import DpwaGossip  # noqa: E402
-
+pytestmark = needs("accelerate")
 EXAMPLE = trainers.EXAMPLES / "accelerate_loop.py"
 
 
@@ -41,6 +38,10 @@ def test_an_accelerator_of_several_processes_is_refused_by_name(tmp_path):
 @pytest.fixture
 def alone():
     """One of two nodes; the other is not there."""
+    import accelerate
+
+    from dpwa.integrations.accelerate import DpwaGossip
+
     accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
     net = torch.nn.Linear(3, 1)
     model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=1e-3))

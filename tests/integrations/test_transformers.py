@@ -6,15 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import trainers
+from support.extras import needs
 from support.nodes import config_of
 
-pytest.importorskip("transformers", reason="needs the extra: pip install dpwa[hf]")
-pytest.importorskip("accelerate", reason="needs the extra: pip install dpwa[hf]")
-
-from transformers import TrainerState
-
-from dpwa.integrations.transformers import DpwaCallback
-
+pytestmark = needs("transformers", "accelerate", extra="hf")
 EXAMPLE = trainers.EXAMPLES / "transformers_trainer.py"
 
 
@@ -43,6 +38,10 @@ def test_a_trainer_that_has_started_a_process_group_is_told_what_to_do(tmp_path)
     ("counted", "updates", "stops"), [(40, 60, True), (39, 59, False), (60, 60, False)]
 )
 def test_a_trainer_that_has_taken_over_ends_with_the_others(counted, updates, stops):
+    from transformers import TrainerState
+
+    from dpwa.integrations.transformers import DpwaCallback
+
     callback, control = DpwaCallback(), SimpleNamespace(should_training_stop=False)
     callback.gossip = SimpleNamespace(updates=updates, clock=updates - 0.5)
     state = TrainerState(max_steps=60, global_step=counted)
@@ -51,6 +50,10 @@ def test_a_trainer_that_has_taken_over_ends_with_the_others(counted, updates, st
 
 
 def test_the_steps_of_a_peer_count_after_a_resume_too(tmp_path):
+    from transformers import TrainerState
+
+    from dpwa.integrations.transformers import DpwaCallback
+
     callback, control = DpwaCallback(), SimpleNamespace(should_training_stop=False)
     callback.gossip = SimpleNamespace(updates=27, clock=26.5)
     saved = TrainerState(max_steps=30, global_step=20)

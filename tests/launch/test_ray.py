@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from support.extras import needs
 from support.launched import IMPORTS, LAUNCH, assert_gone, launch, python
 from support.processes import PROGRAMS
 from support.ray_clusters import ray_cluster
 from support.times import PROCESS_HANGS_AFTER_S, at_most
 
-pytest.importorskip("ray", reason="needs the extra: pip install dpwa[ray]")
+pytestmark = needs("ray")
 
 KILLED_ONCE = PROGRAMS / "killed_once.py"
 ON_RAY = ("--engine", "ray")
