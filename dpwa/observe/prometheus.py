@@ -10,19 +10,19 @@ import io
 import itertools
 import logging
 import math
-import selectors
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from email.message import Message
-from http.client import HTTPException, parse_headers
-from typing import TYPE_CHECKING, Literal
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config import Config
 from dpwa.config.endpoints import MAX_PORT, split_tcp
 from dpwa.errors import AddressError, UserError
@@ -41,12 +41,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpwa.metrics")
 
-REQUEST_TIMEOUT_S = 2.0  # to send a request
-MOST_REQUEST_BYTES = 16_384
-MOST_WAITING = 64  # connections whose request has not come yet
+REQUEST_TIMEOUT_S = 2.0  # of silence before a request has come, and to take its answer
+MAX_REQUEST_BYTES = 16_384
+MAX_CONNECTIONS = 64  # each of which has a thread
+PLACE_TIMEOUT_S = 1.0  # for a connection to end that a new one has taken the place of
 WAITING_REQUESTS = 16
-ANSWER_BYTES = 256 * 1024  # for which there is room, so that nobody waits until they are taken
-CLOSE_TIMEOUT_S = 3.0
 PAUSE_S = 0.1
 MOST_PORTS_TRIED = 1024
 
@@ -58,6 +57,7 @@ _ACTIVITIES = ("train", "publish", "wait", "merge")
 _PEER_COUNTERS = ("bytes_received", "bytes_sent", "merges")
 
 Labels = tuple[str, ...]  # values of labels
+Page = Callable[[str], tuple[str, bytes]]  # of an `Accept`: the kind and the body of the answer
 
 
 @dataclass(frozen=True)
@@ -408,15 +408,14 @@ def ports_of(config: Config, name: str) -> Sequence[int]:
 
 
 class MetricsServer(Closeable):
-    """Answers `GET /metrics` in a thread of its own, each request when all of it has come.
+    """Answers `GET /metrics` in threads of its own, one for each connection.
 
     Who asks by a name that is not of this machine is refused: a web page of elsewhere could read
     it through a name of its own. It ends with the node, whether that is closed or forgotten. The
-    page is prometheus_client's; its server takes any `Host`, and has a thread for each connection.
+    page is prometheus_client's; its server takes any `Host`, and bounds neither time nor threads.
 
     Args:
         node: whose metrics.
-        clock: time source.
 
     Raises:
         UserError: prometheus_client is not installed.
@@ -426,19 +425,16 @@ class MetricsServer(Closeable):
         url: where the metrics are.
     """
 
-    def __init__(self, node: Node, clock: Clock | None = None) -> None:
-        collector = collector_of(node.weak_condition)
-        host = node.config.metrics.host
-        self._listener = _listener(host, ports_of(node.config, node.name))
-        self.url = f"http://{_authority(*self._listener.getsockname()[:2])}/metrics"
+    def __init__(self, node: Node) -> None:
+        page = _page_of(collector_of(node.weak_condition))
+        host, ports = node.config.metrics.host, ports_of(node.config, node.name)
         address = split_tcp(node.endpoint) or ("localhost", 0)
         names = {host, address[0], socket.gethostname(), "localhost"}
-        page = _page_of(collector, {each.lower() for each in names})
-        answering = _Answering(self._listener, page, clock or SystemClock())
+        server = _listening(host, ports, page, {each.lower() for each in names})
+        self.url = f"http://{_authority(*server.socket.getsockname()[:2])}/metrics"
         name = f"dpwa-metrics-{node.name}"
-        self._thread = threading.Thread(target=answering.run, name=name, daemon=True)
-        self._end = finalize(node, _stop, answering, self._thread)
-        self._thread.start()
+        threading.Thread(target=server.serve_forever, name=name, daemon=True).start()
+        self._end = finalize(node, server.stop)
         node.describe("metrics", self.report)
         log.info("%s: metrics at %s", node.name, self.url)
 
@@ -451,91 +447,101 @@ class MetricsServer(Closeable):
         self._end()
 
 
-class _Answering:
-    """What the thread does; it knows of no node."""
+class _Server(ThreadingTCPServer):
+    """Has a thread for each connection, and at most so many of them; it knows of no node.
+
+    The server of http.server would ask for the full name of the host, which may take long.
+    """
+
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = WAITING_REQUESTS
 
     def __init__(
-        self, listener: socket.socket, page: Callable[[str, str, Message], bytes], clock: Clock
+        self, address: tuple[str, int], family: socket.AddressFamily, page: Page, names: set[str]
     ) -> None:
-        self._listener = listener
-        self._page = page
-        self._clock = clock
-        self._waiting: dict[socket.socket, tuple[Deadline, bytes]] = {}  # the oldest first
-        self._selector = selectors.DefaultSelector()
-        self._stopped = threading.Event()
+        self.address_family = family
+        self.page = page
+        self.names = names
+        self._open: dict[Any, None] = {}  # the oldest first
+        self._free = threading.Semaphore(MAX_CONNECTIONS)
+        super().__init__(address, _Request)
 
-    def run(self) -> None:
-        """Answer until the listener is shut down."""
-        with self._listener, self._selector:
-            self._listener.setblocking(False)
-            self._selector.register(self._listener, selectors.EVENT_READ)
-            while not self._stopped.is_set():
-                first = next(iter(self._waiting.values()), None)
-                ready = self._selector.select(None if first is None else first[0].remaining_s())
-                for key, _ in ready:
-                    if key.fileobj is self._listener:
-                        self._accept()
-                    elif isinstance(key.fileobj, socket.socket):
-                        self._read(key.fileobj)
-                for connection, (deadline, _) in list(self._waiting.items()):
-                    if deadline.expired():
-                        self._end(connection)
-            for connection in list(self._waiting):
-                self._end(connection)
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError:  # there are too many open files: not again at once
+            time.sleep(PAUSE_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; of too many connections the oldest is broken off for a new one."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            _break_off(*list(self._open)[:1])
+        if self._free.acquire(timeout=PLACE_TIMEOUT_S):
+            self._open[request] = None
+            super().process_request(request, client_address)
+        else:
+            request.close()
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        if request in self._open:
+            del self._open[request]
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        log.debug("a request for metrics came to nothing", exc_info=True)
 
     def stop(self) -> None:
-        """Have it end now, from any thread."""
-        self._stopped.set()
-        with suppress(OSError):  # it is closed
-            self._listener.shutdown(socket.SHUT_RDWR)
+        """Have all threads end now."""
+        _break_off(self.socket)  # wakes `serve_forever`
+        self.shutdown()
+        self.server_close()
+        _break_off(*list(self._open))
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError:  # shut down, or there are too many open files
-            self._stopped.wait(PAUSE_S)
-            return
-        connection.setblocking(False)
-        self._waiting[connection] = (Deadline(self._clock, REQUEST_TIMEOUT_S), b"")
-        self._selector.register(connection, selectors.EVENT_READ)
-        if len(self._waiting) > MOST_WAITING:
-            self._end(next(iter(self._waiting)))
 
-    def _read(self, connection: socket.socket) -> None:
-        if connection not in self._waiting:  # it was the oldest of too many
-            return
-        deadline, head = self._waiting[connection]
-        try:
-            part = connection.recv(4096)
-        except OSError:
-            part = b""
-        head += part
-        self._waiting[connection] = (deadline, head)
-        if b"\r\n\r\n" in head:
-            self._answer(connection, io.BytesIO(head))
-        elif part and len(head) <= MOST_REQUEST_BYTES:
-            return
-        self._end(connection)
+class _Request(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = REQUEST_TIMEOUT_S
+    server_version, sys_version = "dpwa", ""
+    default_request_version = "HTTP/1.0"  # even an answer to nonsense says what it is
 
-    def _end(self, connection: socket.socket) -> None:
-        del self._waiting[connection]
-        self._selector.unregister(connection)
-        connection.close()
+    def setup(self) -> None:
+        """Take the head of the request; one that is too long is as good as none."""
+        super().setup()
+        head = b""
+        with self.rfile as coming:
+            while b"\r\n\r\n" not in head and (part := coming.read1(4096)):
+                head = head + part if len(head) <= MAX_REQUEST_BYTES else b"\r\n\r\n"
+        self.rfile = io.BytesIO(head)
 
-    def _answer(self, connection: socket.socket, lines: io.BytesIO) -> None:
+    def do_GET(self) -> None:
+        if not _is_of_this_machine(self.headers.get("Host"), self.server.names):
+            explain = "Ask by an address, or by the name of this machine."
+            self.send_error(HTTPStatus.FORBIDDEN, explain=explain)
+        elif self.path.partition("?")[0] != "/metrics":
+            self.send_error(HTTPStatus.NOT_FOUND, explain="The metrics are at /metrics.")
+        else:
+            self._answer()
+
+    def do_POST(self) -> None:
+        self.send_error(HTTPStatus.METHOD_NOT_ALLOWED)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        log.debug(format, *args)
+
+    def _answer(self) -> None:
         try:
-            method, target, _ = lines.readline().decode("latin-1").split()
-            headers = parse_headers(lines)
-        except (HTTPException, ValueError) as error:
-            log.debug("a request for metrics came to nothing: %s", error)
-            return
-        try:
-            answer = self._page(method, target, headers)
+            kind, body = self.server.page(self.headers.get("Accept") or "")
         except Exception:
             log.exception("the metrics could not be told; the node goes on [DPWA-W067]")
-            answer = _answer("500 Internal Server Error", "text/plain", b"See the log.\n")
-        with suppress(OSError):  # whoever asked does not wait for it
-            connection.send(answer)
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="See the log.")
+            return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
 
 def _is_of_this_machine(host: str | None, names: Collection[str]) -> bool:
@@ -548,40 +554,30 @@ def _is_of_this_machine(host: str | None, names: Collection[str]) -> bool:
     return False
 
 
-def _page_of(collector: Collector, names: Collection[str]) -> Callable[[str, str, Message], bytes]:
-    """Return what answers a request: its method, target and headers, to the whole answer."""
+def _page_of(collector: Collector) -> Page:
+    """Return what makes the kind and the body of an answer of an `Accept`, one at a time.
+
+    However many ask, only one thread competes with the training for Python's lock.
+    """
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry()
     registry.register(collector)
+    one_at_a_time = threading.Lock()
 
-    def page(method: str, target: str, headers: Message) -> bytes:
-        if not _is_of_this_machine(headers.get("Host"), names):
-            reason = b"Ask by an address, or by the name of this machine.\n"
-            return _answer("403 Forbidden", "text/plain", reason)
-        if target.partition("?")[0] != "/metrics":
-            return _answer("404 Not Found", "text/plain", b"The metrics are at /metrics.\n")
-        if method != "GET":
-            return _answer("405 Method Not Allowed", "text/plain", b"", "Allow: GET\r\n")
+    def page(accept: str) -> tuple[str, bytes]:
         try:
-            encode, kind = choose_encoder(headers.get("Accept") or "")
+            encode, kind = choose_encoder(accept)
         except (TypeError, ValueError):  # it asks for a version that is none
             encode, kind = choose_encoder("")
-        return _answer("200 OK", kind, encode(registry))
+        with one_at_a_time:
+            return kind, encode(registry)
 
     return page
 
 
-def _answer(status: str, kind: str, body: bytes, more: str = "") -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}"
-        "Connection: close\r\n\r\n"
-    )
-    return head.encode("latin-1") + body
-
-
-def _listener(host: str, ports: Sequence[int]) -> socket.socket:
+def _listening(host: str, ports: Sequence[int], page: Page, names: set[str]) -> _Server:
     """Listen on the first port that is free.
 
     Raises:
@@ -594,21 +590,14 @@ def _listener(host: str, ports: Sequence[int]) -> socket.socket:
         raise AddressError(f"metrics: cannot listen on {host}: {reason} [DPWA-E254]") from None
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     for port in ports:
-        listener = socket.socket(family, socket.SOCK_STREAM)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ANSWER_BYTES)
-            listener.bind((address[0], port))
-            listener.listen(WAITING_REQUESTS)
+            return _Server((str(address[0]), port), family, page, names)
         except OSError as error:
-            listener.close()
             if error.errno != errno.EADDRINUSE:
                 raise AddressError(
                     f"metrics: cannot listen on {_authority(host, port)}: {error.strerror}"
                     " [DPWA-E254]"
                 ) from None
-        else:
-            return listener
     which = f"port {ports[0]}" if len(ports) == 1 else f"every port from {ports[0]} on"
     raise AddressError(
         f"metrics: {which} of {host} is taken: set `metrics: {{port: ...}}` to another one, or to "
@@ -620,6 +609,8 @@ def _authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _stop(answering: _Answering, thread: threading.Thread) -> None:
-    answering.stop()
-    thread.join(CLOSE_TIMEOUT_S)
+def _break_off(*connections: socket.socket) -> None:
+    """Wake the threads that wait for these sockets."""
+    for connection in connections:
+        with suppress(OSError):  # it is closed
+            connection.shutdown(socket.SHUT_RDWR)
