@@ -334,6 +334,22 @@ class Gossip(Driver):
         return tuple(found["in_pace"]) if found else ()
 
 
+def _state_after_a_step(training: Training) -> list[torch.Tensor]:
+    """Return what the optimizers keep, which they have after a step without gradients."""
+    for parameter in training.net.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for optimizer in training.optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    kept = [
+        value
+        for each in training.optimizers
+        for kept in each.state.values()
+        for value in kept.values()
+    ]
+    return [value for value in kept if isinstance(value, torch.Tensor)]
+
+
 class Synchronous(Driver):
     """AllReduceSGD, AllReduceEA or EASGD in the loop."""
 
@@ -342,13 +358,14 @@ class Synchronous(Driver):
         super().__init__(training, index)
         self.collectives = connection
         self._parameters = list(training.net.parameters())
+        self._state = _state_after_a_step(training) if plan.fault else []
         made = {"AllReduceSGD": AllReduceSGD, "AllReduceEA": AllReduceEA, "EASGD": EASGD}[kind]
         self.sync = made(connection, **({"tau": 5} if kind == "AllReduceEA" else {}))
         self._averages_gradients = kind == "AllReduceSGD"
         self.is_exact = self._averages_gradients
         # Nodes that come later begin with the next epoch, at the step where the others are.
         self._epoch_steps = 20 if plan.fault else 0
-        self.sync.synchronize_parameters(self._parameters)
+        self._synchronize()
         self._agree_on_the_step()
 
     def _agree_on_the_step(self) -> None:
@@ -359,9 +376,13 @@ class Synchronous(Driver):
                 self.step = int(self.collectives.all_reduce(own, "max", tag=tag)[0])
                 return
 
+    def _synchronize(self) -> None:
+        state = self._state if self._averages_gradients else []
+        self.sync.synchronize_parameters([*self._parameters, *state])
+
     def _end_epoch(self) -> None:
         if self._averages_gradients:
-            self.sync.synchronize_parameters(self._parameters)
+            self._synchronize()
         else:
             self.sync.synchronize_center(self._parameters)
         self._agree_on_the_step()
