@@ -1,6 +1,6 @@
 """All that takes too long for every change, one after the other; how each ended, at the end.
 
-    ./scripts/test --long                       # all: about two and a half hours
+    ./scripts/test --long                       # all: about two hours
     ./scripts/test --long slow quiet            # some parts
 
 Nothing else should run beside it, as some parts measure seconds. What a part prints is in
@@ -33,16 +33,7 @@ PARTS = {  # arguments of Python, and the most minutes
     "fuzz": (("tests/wire/fuzz_decoder.py", "300", "1"), 10),
     "churn": ((f"{CAMPAIGNS}churn.py", "churn"), 10),
     "partition": ((f"{CAMPAIGNS}churn.py", "partition"), 5),
-    "lossy": ((f"{CAMPAIGNS}digits_far_apart.py", "lossy"), 6),
-    "far": ((f"{CAMPAIGNS}digits_far_apart.py", "slow"), 10),
-    "starts": ((f"{CAMPAIGNS}table_starts.py", "starts"), 5),
-    "holds": ((f"{CAMPAIGNS}table_starts.py", "holds"), 15),
-    "stops": ((f"{CAMPAIGNS}table_starts.py", "stops"), 5),
     "seen": ((f"{CAMPAIGNS}seen_once.py",), 10),
-    "late": ((f"{CAMPAIGNS}late_starter.py",), 5),
-    "ends": ((f"{CAMPAIGNS}ends.py",), 15),
-    "list": ((f"{CAMPAIGNS}many_names.py", "list"), 5),
-    "nodes": ((f"{CAMPAIGNS}many_names.py", "nodes"), 5),
     "interrupts": ((f"{CAMPAIGNS}interrupts.py", "random"), 20),
     "moments": ((f"{CAMPAIGNS}interrupts.py", "every"), 20),
     "loops": ((f"{CAMPAIGNS}loops.py",), 20),
@@ -50,13 +41,12 @@ PARTS = {  # arguments of Python, and the most minutes
     "triples": ((f"{CAMPAIGNS}pairs.py", "--random", "300"), 30),
     "soak": ((f"{CAMPAIGNS}soak.py",), 40),
 }
-NEED_NAMESPACES = {"partition": False, "lossy": True}  # and losses?
+NEED_NAMESPACES = {"partition"}
 
 
 def run(name):
     """Run a part to its end, or to that of its time; return how it ended, and its last line."""
-    missing = name in NEED_NAMESPACES and namespaces_missing(loss=NEED_NAMESPACES[name])
-    if missing:
+    if name in NEED_NAMESPACES and (missing := namespaces_missing()):
         return "skipped", missing
     arguments, minutes = PARTS[name]
     with (SAID / f"{name}.txt").open("w+") as said:

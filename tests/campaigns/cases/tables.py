@@ -5,12 +5,14 @@ from functools import partial
 
 from support.simulated_nodes import ProgramRun
 from support.simulations import run_spec
-from table_starts import BASE, ROUNDS, SIZE, what_is_wrong
 
 from cases.situation import drawn_network
 from dpwa.errors import TableLostError, TableTimeoutError
 from dpwa.tables.tables import Tables
 
+ROUNDS = 4
+SIZE = 12
+BASE = 16  # in which the digits of a value say how often each worker has added to it
 LATEST_S = 10.0
 TIMEOUT_S = 30.0
 LONGEST_CUT_S = 8.0
@@ -87,7 +89,7 @@ class TableWorkers:
         self.network.heal()
 
     def _work(self, node, runtime, connection):
-        """Do what `table_starts.work` does."""
+        """Make two tables and add to them, round by round; return what was seen."""
         me, read = node.index, []
         runtime.sleep(self._starts[me])
         tables = Tables(connection, sync=self._is_sync)
@@ -139,3 +141,37 @@ class TableWorkers:
         if self._fault == "none" and any(len(f["members"]) < self.workers for f in living):
             broken.append(f"members at the end: {[found['members'] for found in living]}")
         return broken
+
+
+def what_is_wrong(found, left_out, workers):
+    """Compare what one worker has seen with what there is to see.
+
+    Args:
+        found: by the worker.
+        left_out: who was, and has said so: for the others it is as if it had died.
+        workers: how many there are.
+    """
+    for round_, values in enumerate(found["read"], start=1):
+        if left_out is None and len(set(values)) > 1:
+            return f"read {round_} is in part {set(values)}"
+        for value in set(values):
+            first, *counts = digits(value, workers)
+            expected = [first if left_out == 0 else 1, *[round_] * workers]
+            if left_out is not None:
+                expected[1 + left_out] = min(round_, counts[left_out])
+            if [first, *counts] != expected or not 1 <= first <= workers:
+                return f"read {round_} has {[first, *counts]}, expected {expected}"
+    for row, values in enumerate(found["rows"]):
+        for counts in (digits(value, workers)[1:] for value in set(values)):
+            expected = [ROUNDS * (worker % 2 == row) for worker in range(workers)]
+            if left_out is not None:
+                expected[left_out] = min(expected[left_out], counts[left_out])
+            if counts != expected:
+                return f"row {row} has {counts}, expected {expected}"
+    return ""
+
+
+def digits(value, workers):
+    """Return whose first value it is, and how often each worker has added to it."""
+    counts = [int(value) // BASE**worker % BASE for worker in range(workers)]
+    return [int(value) // BASE**workers, *counts]
