@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -28,13 +28,11 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
 from dpwa.lifecycle import Closeable
-from dpwa.membership.members import Members
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.node import Node
 from dpwa.node.trainer import Trainer
 from dpwa.observe.figures import scalars
-from dpwa.observe.prometheus import MetricsServer
 from dpwa.observe.recorder import Recorder
 from dpwa.policy.finishing import FinishReport
 from dpwa.runtime import SYSTEM, Runtime
@@ -42,6 +40,9 @@ from dpwa.state.states import States
 from dpwa.state.target import Target, values_of, values_part
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
+
+if TYPE_CHECKING:
+    from dpwa.membership.members import Members
 
 log = logging.getLogger("dpwa.connection")
 
@@ -102,9 +103,15 @@ class DpwaConnection(CollectiveCalls, Closeable):
         with self._runtime.uninterrupted():
             self.node = enter(Node(name, config, self._runtime))
         if config.metrics.port is not None:  # before peers are waited for: the port may be in use
+            from dpwa.observe.prometheus import MetricsServer
+
             enter(MetricsServer(self.node))
-        members = enter(Members(self.node)) if config.is_open else None
-        self._members = members
+        self._members: Members | None = None
+        if config.is_open:
+            from dpwa.membership.members import Members
+
+            self._members = enter(Members(self.node))
+        members = self._members
         are_known = None if members is None else members.are_known
         self._collectives = enter(Collectives(self.node, are_known))
         have_come = None if members is None else members.have_come

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from dpwa.errors import UnknownNameError, UserError
@@ -10,15 +12,20 @@ Item = TypeVar("Item")
 
 
 class Registry(Generic[Item]):
-    """Named things of one kind, in the order of registration; messages call them `kind`."""
+    """Named things of one kind, in the order of registration; messages call them `kind`.
 
-    def __init__(self, kind: str) -> None:
+    `homes` are the modules that register the item of a name. They are imported at its first use.
+    """
+
+    def __init__(self, kind: str, homes: Mapping[str, str] | None = None) -> None:
         self._kind = kind
+        self._homes = dict(homes or {})
         self._items: dict[str, tuple[object, Item]] = {}
 
     def add(self, name: str, source: object, item: Item) -> None:
         """Raises `UserError` for a taken name, unless the same `source` comes again (reload)."""
-        if name in self._items and self._items[name][0] is not source:
+        is_elsewhere = self._homes.get(name, source.__module__) != source.__module__
+        if is_elsewhere or (name in self._items and self._items[name][0] is not source):
             article = "an" if self._kind[0] in "aeiou" else "a"
             raise UserError(
                 f"{article} {self._kind} named {name!r} is already registered [DPWA-E019]"
@@ -27,6 +34,8 @@ class Registry(Generic[Item]):
 
     def get(self, name: str) -> Item:
         """Return the item, or raise an `UnknownNameError` that lists the names there are."""
+        if name in self._homes and name not in self._items:
+            importlib.import_module(self._homes[name])
         try:
             return self._items[name][1]
         except KeyError:
@@ -36,4 +45,4 @@ class Registry(Generic[Item]):
             ) from None
 
     def names(self) -> tuple[str, ...]:
-        return tuple(self._items)
+        return tuple(dict.fromkeys([*self._homes, *self._items]))

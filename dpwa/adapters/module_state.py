@@ -19,7 +19,6 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from dpwa.adapters.cuda_side import CudaSide
 from dpwa.adapters.host_side import DeviceSide, HostSide
 from dpwa.adapters.merging import Merging, Tile, cut
 from dpwa.adapters.plain_tensors import (
@@ -715,7 +714,11 @@ def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tenso
 
 def _side_of(tiles: Sequence[Tile]) -> HostSide:
     kinds = {tile.room.device.type for tile in tiles}
-    return CudaSide(tiles) if "cuda" in kinds else _plain_side_of(tiles)
+    if "cuda" in kinds:
+        from dpwa.adapters.cuda_side import CudaSide
+
+        return CudaSide(tiles)
+    return _plain_side_of(tiles)
 
 
 def _plain_side_of(tiles: Sequence[Tile]) -> HostSide:

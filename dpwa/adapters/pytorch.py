@@ -8,18 +8,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from dpwa.adapters.gradients import GradientAveraging
 from dpwa.adapters.merge import Merge, center_of, require_module
 from dpwa.adapters.module_state import ModuleState, warn_of_left_out
 from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
-from dpwa.adapters.ranks.group import Alone, Making, RankGroup
-from dpwa.adapters.ranks.replicas import replicas_of
-from dpwa.adapters.ranks.shards import shards_of_module
+from dpwa.adapters.plain_tensors import is_sharded, reshard
+from dpwa.adapters.ranks.alone import Alone, Making
 from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.collectives import CollectiveCalls, Collectives
 from dpwa.config import ConfigSource
@@ -33,6 +32,10 @@ from dpwa.policy.beginners import TRACE_VALUES, began_apart, with_first_step
 from dpwa.policy.finishing import FinishReport
 from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
+
+if TYPE_CHECKING:
+    from dpwa.adapters.gradients import GradientAveraging
+    from dpwa.adapters.ranks.group import RankGroup
 
 __all__ = ["DpwaPyTorchAdapter"]
 
@@ -48,7 +51,17 @@ def ranks_of(net: torch.nn.Module) -> Alone:
     """
     if not dist.is_available():
         return Alone()
-    return replicas_of(net) or shards_of_module(net) or Alone()
+    found: Alone | None = None
+    if any(isinstance(module, DistributedDataParallel) for module in net.modules()):
+        from dpwa.adapters.ranks.replicas import replicas_of
+
+        found = replicas_of(net)
+    reshard(net)
+    if found is None and any(map(is_sharded, net.parameters())):
+        from dpwa.adapters.ranks.shards import shards_of_module
+
+        found = shards_of_module(net)
+    return found or Alone()
 
 
 def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
@@ -244,6 +257,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
                 "that each node has whole: expected one that is neither sharded nor in "
                 "DistributedDataParallel [DPWA-E308]"
             )
+        from dpwa.adapters.gradients import GradientAveraging
+
         return GradientAveraging(
             self.connection, net, self._state, self._training, self._optimizers
         )

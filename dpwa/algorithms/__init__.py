@@ -9,21 +9,15 @@
     together    all-reduce of gradients among those who keep pace, gossip for the others
     elastic     EASGD without a server: every node has a copy of the center, averaged by gossip
 
-docs/algorithms.md describes them, and how to write one of your own.
+docs/algorithms.md describes them, and how to write one of your own. The file of an algorithm is
+imported when a configuration names it; `base.py` has the list of names.
 """
 
-from dpwa.algorithms import (  # noqa: F401
-    elastic,
-    gossip,
-    local,
-    lsgd,
-    noloco,
-    push_sum,
-    symmetric,
-    together,
-)
-from dpwa.algorithms.all_reduce_ea import EASGD, AllReduceEA
-from dpwa.algorithms.all_reduce_sgd import AllReduceSGD
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dpwa.algorithms.base import (
     Algorithm,
     Ask,
@@ -35,6 +29,10 @@ from dpwa.algorithms.base import (
     algorithm_names,
     register_algorithm,
 )
+
+if TYPE_CHECKING:
+    from dpwa.algorithms.all_reduce_ea import EASGD, AllReduceEA
+    from dpwa.algorithms.all_reduce_sgd import AllReduceSGD
 
 __all__ = [
     "EASGD",
@@ -50,3 +48,15 @@ __all__ = [
     "algorithm_names",
     "register_algorithm",
 ]
+
+_HOMES = {
+    "EASGD": "dpwa.algorithms.all_reduce_ea",
+    "AllReduceEA": "dpwa.algorithms.all_reduce_ea",
+    "AllReduceSGD": "dpwa.algorithms.all_reduce_sgd",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpwa.algorithms' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

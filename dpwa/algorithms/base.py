@@ -262,7 +262,10 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 MakeAlgorithm = TypeVar("MakeAlgorithm", bound=type[Algorithm])
 
-_REGISTRY: Registry[type[Algorithm]] = Registry("algorithm")
+_NAMES = "elastic", "gossip", "local", "lsgd", "noloco", "push_sum", "symmetric", "together"
+_REGISTRY: Registry[type[Algorithm]] = Registry(
+    "algorithm", {name: f"dpwa.algorithms.{name}" for name in _NAMES}
+)
 
 
 def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:

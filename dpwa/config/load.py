@@ -18,7 +18,7 @@ from typing import Any
 from dpwa.algorithms import algorithm, algorithm_names
 from dpwa.config.clashes import Plain, clashes
 from dpwa.config.graphs import absolute, found_from, require_connected, topology_of
-from dpwa.config.methods import KINDS, changed_options, method_names, methods
+from dpwa.config.methods import KINDS, Kind, changed_options, method_names
 from dpwa.config.model import CLASH, UNKNOWN_CODEC, Config, NodeConfig, is_module_name
 from dpwa.config.problems import (
     REMOVED,
@@ -296,12 +296,12 @@ class _Loading:
     def options(self) -> dict[str, StrictModel]:
         """Read the options of every method that has some written or is selected."""
         found: dict[str, StrictModel] = {}
-        for method in methods():
-            name, selected = method.name, self._entries.get(method.kind)
-            entry = self._entries.get(name)
-            if entry is None and selected and name == self._text(method.kind):
+        for name, kind in _named():
+            entry, selected = self._entries.get(name), self._entries.get(kind.setting)
+            if entry is None and selected and name == self._text(kind.setting):
                 entry = ConfigValue(name, selected.place, MapNode(selected.value.place, ()))
             if entry:
+                method = kind.method(name)
                 value = _options_map(entry, method.options, self._problems).value
                 read = read_model(method.options, value, name, self._problems)
                 if read is not None:
@@ -443,13 +443,20 @@ def _search(folder: Path | None) -> Iterator[None]:
         sys.path.remove(entry)
 
 
+def _named() -> Iterator[tuple[str, Kind]]:
+    """Yield the names of all methods, with their kinds."""
+    for kind in KINDS:
+        for name in kind.names():
+            yield name, kind
+
+
 def _taken_twice() -> Iterator[tuple[str, str, str]]:
     """Yield names that have two meanings, with both."""
     users = dict.fromkeys(setting_names(), "a setting")
-    for method in methods():
-        if method.name in users:
-            yield method.name, users[method.name], method.kind
-        users[method.name] = method.kind
+    for name, kind in _named():
+        if name in users:
+            yield name, users[name], kind.setting
+        users[name] = kind.setting
 
 
 def _with_option(options: Node, changed: ConfigValue) -> Node:

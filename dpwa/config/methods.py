@@ -70,7 +70,7 @@ KINDS = (
 
 
 def methods() -> Iterator[Method]:
-    """Yield all methods, kind by kind, in the order of registration."""
+    """Yield all methods, kind by kind, in the order of registration; this loads all of them."""
     for kind in KINDS:
         yield from map(kind.method, kind.names())
 
@@ -83,11 +83,11 @@ def methods_in_use(settings: Mapping[str, object]) -> Iterator[str]:
 
 
 def method_names() -> tuple[str, ...]:
-    return tuple(method.name for method in methods())
+    return tuple(name for kind in KINDS for name in kind.names())
 
 
 def method(name: str) -> Method | None:
-    return next((found for found in methods() if found.name == name), None)
+    return next((kind.method(name) for kind in KINDS if name in kind.names()), None)
 
 
 def default_options(model: type[StrictModel]) -> StrictModel | None:

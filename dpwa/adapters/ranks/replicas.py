@@ -20,15 +20,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dpwa.adapters.optimizer import Optimizers
 from dpwa.adapters.optimizer_state import load_optimizers, optimizer_part
+from dpwa.adapters.ranks.alone import Build, Making
 from dpwa.adapters.ranks.group import (
-    Build,
     Failure,
-    Making,
     NodeElsewhere,
     Progress,
     RankGroup,
     RankOutcome,
     buckets,
+    form_of,
     require_alike,
     result_of,
     versions,
@@ -69,7 +69,7 @@ class Replicas(RankGroup):
                     begin()
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
-        form = given.form(failure, self.rank)
+        form = form_of(given, failure, self.rank)
         if failure is None and self.has_node:
             has_origin = connection.states.origin is not None
             form = form._replace(has_origin=has_origin, progress=self._progress())

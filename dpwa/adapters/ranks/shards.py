@@ -24,11 +24,11 @@ from torch import nn
 
 from dpwa import fault_points
 from dpwa.adapters.plain_tensors import is_sharded, reshard
+from dpwa.adapters.ranks.alone import Build, Making
 from dpwa.adapters.ranks.group import (
-    Build,
     Failure,
-    Making,
     RankGroup,
+    form_of,
     require_alike,
     result_of,
 )
@@ -195,7 +195,7 @@ class Shards(RankGroup):
             self._state, _ = build(given, connection)
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
             failure = error
-        forms = self.gather(given.form(failure, self.rank))
+        forms = self.gather(form_of(given, failure, self.rank))
         if failure is not None:
             raise failure
         require_alike(forms)
@@ -377,7 +377,6 @@ def shards_of_module(net: nn.Module) -> Shards | None:
     Raises `ParametersError` if its parameters are sharded over several meshes of ranks, or over
     some of the ranks by more than one dimension.
     """
-    reshard(net)
     meshes: list[Any] = []
     placements: tuple[Any, ...] = ()
     for _, parameter in net.named_parameters():
