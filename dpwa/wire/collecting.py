@@ -12,11 +12,8 @@ from pydantic import Field
 
 from dpwa.policy.group_views import VIEW_ID_BYTES
 from dpwa.wire import limits
-from dpwa.wire.fields import BaseMessage, Count, Name, Nonce, OptionalName
+from dpwa.wire.fields import BaseMessage, Count, Incarnation, Name, Nonce, OptionalName
 
-Incarnation = Annotated[
-    bytes, Field(min_length=limits.INCARNATION_BYTES, max_length=limits.INCARNATION_BYTES)
-]
 PastIncarnation = Annotated[bytes, Field(max_length=limits.INCARNATION_BYTES)]
 ViewId = Annotated[bytes, Field(min_length=VIEW_ID_BYTES, max_length=VIEW_ID_BYTES)]
 Tag = Annotated[str, Field(max_length=limits.MAX_NAME_CHARACTERS)]
@@ -133,8 +130,3 @@ class PulledPiece(BaseMessage):
     type: Literal["pulled_piece"] = "pulled_piece"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_PULLED_BYTES
     start: Count
-
-
-CollectiveMessage = (
-    Hello | Post | Vote | CollectiveOutcome | Evicted | AskToJoinView | Pull | PulledPiece
-)

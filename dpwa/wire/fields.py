@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
@@ -37,6 +37,9 @@ Fingerprint = Annotated[bytes, Field(min_length=FINGERPRINT_BYTES, max_length=FI
 Transaction = Annotated[
     bytes, Field(min_length=limits.TRANSACTION_BYTES, max_length=limits.TRANSACTION_BYTES)
 ]
+Incarnation = Annotated[
+    bytes, Field(min_length=limits.INCARNATION_BYTES, max_length=limits.INCARNATION_BYTES)
+]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 TrainingClock = Annotated[float, Field(ge=0, le=MAX_CLOCK)]  # NaN fails the comparison
 Updates = Annotated[int, Field(ge=0, le=limits.MAX_UPDATES)]
@@ -56,8 +59,18 @@ NewsItem = Annotated[
 News = Annotated[tuple[NewsItem, ...], Field(strict=False, max_length=limits.MAX_NEWS)]
 
 
+MESSAGE_TYPES: dict[str, type[BaseMessage]] = {}  # those that are loaded, by `type`
+
+
 class BaseMessage(StrictModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     max_payload_bytes: ClassVar[int | None] = None  # None: carries no payload
 
+    type: str
     request: Count  # chosen by the asking side; every answer repeats it
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        name = cls.model_fields["type"].default
+        if isinstance(name, str):  # else it is a base of messages
+            MESSAGE_TYPES[name] = cls

@@ -103,10 +103,6 @@ class ProbeAnswer(BaseMessage):
     incarnation: Count
 
 
-MemberMessage = (
-    Roster | JoinRequest | Welcome | TurnedAway | WhoIs | Here | ProbeRequest | ProbeAnswer
-)
-
 _Number = Annotated[int, Field(ge=0, le=HIGHEST)]
 _Item = Annotated[
     tuple[Name, Endpoint, _Number, _Number, Annotated[int, Field(ge=0, le=max(MemberStatus))]],

@@ -9,6 +9,7 @@ a rule becomes a `ProtocolError`.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,14 +21,15 @@ from dpwa.data.layout import DESCRIPTION_CHARACTERS, Layout
 from dpwa.errors import ProtocolError, VersionError
 from dpwa.types import TRACE_BYTES, Frame
 from dpwa.wire import limits
-from dpwa.wire.collecting import CollectiveMessage, Incarnation
 from dpwa.wire.fields import (
+    MESSAGE_TYPES,
     BaseMessage,
     ChunkBytes,
     Codec,
     Count,
     Endpoint,
     Fingerprint,
+    Incarnation,
     Name,
     News,
     Nonce,
@@ -35,11 +37,6 @@ from dpwa.wire.fields import (
     TrainingClock,
     Unsigned,
 )
-from dpwa.wire.members import MemberMessage
-from dpwa.wire.state import StateMessage
-from dpwa.wire.tables import TableMessage
-from dpwa.wire.transaction_messages import TransactionMessage
-from dpwa.wire.watching import WatchMessage
 
 
 class Fetch(BaseMessage):
@@ -222,34 +219,34 @@ class Status(BaseMessage):
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
-Message = (
-    Fetch
-    | Credit
-    | Cancel
-    | AskStatus
-    | AskIdentity
-    | Identity
-    | Goodbye
-    | GoAway
-    | Finishing
-    | NewsMessage
-    | TransactionMessage
-    | SharedMemoryName
-    | SnapshotHeader
-    | Chunk
-    | NotReady
-    | OtherModel
-    | AskSettings
-    | OtherSettings
-    | Refused
-    | Status
-    | CollectiveMessage
-    | TableMessage
-    | MemberMessage
-    | StateMessage
-    | WatchMessage
-)
-_ANY_MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+Message = BaseMessage
+
+# The modules of other messages, which are loaded when the first of them comes or is sent.
+_MODULES = {
+    "dpwa.wire.collecting": ("hello post vote outcome evicted ask_to_join_view pull pulled_piece"),
+    "dpwa.wire.members": (
+        "roster join_request welcome turned_away who_is here probe_request probe_answer"
+    ),
+    "dpwa.wire.state": (
+        "ask_state state_standing state_busy other_state state_offer ask_piece state_piece"
+        " state_gone state_done"
+    ),
+    "dpwa.wire.tables": (
+        "table_seen table_elsewhere table_holdings table_made table_ready table_arrived"
+        " table_addition table_replicated table_added table_state table_state_taken table_get"
+        " table_got table_refused"
+    ),
+    "dpwa.wire.transaction_messages": "propose prepared decision agreed busy decision_ack",
+    "dpwa.wire.watching": "ask_history history",
+}
+_MODULE_OF = {kind: module for module, kinds in _MODULES.items() for kind in kinds.split()}
+
+
+def message_types() -> tuple[type[Message], ...]:
+    """Return the classes of all messages, by name; this loads their modules."""
+    for module in _MODULES:
+        importlib.import_module(module)
+    return tuple(MESSAGE_TYPES[name] for name in sorted(MESSAGE_TYPES))
 
 
 _DETAIL_SLACK_BYTES = 64
@@ -287,12 +284,22 @@ def _decode_header(frame: Frame) -> Message:
         raise VersionError(version, limits.PROTOCOL_VERSION)
     if not isinstance(header.get("type"), str):
         raise ProtocolError("a message without a type")
+    kind = _type_of(header["type"])
     try:
-        return _ANY_MESSAGE.validate_python(header)
+        return kind.model_validate(header)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ProtocolError(f"{place}: {first['msg']}") from None
+        raise ProtocolError(f"{kind.__name__}.{place}: {first['msg']}") from None
+
+
+def _type_of(name: str) -> type[Message]:
+    """Return the class of a type of message; `ImportError`: its module cannot be loaded."""
+    if name not in MESSAGE_TYPES and name in _MODULE_OF:
+        importlib.import_module(_MODULE_OF[name])
+    if name not in MESSAGE_TYPES:
+        raise ProtocolError("a message of an unknown type")
+    return MESSAGE_TYPES[name]
 
 
 def printable(text: str) -> str:

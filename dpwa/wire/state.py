@@ -116,16 +116,3 @@ class StateDone(BaseMessage):
     """The joiner needs nothing more of this donor. Not answered."""
 
     type: Literal["state_done"] = "state_done"
-
-
-StateMessage = (
-    AskState
-    | StateStanding
-    | StateBusy
-    | OtherState
-    | StateOffer
-    | AskPiece
-    | StatePiece
-    | StateGone
-    | StateDone
-)

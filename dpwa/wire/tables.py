@@ -11,8 +11,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from dpwa.wire import limits
-from dpwa.wire.collecting import Incarnation, ViewId
-from dpwa.wire.fields import BaseMessage, Count, Name, Reason
+from dpwa.wire.collecting import ViewId
+from dpwa.wire.fields import BaseMessage, Count, Incarnation, Name, Reason
 
 TableNumber = Annotated[int, Field(ge=0, lt=limits.MAX_TABLES)]
 ShardNumber = Annotated[int, Field(ge=0, lt=limits.MAX_MEMBERS)]

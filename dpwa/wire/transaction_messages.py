@@ -77,6 +77,3 @@ class DecisionAck(BaseMessage):
 
     type: Literal["decision_ack"] = "decision_ack"
     transaction: Transaction
-
-
-TransactionMessage = Propose | Prepared | TransactionDecision | Agreed | Busy | DecisionAck

@@ -28,6 +28,3 @@ class HistoryMessage(BaseMessage):
 
     type: Literal["history"] = "history"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_HISTORY_BYTES
-
-
-WatchMessage = AskHistory | HistoryMessage

@@ -17,7 +17,6 @@ import sys
 import time
 import tracemalloc
 from pathlib import Path
-from typing import get_args
 
 import msgpack
 
@@ -34,9 +33,9 @@ from dpwa.transport.authenticator import Authorizer
 from dpwa.transport.sockets import ReceivedMessage
 from dpwa.wire import limits
 from dpwa.wire.messages import (
-    Message,
     decode,
     encode,
+    message_types,
     pack,
     pack_layout,
     unpack_layout,
@@ -61,7 +60,7 @@ INTERESTING = [
 class Everything(Service):
     """Handles every message, and answers nothing."""
 
-    handles = get_args(Message)
+    handles = message_types()
 
     def handle(self, sender, message, reply):
         pass
@@ -111,10 +110,6 @@ class Targets:
 
     def all(self):
         return [self.header, self.with_payload, self.news, self.layout, self.answer]
-
-
-def message_types():
-    return [kind for kind in get_args(Message) if "type" in kind.model_fields]
 
 
 def write_corpus():
