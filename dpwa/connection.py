@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from dpwa.collectives.collectives import CollectiveCalls, Collectives
+from dpwa.collectives.calls import CollectiveCalls
 from dpwa.config import Config, ConfigSource, load_config
 from dpwa.data.arrays import (
     ArrayModel,
@@ -27,7 +28,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
-from dpwa.lifecycle import Closeable
+from dpwa.lifecycle import Closeable, weakly
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.finish import SECONDS, Averaged
 from dpwa.node.node import Node
@@ -42,6 +43,7 @@ from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 
 if TYPE_CHECKING:
+    from dpwa.collectives.collectives import Collectives
     from dpwa.membership.members import Members
 
 log = logging.getLogger("dpwa.connection")
@@ -111,9 +113,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
             from dpwa.membership.members import Members
 
             self._members = enter(Members(self.node))
+        self._collectives: Collectives | None = None
+        self._lock = threading.RLock()
+        self.node.serve_later("dpwa.wire.collecting", weakly(self._load_collectives))
         members = self._members
-        are_known = None if members is None else members.are_known
-        self._collectives = enter(Collectives(self.node, are_known))
         have_come = None if members is None else members.have_come
         self._states = enter(States(self.node, have_come))
         enter(Recorder(self.node))
@@ -261,7 +264,19 @@ class DpwaConnection(CollectiveCalls, Closeable):
     @property
     def collectives(self) -> Collectives:
         """What its collectives run on."""
-        return self._collectives
+        return self._collectives or self._load_collectives()
+
+    def _load_collectives(self) -> Collectives:
+        """Make what collectives run on: at the first call, or for the first message of a peer."""
+        self.node.check_process()
+        from dpwa.collectives.collectives import Collectives
+
+        with self._lock, self._runtime.uninterrupted():
+            if self._collectives is None:
+                are_known = None if self._members is None else self._members.are_known
+                made = Collectives(self.node, are_known)
+                self._collectives = self._stack.enter_context(made)
+            return self._collectives
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
 from dpwa.adapters.plain_tensors import is_sharded, reshard
 from dpwa.adapters.ranks.alone import Alone, Making
 from dpwa.adapters.training_state import TrainingState
-from dpwa.collectives.collectives import CollectiveCalls, Collectives
+from dpwa.collectives.calls import CollectiveCalls
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import BY_CHANCE, Rounding, are_finite
@@ -36,6 +36,7 @@ from dpwa.types import JsonObject, Loss, loss_value
 if TYPE_CHECKING:
     from dpwa.adapters.gradients import GradientAveraging
     from dpwa.adapters.ranks.group import RankGroup
+    from dpwa.collectives.collectives import Collectives
 
 __all__ = ["DpwaPyTorchAdapter"]
 

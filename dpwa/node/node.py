@@ -217,6 +217,10 @@ class Node(Closeable):
         self._threads.rx.register(service)
         self._threads.tx.attach(listener)
 
+    def serve_later(self, messages: str, load: Callable[[], object]) -> None:
+        """Have a service made when the first of its messages comes; see `RxThread.serve_later`."""
+        self._threads.rx.serve_later(messages, load)
+
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
         """Have a method describe a part of `condition`, as long as its object lives."""
         self._parts[part] = weakref.WeakMethod(describe)

@@ -11,7 +11,7 @@ from typing import Any
 
 import zmq
 
-from dpwa.errors import AddressError, ProtocolError, VersionError
+from dpwa.errors import AddressError, ClosedError, ProtocolError, VersionError
 from dpwa.node.node_thread import NodeThread
 from dpwa.node.serving.admission import AdmissionControl, Clients
 from dpwa.node.serving.service import Reply, Service
@@ -68,6 +68,8 @@ class RxThread(NodeThread):
         self._endpoint = endpoint
         self.endpoint = endpoint
         self._services: dict[type[Any], Service] = {}
+        self._loads: dict[str, Callable[[], object]] = {}  # make services, by module of messages
+        self._unloaded: set[str] = set()  # why some could not be loaded, as far as that was said
         self._ticking: tuple[Service, ...] = ()  # each of them once
         self._due: dict[Service, None] = {}  # to be ticked next, in this order
         self._clients = Clients(most_clients)
@@ -85,6 +87,10 @@ class RxThread(NodeThread):
         # Another dictionary: the thread may be looking at this one.
         self._services = {**self._services, **dict.fromkeys(service.handles, service)}
         self._ticking = tuple(dict.fromkeys(self._services.values()))
+
+    def serve_later(self, messages: str, load: Callable[[], object]) -> None:
+        """Have `load` register the service of all messages of a module when the first one comes."""
+        self._loads = {**self._loads, messages: load}
 
     def open(self) -> None:
         """Start, and wait until the socket listens; raises `AddressError` if it cannot."""
@@ -275,18 +281,34 @@ class RxThread(NodeThread):
             one_too_many = self._clients.heard(sender)
             if one_too_many is not None:
                 self._reply_to(router, one_too_many)(GoAway(request=0))
-            service = self._services.get(type(message))
+            service = self._service_of(type(message))
             if service is None:
                 raise ProtocolError(f"{message.type!r} is no request")
             self._due[service] = None
             service.receive(sender, message, payload, self._reply_to(router, sender))
+        except ImportError as error:
+            self._say_unloaded(str(error))
+            self._reply_to(router, sender)(Refused(request=0, reason="its code cannot be loaded"))
         except VersionError:
             # The version in the header of any answer tells the peer why.
             self.bad_messages += 1
             self._reply_to(router, sender)(Refused(request=0, reason="protocol version"))
-        except ProtocolError as error:
+        except (ProtocolError, ClosedError) as error:
             self.bad_messages += 1
             log.debug("ignored a message: %s", error)
+
+    def _service_of(self, kind: type[Message]) -> Service | None:
+        """Return the service of a type of message, which may have to be loaded now."""
+        if kind not in self._services and kind.__module__ in self._loads:
+            self._loads[kind.__module__]()
+        return self._services.get(kind)
+
+    def _say_unloaded(self, why: str) -> None:
+        self.bad_messages += 1
+        if why not in self._unloaded:
+            self._unloaded.add(why)
+            text = "%s: a message is refused, as its code cannot be loaded: %s [DPWA-W103]"
+            log.error(text, self._name, why)
 
     def _reply_to(self, router: Socket, to: bytes) -> Reply:
         def reply(
