@@ -20,7 +20,8 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UserError
 from dpwa.lifecycle import told_ending
 from dpwa.node import peers
-from dpwa.node.finish import Averaged, FinishRun
+from dpwa.node.finish import Averaged
+from dpwa.node.finish_run import FinishRun
 from dpwa.policy.push_sum import UNIT
 from dpwa.wire.messages import Finishing
 from dpwa.wire.shards import WHOLE
@@ -116,7 +117,7 @@ def test_arrays_of_float16_get_what_is_nearest_to_their_mean():
 
 def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatch):
     # A busy machine may be late by more than a node waits for the others of its round.
-    monkeypatch.setattr("dpwa.node.finish.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.finish_run.PATIENCE_S", 60.0)
     with Nodes(3) as nodes:
         nodes.begin_to_finish(0)
         nodes.begin_to_finish(1)
@@ -133,8 +134,8 @@ def test_a_slower_node_is_waited_for_and_its_parameters_count_as_much(monkeypatc
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_that_end_at_any_time_have_the_exact_mean_of_all(monkeypatch, seed):
     # Also when nobody waits until others have heard of who came last.
-    monkeypatch.setattr("dpwa.node.finish.PATIENCE_S", 60.0)
-    monkeypatch.setattr("dpwa.node.finish.HEARD_BY_ALL_S", 0.0)
+    monkeypatch.setattr("dpwa.node.finish_run.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.finish_run.HEARD_BY_ALL_S", 0.0)
     rng = random.Random(seed)
     with Nodes(4) as nodes:
         for index in range(4):
@@ -349,7 +350,7 @@ LOSSY = 0.6  # what was still under way, or was left out, is merged with what on
     ids=str,
 )
 def test_it_ends_at_the_mean_of_all_whatever_the_configuration(monkeypatch, settings, off_by):
-    monkeypatch.setattr("dpwa.node.finish.PATIENCE_S", 60.0)
+    monkeypatch.setattr("dpwa.node.finish_run.PATIENCE_S", 60.0)
     with Nodes(3, **settings) as nodes:
         for index in range(3):
             nodes.train(index, steps=20 if "robust" in settings else 2)
@@ -506,7 +507,7 @@ def test_only_arrays_of_floating_numbers_can_be_averaged():
 
 def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
     monkeypatch.setattr("dpwa.policy.finishing.SILENT_AFTER_S", 0.5)
-    monkeypatch.setattr("dpwa.node.finish.SILENT_AFTER_S", 0.5)
+    monkeypatch.setattr("dpwa.node.finish_run.SILENT_AFTER_S", 0.5)
     with Nodes(2) as nodes:
         service = type(nodes.nodes[1]._node.finish.endings)
         monkeypatch.setattr(service, "hear", lambda *_: None)  # nothing is ever heard
@@ -552,7 +553,7 @@ def test_nodes_that_see_different_peers_end_all_the_same():
 
 
 def test_more_nodes_than_are_read_in_a_round_come_to_agree(monkeypatch):
-    monkeypatch.setattr("dpwa.node.finish.MOST_READ", 2)
+    monkeypatch.setattr("dpwa.node.finish_run.MOST_READ", 2)
     with Nodes(4) as nodes:
         reports = nodes.finish_all()
     assert all(not report.missed for report in reports)

@@ -172,7 +172,7 @@ def test_whom_finish_waits_for_is_said_after_ten_seconds_and_then_once_a_minute(
         if node.index == 0:
             warn = lambda *_: said.append(runtime.now() - began)  # noqa: E731
             log = SimpleNamespace(warning=warn, log=lambda *_: None)
-            monkeypatch.setattr("dpwa.node.finish.log", log)
+            monkeypatch.setattr("dpwa.node.finish_run.log", log)
             began = runtime.now()
         else:
             for _ in range(75):

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 from dpwa import DpwaConnection
-from dpwa.node.finish import FinishRun
+from dpwa.node.finish_run import FinishRun
 
 when, seconds, config = sys.argv[1:]
 real, children = FinishRun._read_all, []
