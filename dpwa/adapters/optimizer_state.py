@@ -16,61 +16,17 @@ import msgpack
 import safetensors.torch
 import torch
 
+from dpwa.adapters.images import copied, dtype_name, layout_of
 from dpwa.adapters.optimizer import Optimizers, is_training, with_inner
 from dpwa.adapters.plain_tensors import local, shard_like_parameters
 from dpwa.adapters.plain_trees import CPU, KEPT, MISSING, Filler, Trees, is_scalar, modules_of
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.state.image import ImageLayout, StatePart, can_be_stored
+from dpwa.state.image import StatePart
 from dpwa.state.target import UnfitStateError
 from dpwa.wire import limits
 from dpwa.wire.messages import unpack
-
-Named = Iterable[tuple[str, torch.Tensor]]
-
-
-def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
-    """Leave out tensors of a dtype that the format does not know."""
-    stored = []
-    for name, tensor in named:
-        values = tensor.detach()
-        if values.dtype == torch.complex128:
-            values = torch.view_as_real(values)
-        if can_be_stored(dtype_name(values)):
-            stored.append((name, values))
-    return stored
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def layout_of(named: Named) -> ImageLayout:
-    return ImageLayout.of(
-        TensorSpec(name, dtype_name(tensor), tuple(tensor.shape), tensor.element_size())
-        for name, tensor in named
-    )
-
-
-@torch.no_grad()
-def copied(layout: ImageLayout, named: Named) -> ByteArray:
-    image = layout.empty()
-    in_image = dict(views(layout, image[len(layout.header) :]))
-    for name, tensor in named:
-        in_image[name].copy_(tensor)
-    return image
-
-
-def views(layout: ImageLayout, data: ByteArray) -> Iterator[tuple[str, torch.Tensor]]:
-    flat = torch.from_numpy(data) if data.nbytes else torch.empty(0, dtype=torch.uint8)
-    for spec, start in zip(layout.tensors.tensors, layout.tensors.offsets, strict=True):
-        dtype: torch.dtype = getattr(torch, spec.dtype)
-        if spec.nbytes:
-            yield spec.name, flat[start : start + spec.nbytes].view(dtype).view(spec.shape)
-        else:
-            yield spec.name, torch.empty(spec.shape, dtype=dtype)
-
 
 OF_THE_DEVICE = ("capturable", "foreach", "fused")  # which may be another one here
 _STEP = "step"  # which torch does not cast either, when it loads a state

@@ -8,19 +8,9 @@ from functools import partial
 
 import torch
 
+from dpwa.adapters.images import Named, copied, layout_of, storable, views
 from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.optimizer import Optimizers
-from dpwa.adapters.optimizer_state import (
-    Named,
-    copied,
-    kind_of,
-    layout_of,
-    left_out_of,
-    load_optimizers,
-    optimizer_part,
-    storable,
-    views,
-)
 from dpwa.adapters.plain_tensors import local
 from dpwa.config import Config
 from dpwa.data.kernels import is_finite
@@ -83,12 +73,20 @@ class TrainingState:
         return {"model": StatePart(self._kind(layout, named), layout, copied(layout, named))}
 
     def capture_optimizers(self) -> dict[str, StatePart]:
-        part = optimizer_part(self.optimizers) if self.optimizers.given else None
+        if not self.optimizers.given:
+            return {}
+        from dpwa.adapters.optimizer_state import optimizer_part
+
+        part = optimizer_part(self.optimizers)
         return {} if part is None else {"optimizer": part}
 
     def warn_of_left_out(self, node: str) -> None:
         """Warn, once of each kind, of what optimizers keep that cannot be handed on."""
-        found = left_out_of(self.optimizers) if self.optimizers.given else {}
+        if not self.optimizers.given:
+            return
+        from dpwa.adapters.optimizer_state import left_out_of
+
+        found = left_out_of(self.optimizers)
         new = [f"{place}: {why}" for place, why in found.items() if why not in self._known]
         self._known.update(found.values())
         if new:
@@ -122,6 +120,8 @@ class TrainingState:
         return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
 
     def optimizer_target(self) -> Target:
+        from dpwa.adapters.optimizer_state import kind_of
+
         most_bytes = MOST_OPTIMIZER_BYTES + MOST_OPTIMIZER_SIZES * self.model().most_bytes
         load, check = self._load_optimizer, partial(self._load_optimizer, tries=True)
         return Target("optimizer", kind_of(self.optimizers), None, most_bytes, load, check)
@@ -146,6 +146,8 @@ class TrainingState:
         return [(tensor, found[name]) for name, tensor in named]
 
     def _load_optimizer(self, image: ByteArray, numbers: bytes, *, tries: bool = False) -> None:
+        from dpwa.adapters.optimizer_state import load_optimizers
+
         load_optimizers(
             self.optimizers,
             image,

@@ -24,9 +24,7 @@ from dpwa.transport.addresses import (
     local_address,
     resolved,
 )
-from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
-from dpwa.transport.keyring import Keyring
-from dpwa.transport.keys import KeyFolder
+from dpwa.transport.authorizer import Authorizer
 from dpwa.types import StrictModel
 
 log = logging.getLogger("dpwa.node")
@@ -71,6 +69,10 @@ def authorizer_of(config: Config, name: str) -> Authorizer:
     """Raises `UserError` without CURVE or the node's key, or if others can access its files."""
     if config.security == "none":
         return Authorizer()
+    from dpwa.transport.curve import CurveAuthorizer
+    from dpwa.transport.keyring import Keyring
+    from dpwa.transport.keys import KeyFolder
+
     return CurveAuthorizer(name, Keyring(KeyFolder(config.keys), name, config.allow))
 
 

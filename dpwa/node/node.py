@@ -14,7 +14,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dpwa
 from dpwa.config import Config, peer_config
@@ -43,10 +43,13 @@ from dpwa.node.settings import SettingsService
 from dpwa.node.threads import NodeThreads
 from dpwa.node.transactions.service import TransactionService
 from dpwa.runtime import SYSTEM, Runtime
-from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
 from dpwa.wire.limits import INCARNATION_BYTES, PROTOCOL_VERSION
+
+if TYPE_CHECKING:
+    from dpwa.transport.keyring import Keyring
+
 
 log = logging.getLogger("dpwa.node")
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import os
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dpwa.config.methods import method
-from dpwa.config.model import Config
-from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.lifecycle import Closeable
 from dpwa.node.node import Node
 from dpwa.node.report import EndingReport, NodeReport, PaceReport, PeerReport
@@ -21,13 +16,13 @@ from dpwa.node.serving.service import Listener, Reply, Service
 from dpwa.observe.events import EventLog, RunEvent, before_all_came, changes
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES, figures_of, figures_of_peer
 from dpwa.observe.history import OTHER_NODE, SampleHistory
-from dpwa.observe.run_log import RunLog
-from dpwa.observe.run_view import IDENTITY, MEMBER_ENTRY, PEER_ENTRY
-from dpwa.policy.topology import FileOptions
 from dpwa.runtime import Runtime
 from dpwa.types import JsonObject
 from dpwa.wire.messages import pack
-from dpwa.wire.watching import AskHistory, HistoryMessage
+from dpwa.wire.watching import IDENTITY, MEMBER_ENTRY, PEER_ENTRY, AskHistory, HistoryMessage
+
+if TYPE_CHECKING:
+    from dpwa.observe.run_log import RunLog
 
 log = logging.getLogger("dpwa.observe")
 
@@ -41,7 +36,6 @@ MOST_AWAITED = 16  # likewise, of those who are waited for at the end
 MOST_TEXT = 500  # characters of what was wrong with the end
 MOST_ONLOOKERS = 64  # who are told that the node ends: those who have asked last
 SCHEMA = 1
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class NodeRecord(Service):
@@ -218,9 +212,11 @@ class Recorder(Closeable):
 
     def __init__(self, node: Node) -> None:
         config = node.config
-        self._log = None
+        self._log: RunLog | None = None
         if config.run_log:
-            self._log = RunLog(config.run_log, identity_of(node.condition()) | _told_of_run(config))
+            from dpwa.observe.run_log import RunLog, told_of_run
+
+            self._log = RunLog(config.run_log, identity_of(node.condition()) | told_of_run(config))
         self._owner, self._runtime = os.getpid(), node.runtime
         self.record = NodeRecord(node.weak_condition, wall_from(node.runtime), self._log)
         node.attach(self.record, Listener())
@@ -233,56 +229,6 @@ class Recorder(Closeable):
                 self.record.end()
                 if self._log is not None:
                     self._log.close()
-
-
-def _told_of_run(config: Config) -> JsonObject:
-    return {
-        "run": run_id(os.environ),
-        "cluster": "" if config.is_open else cluster_id(config),
-        "membership": "open" if config.is_open else "listed",
-        "listed": len(config.nodes),
-        "settings": settings_told(config),
-    }
-
-
-def run_id(environ: Mapping[str, str]) -> str:
-    """Return what all processes of a run have in common, and no other run; empty if not known.
-
-    It is that of `dpwa launch`, or of the user; else that of who has started the processes.
-    """
-    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
-    elastic = environ.get("TORCHELASTIC_RUN_ID", "")
-    return (
-        environ.get("DPWA_RUN_ID", "").strip()
-        or (f"slurm-{job}.{step}" if job and step else "")
-        or environ.get("SKYPILOT_TASK_ID", "")
-        or (elastic if _UUID.fullmatch(elastic) else "")  # others are often used again
-    )
-
-
-def cluster_id(config: Config) -> str:
-    """Return what tells apart runs of two lists of nodes, and no addresses."""
-    listed = sorted(f"{node.name} {node.connect_endpoint}" for node in config.nodes)
-    return hashlib.blake2b("\n".join(listed).encode(), digest_size=8).hexdigest()
-
-
-def settings_told(config: Config) -> JsonObject:
-    """Return what a run log tells of a configuration: no addresses, no files, no keys.
-
-    Options of methods of plugins may be any of these, so they are left out.
-    """
-    hidden = {"nodes", *OF_REAL_RUNS}
-    told = config.to_mapping().items()
-    return {key: value for key, value in told if key not in hidden and _may_be_told(key)}
-
-
-def _may_be_told(key: str) -> bool:
-    """Tell whether a key is no method's, or a method of dpwa has it whose options are no files."""
-    found = method(key)
-    if found is None:
-        return True
-    is_own = found.described_by.__module__.partition(".")[0] == "dpwa"
-    return is_own and not issubclass(found.options, FileOptions)
 
 
 def _packed(history: SampleHistory, since: float) -> bytes:

@@ -7,22 +7,28 @@ whole lines and at most one that is torn. A thread of its own writes: a slow dis
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import queue
+import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpwa.config.methods import method
+from dpwa.config.model import Config
+from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.errors import UserError
 from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable
 from dpwa.node.report import NodeReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import NAMES
+from dpwa.policy.topology import FileOptions
 from dpwa.types import JsonObject
 
 RUN_LOG_VERSION = 1
@@ -30,6 +36,7 @@ SUFFIX = ".jsonl"
 PEERS_EVERY_S = 10.0
 MOST_WAITING = 10_000  # lines, while the disk does not answer
 CLOSE_TIMEOUT_S = 5.0
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 _PEER_FIGURES = (
     "merges",
@@ -151,3 +158,53 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
+
+
+def told_of_run(config: Config) -> JsonObject:
+    return {
+        "run": run_id(os.environ),
+        "cluster": "" if config.is_open else cluster_id(config),
+        "membership": "open" if config.is_open else "listed",
+        "listed": len(config.nodes),
+        "settings": settings_told(config),
+    }
+
+
+def run_id(environ: Mapping[str, str]) -> str:
+    """Return what all processes of a run have in common, and no other run; empty if not known.
+
+    It is that of `dpwa launch`, or of the user; else that of who has started the processes.
+    """
+    job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "")
+    return (
+        environ.get("DPWA_RUN_ID", "").strip()
+        or (f"slurm-{job}.{step}" if job and step else "")
+        or environ.get("SKYPILOT_TASK_ID", "")
+        or (elastic if _UUID.fullmatch(elastic) else "")  # others are often used again
+    )
+
+
+def cluster_id(config: Config) -> str:
+    """Return what tells apart runs of two lists of nodes, and no addresses."""
+    listed = sorted(f"{node.name} {node.connect_endpoint}" for node in config.nodes)
+    return hashlib.blake2b("\n".join(listed).encode(), digest_size=8).hexdigest()
+
+
+def settings_told(config: Config) -> JsonObject:
+    """Return what a run log tells of a configuration: no addresses, no files, no keys.
+
+    Options of methods of plugins may be any of these, so they are left out.
+    """
+    hidden = {"nodes", *OF_REAL_RUNS}
+    told = config.to_mapping().items()
+    return {key: value for key, value in told if key not in hidden and _may_be_told(key)}
+
+
+def _may_be_told(key: str) -> bool:
+    """Tell whether a key is no method's, or a method of dpwa has it whose options are no files."""
+    found = method(key)
+    if found is None:
+        return True
+    is_own = found.described_by.__module__.partition(".")[0] == "dpwa"
+    return is_own and not issubclass(found.options, FileOptions)

@@ -16,6 +16,7 @@ from dpwa.observe.events import RunEvent
 from dpwa.observe.history import Floats, SampleHistory
 from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import printable, unpack
+from dpwa.wire.watching import MEMBER_ENTRY, PEER_ENTRY
 
 MOST_FIGURES = 256
 END_OF_TIME = 1e12  # seconds since the epoch that no clock shows
@@ -30,27 +31,6 @@ def _check_label(value: object) -> object:
 _Label = Annotated[Text, AfterValidator(_check_label)]
 _Shown = Annotated[Text, AfterValidator(printable)]
 _Time = Annotated[float, Field(ge=0, lt=END_OF_TIME, allow_inf_nan=False)]
-
-# What is told of the node itself, and the entries of its peers and members, in this order.
-IDENTITY = ("name", "endpoint", "host", "pid", "algorithm", "topology", "group")
-PEER_ENTRY = (
-    "name",
-    "endpoint",
-    "health",
-    "quarantined",
-    "score",
-    "merges",
-    "merged_s",
-    "staleness",
-    "bytes_received",
-    "bytes_sent",
-    "latency_ms",
-    "bandwidth_mbps",
-    "heard_s",
-    "bytes_mapped",
-    "rounds",
-)
-MEMBER_ENTRY = ("name", "endpoint", "status")
 
 
 def _entry_of(keys: Sequence[str]) -> Callable[[object], JsonObject]:

@@ -8,15 +8,17 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dpwa import fault_points
 from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.policy.beginners import LEAD
-from dpwa.state.checkpoints import CheckpointFolder, Saved
 from dpwa.state.joining import BRIEF, Joiner, JoinResult, Patience, StateRequest
 from dpwa.state.target import Origin, Target, UnfitStateError
+
+if TYPE_CHECKING:
+    from dpwa.state.checkpoints import CheckpointFolder, Saved
 
 log = logging.getLogger("dpwa.state")
 

@@ -8,13 +8,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpwa import fault_points
 from dpwa.config import Config
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.node import Node
 from dpwa.policy.beginners import BEGINNING
-from dpwa.state.checkpoints import CheckpointWriter
 from dpwa.state.image import State, StatePart
 from dpwa.state.joining import Inbox, Joiner
 from dpwa.state.restore import StateRestore, StateShardGroup, TogetherRestore
@@ -22,6 +22,9 @@ from dpwa.state.service import DonorSnapshots, StateService
 from dpwa.state.target import Origin, Target
 from dpwa.types import JsonObject
 from dpwa.wire import limits
+
+if TYPE_CHECKING:
+    from dpwa.state.checkpoints import CheckpointWriter
 
 log = logging.getLogger("dpwa.state")
 
@@ -260,6 +263,8 @@ def _writer_of(config: Config, node: str) -> CheckpointWriter | None:
     checkpoint = config.checkpoint
     if not checkpoint.dir:
         return None
+    from dpwa.state.checkpoints import CheckpointWriter
+
     return CheckpointWriter(Path(checkpoint.dir), node, checkpoint.keep)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import zmq
 from zmq.utils import z85
 
-from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
+from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import Context, Socket
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -38,7 +38,7 @@ class Authenticator:
         self._reload_at = 0.0
         self._monitor = self._new_monitor()
         self._zap: Socket | None = None
-        if isinstance(authorizer, CurveAuthorizer):
+        if authorizer.keyring is not None:
             self._zap = context.socket(zmq.ROUTER)
             self._zap.linger = 0
             self._zap.bind(ZAP_ENDPOINT)
@@ -65,7 +65,7 @@ class Authenticator:
 
     def hear(self) -> None:
         """Answer what is asked, and take note of what the listening socket tells."""
-        if isinstance(self._authorizer, CurveAuthorizer) and self._zap is not None:
+        if self._zap is not None:
             for _ in range(TAKEN_PER_TURN):
                 try:
                     question = self._zap.recv_multipart(zmq.NOBLOCK)
@@ -94,7 +94,7 @@ class Authenticator:
             each.close(0)
 
 
-def _answer(authorizer: CurveAuthorizer, question: list[bytes]) -> list[bytes]:
+def _answer(authorizer: Authorizer, question: list[bytes]) -> list[bytes]:
     """Answer one question; ZeroMQ itself asks, so its form is right."""
     to, empty, _version, request, _domain, address, _routing, _mechanism, key = question
     public = z85.encode(key).decode()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import zmq
 
-from dpwa.transport.keyring import Keyring
-from dpwa.transport.keys import fingerprint
 from dpwa.types import JsonObject
+
+if TYPE_CHECKING:
+    from dpwa.transport.keyring import Keyring
 
 log = logging.getLogger("dpwa.gate")
 
@@ -22,7 +24,6 @@ Socket = zmq.Socket[bytes]
 
 MONITOR_ENDPOINT = "inproc://dpwa-gate"  # one in each context, and every node has its own
 ZAP_DOMAIN = b"dpwa"
-STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
 
 ACCEPTED = int(zmq.EVENT_ACCEPTED)
 DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
@@ -69,6 +70,10 @@ class Authorizer:
         """Tell whether messages of a user are to be heard now; cheap, from any thread."""
         return True
 
+    def judge(self, public: str, address: str) -> bool:  # noqa: ARG002
+        """Tell whether the owner of a key may connect."""
+        return True
+
     def name_of(self, user_id: str | None) -> str | None:  # noqa: ARG002
         """Return the name of the node that a user is; `None` if that is not known or allowed."""
         return None
@@ -104,50 +109,3 @@ class Authorizer:
     def connections(self) -> JsonObject:
         """Count the connections: those that came, have ended, and ended without a message."""
         return {"accepted": self._accepted, "ended": self.ended, "unheard": self._unheard}
-
-
-class CurveAuthorizer(Authorizer):
-    """An authorizer that asks for keys: `security: curve`; for any thread."""
-
-    keyring: Keyring
-
-    def __init__(self, name: str, keyring: Keyring) -> None:
-        super().__init__()
-        self._name = name
-        self.keyring = keyring
-        self._strangers: set[str] = set()
-
-    def guard(self, router: Socket) -> None:
-        """Make a socket ask for keys, and tell who comes and goes."""
-        router.curve_server = True
-        router.curve_secretkey = self.keyring.own.secret.reveal()
-        router.zap_domain = ZAP_DOMAIN
-        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # where nobody answers, nobody gets in
-        super().guard(router)
-
-    def is_allowed(self, user_id: str | None) -> bool:
-        """Tell whether the key of a user is allowed now."""
-        return self.keyring.name_of(user_id) is not None
-
-    def name_of(self, user_id: str | None) -> str | None:
-        """Return the name of the node whose key a user has; `None` if it is not allowed now."""
-        return self.keyring.name_of(user_id)
-
-    def speaks_for(self, user_id: str | None, name: str) -> bool:
-        """Tell whether the key of a user is that of the node of this name."""
-        return self.keyring.name_of(user_id) == name
-
-    def judge(self, public: str, address: str) -> bool:
-        """Tell whether the owner of a key may connect; a stranger is named in the log once."""
-        if self.keyring.name_of(public) is not None:
-            return True
-        if public not in self._strangers and len(self._strangers) < STRANGERS_NAMED:
-            self._strangers.add(public)
-            log.warning(
-                "%s: refused %s, whose key is not allowed: %s (fingerprint %s) [DPWA-W025]",
-                self._name,
-                address or "a process of this machine",
-                public,
-                fingerprint(public),
-            )
-        return False

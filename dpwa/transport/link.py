@@ -10,13 +10,13 @@ import errno
 import struct
 from contextlib import suppress
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import zmq
 
 from dpwa.config.endpoints import split_tcp
 from dpwa.runtime import can_open
 from dpwa.transport.addresses import is_name
-from dpwa.transport.keyring import Keyring
 from dpwa.transport.sockets import (
     BUFFER,
     HANDSHAKE_TIMEOUT_MS,
@@ -31,6 +31,10 @@ from dpwa.transport.sockets import (
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import Message, encode
+
+if TYPE_CHECKING:
+    from dpwa.transport.keyring import Keyring
+
 
 RENEWAL_S = 1.0  # from a link that is useless to the next one
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import zmq
@@ -21,9 +21,11 @@ from dpwa.config.endpoints import ipc_path
 from dpwa.errors import AddressError
 from dpwa.transport.addresses import holder, listening
 from dpwa.transport.authorizer import Authorizer
-from dpwa.transport.keyring import LinkKeys
 from dpwa.types import Frame
 from dpwa.wire import limits
+
+if TYPE_CHECKING:
+    from dpwa.transport.keyring import LinkKeys
 
 
 class Receipt(Protocol):

@@ -28,3 +28,25 @@ class HistoryMessage(BaseMessage):
 
     type: Literal["history"] = "history"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_HISTORY_BYTES
+
+
+# What is told of the node itself, and the entries of its peers and members, in this order.
+IDENTITY = ("name", "endpoint", "host", "pid", "algorithm", "topology", "group")
+PEER_ENTRY = (
+    "name",
+    "endpoint",
+    "health",
+    "quarantined",
+    "score",
+    "merges",
+    "merged_s",
+    "staleness",
+    "bytes_received",
+    "bytes_sent",
+    "latency_ms",
+    "bandwidth_mbps",
+    "heard_s",
+    "bytes_mapped",
+    "rounds",
+)
+MEMBER_ENTRY = ("name", "endpoint", "status")

@@ -175,7 +175,7 @@ def test_a_run_log_tells_no_files_and_nothing_of_what_plugins_are_set_to(tmp_pat
 
 
 def test_without_a_run_log_nothing_is_made_for_it(monkeypatch):
-    monkeypatch.setattr("dpwa.observe.recorder.settings_told", pytest.fail)
+    monkeypatch.setattr("dpwa.observe.run_log.settings_told", pytest.fail)
     with DpwaConnection("w1", config_of(1)):
         pass
 

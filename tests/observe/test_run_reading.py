@@ -12,7 +12,7 @@ from support.run_logs import BEGAN, lines_of_log, peers_line, write_log
 
 from dpwa.config import Config
 from dpwa.errors import UserError
-from dpwa.observe.recorder import cluster_id, run_id
+from dpwa.observe.run_log import cluster_id, run_id
 from dpwa.observe.run_reading import read_run
 
 

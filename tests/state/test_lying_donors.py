@@ -11,7 +11,7 @@ from support.state_answers import LAYOUT, Donor, joiner_of
 from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
 from torch import nn
 
-from dpwa.adapters.optimizer_state import copied, layout_of
+from dpwa.adapters.images import copied, layout_of
 from dpwa.clock import SystemClock
 from dpwa.state.restore import StateRestore
 from dpwa.state.target import Target, UnfitStateError

@@ -8,7 +8,7 @@ import types
 import zmq
 
 from dpwa.transport.authenticator import Authenticator
-from dpwa.transport.authorizer import CurveAuthorizer
+from dpwa.transport.curve import CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 from dpwa.transport.sockets import serving_socket

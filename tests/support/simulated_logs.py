@@ -3,8 +3,7 @@
 import json
 
 from dpwa.observe.figures import NAMES, figures_of
-from dpwa.observe.recorder import settings_told
-from dpwa.observe.run_log import RUN_LOG_VERSION
+from dpwa.observe.run_log import RUN_LOG_VERSION, settings_told
 from dpwa.sim.load import load_scenario
 from dpwa.sim.nodes.engine import NodesRun
 from support.run_logs import BEGAN

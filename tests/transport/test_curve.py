@@ -23,7 +23,8 @@ from dpwa.transport import authenticator as authenticator_module
 from dpwa.transport import keyring as keyring_module
 from dpwa.transport import sockets
 from dpwa.transport.addresses import is_of_this_machine
-from dpwa.transport.authorizer import Authorizer, CurveAuthorizer
+from dpwa.transport.authorizer import Authorizer
+from dpwa.transport.curve import CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder, KeyPair, SecretKey, read_public_key
 from dpwa.transport.link import LinkState, PeerLink

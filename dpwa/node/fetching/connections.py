@@ -14,15 +14,19 @@ import logging
 import resource
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import zmq
 
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
 from dpwa.runtime import NODE_NEEDS, DescriptorsError, open_descriptors
-from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
+
+if TYPE_CHECKING:
+    from dpwa.transport.keyring import Keyring
+
 
 log = logging.getLogger("dpwa.tx")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -22,7 +22,6 @@ from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
 from dpwa.policy.transactions import RESEND_S
-from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import RENEWAL_S, LinkState, PeerLink
 from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS, Context
 from dpwa.types import Frame, JsonObject
@@ -38,6 +37,10 @@ from dpwa.wire.messages import (
     decode,
 )
 from dpwa.wire.transaction_messages import DecisionAck, Prepared, TransactionDecision
+
+if TYPE_CHECKING:
+    from dpwa.transport.keyring import Keyring
+
 
 log = logging.getLogger("dpwa.tx")
 

@@ -38,8 +38,9 @@ from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
 from dpwa.observe.rows import NodeRow, groups, missing, rows_of, trains
 from dpwa.observe.run_log import plain
-from dpwa.observe.run_view import PEER_ENTRY, Followed, RunView
+from dpwa.observe.run_view import Followed, RunView
 from dpwa.types import JsonObject
+from dpwa.wire.watching import PEER_ENTRY
 
 FRESH_S = 15.0  # merges that are shown as edges
 MOST_POINTS = 400  # of a node, in a snapshot of a small run

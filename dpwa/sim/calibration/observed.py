@@ -52,7 +52,7 @@ class ObservedRun:
     """All nodes of a run, in the order in which they are simulated: those of a group in a row."""
 
     nodes: tuple[ObservedNode, ...]
-    settings: Mapping[str, Any]  # as `dpwa.observe.recorder.settings_told` has them
+    settings: Mapping[str, Any]  # as `dpwa.observe.run_log.settings_told` has them
     is_open: bool  # nodes come and go
     seconds: float  # from the first step of any node to the last
     hosts: int  # how many there were

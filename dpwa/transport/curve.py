@@ -1,0 +1,62 @@
+"""CurveAuthorizer: who may connect with `security: curve`; see authorizer.py."""
+
+from __future__ import annotations
+
+import logging
+
+import zmq
+
+from dpwa.transport.authorizer import ZAP_DOMAIN, Authorizer, Socket
+from dpwa.transport.keyring import Keyring
+from dpwa.transport.keys import fingerprint
+
+log = logging.getLogger("dpwa.gate")
+
+STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
+
+
+class CurveAuthorizer(Authorizer):
+    """An authorizer that asks for keys: `security: curve`; for any thread."""
+
+    keyring: Keyring
+
+    def __init__(self, name: str, keyring: Keyring) -> None:
+        super().__init__()
+        self._name = name
+        self.keyring = keyring
+        self._strangers: set[str] = set()
+
+    def guard(self, router: Socket) -> None:
+        """Make a socket ask for keys, and tell who comes and goes."""
+        router.curve_server = True
+        router.curve_secretkey = self.keyring.own.secret.reveal()
+        router.zap_domain = ZAP_DOMAIN
+        router.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # where nobody answers, nobody gets in
+        super().guard(router)
+
+    def is_allowed(self, user_id: str | None) -> bool:
+        """Tell whether the key of a user is allowed now."""
+        return self.keyring.name_of(user_id) is not None
+
+    def name_of(self, user_id: str | None) -> str | None:
+        """Return the name of the node whose key a user has; `None` if it is not allowed now."""
+        return self.keyring.name_of(user_id)
+
+    def speaks_for(self, user_id: str | None, name: str) -> bool:
+        """Tell whether the key of a user is that of the node of this name."""
+        return self.keyring.name_of(user_id) == name
+
+    def judge(self, public: str, address: str) -> bool:
+        """Tell whether the owner of a key may connect; a stranger is named in the log once."""
+        if self.keyring.name_of(public) is not None:
+            return True
+        if public not in self._strangers and len(self._strangers) < STRANGERS_NAMED:
+            self._strangers.add(public)
+            log.warning(
+                "%s: refused %s, whose key is not allowed: %s (fingerprint %s) [DPWA-W025]",
+                self._name,
+                address or "a process of this machine",
+                public,
+                fingerprint(public),
+            )
+        return False
