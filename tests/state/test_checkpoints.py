@@ -398,7 +398,7 @@ def test_a_copy_that_fails_does_not_end_the_training(tmp_path, caplog, monkeypat
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with nodes(adapter_of(net, "w1", config, optimizer=optimizer)) as (node,):
         fails = fails_with(errno.EIO)  # as a sharded one, before it is gathered
-        monkeypatch.setattr("dpwa.adapters.training_state.optimizer_part", fails)
+        monkeypatch.setattr("dpwa.adapters.optimizer_state.optimizer_part", fails)
         for _ in range(3):
             update(node)
     told = [r for r in caplog.records if "no copy of its state can be made" in r.getMessage()]
