@@ -84,7 +84,7 @@ def fresh(code, *arguments):
 
 def test_plain_gossip_loads_nothing_that_is_off():
     configs = [json.dumps(config_of(2, transport=each)) for each in ("tcp", "shm")]
-    done = subprocess.run(fresh(GOSSIP, *configs), check=True, capture_output=True, timeout=100)
+    done = subprocess.run(fresh(GOSSIP, *configs), check=True, capture_output=True, timeout=170)
     loaded = {name.removeprefix("dpwa.").replace(".", "/") for name in done.stdout.decode().split()}
     for folder, may_be_loaded in FOLDERS.items():
         files = {path.stem for path in (PACKAGE / folder).rglob("*.py")}
