@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dpwa.observe.watch import Watch
 
 MAX_TIMEOUT_MS = 3_600_000
+MAX_PORT = 65_535  # as dpwa.config has it, which no help page has time to import
 OR_AT = ", or --at ADDRESS of a node"
 MOST_COMMAND = 60  # characters of it, so that a run is told in one line
 MOST_RUNS_TOLD = 9  # beside the one that is looked at

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpwa.cli.asking import MAX_PORT
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ app = typer.Typer(
 )
 
 PORT = 20469  # beside the first one of `dpwa launch`
-HIGHEST_PORT = 65_535
 LONGEST_S = 86_400.0
 MEASURING_S = 15.0
 SERVING_S = 600.0
@@ -42,7 +42,7 @@ def link(
         bool, typer.Option("--serve", help="Serve those who measure the way to this machine.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=1, max=HIGHEST_PORT, help="With --serve: where to listen.")
+        int, typer.Option(min=1, max=MAX_PORT, help="With --serve: where to listen.")
     ] = PORT,
     bind: Annotated[
         str,

@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from dpwa.cli.asking import MAX_PORT
 from dpwa.cli.screen import write_new
 from dpwa.errors import UserError
+from dpwa.report.wording import plural
 
 app = typer.Typer(
     help="""Write, check and show configurations.
@@ -23,8 +25,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_HIGHEST_PORT = 65535
-
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="A configuration in YAML.")]
 ConfigOption = Annotated[
     Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same.")
@@ -35,7 +35,7 @@ ConfigOption = Annotated[
 def init(
     nodes: Annotated[int, typer.Option("-n", "--nodes", min=1, help="How many nodes.")] = 4,
     base_port: Annotated[
-        int, typer.Option(min=1, max=_HIGHEST_PORT, help="Port of the first node; then upwards.")
+        int, typer.Option(min=1, max=MAX_PORT, help="Port of the first node; then upwards.")
     ] = 20470,
     host: Annotated[str, typer.Option(help="Host of all nodes.")] = "localhost",
     output: Annotated[
@@ -55,9 +55,9 @@ def init(
     from dpwa.config.schema import config_text, local_nodes
 
     last_port = base_port + nodes - 1
-    if last_port > _HIGHEST_PORT:
+    if last_port > MAX_PORT:
         raise UserError(
-            f"expected ports up to {_HIGHEST_PORT} (the last of {nodes} would be {last_port})"
+            f"expected ports up to {MAX_PORT} (the last of {nodes} would be {last_port})"
             " [DPWA-E021]"
         )
     try:
@@ -98,7 +98,7 @@ def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
         return
     config = load_config(file)
     count = len(config.nodes)
-    told = [f"{count} node{'s' * (count != 1)}"] if count else []
+    told = [plural(count, "node")] if count else []
     told += ["nodes may join"] if config.is_open else []
     typer.echo(f"{file}: OK, {', '.join(told)}")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import webbrowser
 from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import AsOption, AtOption, RunOption, watch
+from dpwa.cli.asking import MAX_PORT, AsOption, AtOption, RunOption, watch
+from dpwa.cli.screen import open_browser
 from dpwa.errors import UserError
 
 
@@ -26,7 +26,7 @@ def dashboard(
         int | None,
         typer.Option(
             min=0,
-            max=65_535,
+            max=MAX_PORT,
             help="Where to serve it; by default 8400, or the next that is free; 0: any.",
         ),
     ] = None,
@@ -57,8 +57,8 @@ def dashboard(
         address = f"http://{shown}:{listening.getsockname()[1]}/"
         address += f"?token={token}" if token else ""
         typer.echo(f"Dashboard: {address}  (Ctrl-C ends)")
-        if opens and not webbrowser.open(address):
-            typer.echo("dpwa: there is no browser to open it with", err=True)
+        if opens:
+            open_browser(address)
         try:
             server.Server(server.app_of(Feed(watched.view), host, token)).run([listening])
         except KeyboardInterrupt:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dpwa.cli.asking import JsonOption
+
 LARGEST_SEED = 2**32 - 1
 
 
@@ -23,9 +25,7 @@ def demo(
     seed: Annotated[
         int, typer.Option(min=0, max=LARGEST_SEED, help="Decides shards, weights and batches.")
     ] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON on standard output.")
-    ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Let local processes, each with its own few digits, learn all ten from each other.
 

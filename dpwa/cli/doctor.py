@@ -16,6 +16,7 @@ import typer
 from dpwa.cli import exit_codes
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.errors import UserError
+from dpwa.report.wording import plural
 
 if TYPE_CHECKING:
     from dpwa.config import Config
@@ -79,7 +80,7 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
         typer.echo(f"! {finding.text}")
     for name, where in _taken_for_dead(answers).items():
         typer.echo(f"{name} was at {where}, and is taken for dead")
-    wrong = f"{len(findings)} problem{'s' * (len(findings) != 1)}" if findings else "all is well"
+    wrong = plural(len(findings), "problem") if findings else "all is well"
     typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}")
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from dpwa.cli import exit_codes
+from dpwa.cli.asking import MAX_PORT
 from dpwa.errors import UserError
 from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable
@@ -244,7 +245,9 @@ def launch(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65_535, help="With --nodes-from: first port of each host (20470)."),
+        typer.Option(
+            min=1, max=MAX_PORT, help="With --nodes-from: first port of each host (20470)."
+        ),
     ] = None,
     engine: Annotated[
         EngineName,

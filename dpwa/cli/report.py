@@ -80,7 +80,7 @@ def report(
             console.print(screen.plain(f"- {name} {verdict.text}" if name else f"- {verdict.text}"))
     typer.echo(f"Report: {page}", err=as_json)
     if is_opened:
-        _open(page)
+        screen.open_browser(page.resolve().as_uri())
 
 
 def _facts(folder: Path, number: int | None) -> Facts:
@@ -101,10 +101,3 @@ def _facts(folder: Path, number: int | None) -> Facts:
         text = f"dpwa: {folder} has {len(run.spans)} runs; this is number {run.number}"
         typer.echo(text, err=True)
     return facts_of(run, time.time())
-
-
-def _open(page: Path) -> None:
-    import webbrowser
-
-    if not webbrowser.open(page.resolve().as_uri()):
-        typer.echo(f"dpwa: there is no browser here; open {page.resolve()} in one", err=True)

@@ -116,6 +116,14 @@ def _records(
     return Group(*parts)
 
 
+def open_browser(address: str) -> None:
+    """Open a page in the browser, or say where it is."""
+    import webbrowser
+
+    if not webbrowser.open(address):
+        typer.echo(f"dpwa: there is no browser here; open {address} in one", err=True)
+
+
 def require_new(output: Path, *, force: bool) -> None:
     """Refuse to overwrite a file without `force`; before the work whose result it is to have."""
     if not force and os.path.lexists(output):

@@ -83,7 +83,7 @@ def _head(shown: Shown, command: str, screen: Screen) -> Text:
     view, rows = shown.view, shown.rows
     words = Counter(word_of(row) for row in rows)
     counts = [f"{count} {word}" for word, count in words.most_common() if word != "live"]
-    nodes = f"{len(rows)} node" + ("" if len(rows) == 1 else "s")
+    nodes = wording.plural(len(rows), "node")
     if view.through:
         parts = [", ".join([nodes, *counts]), clock(view.time), f"read through {view.through}"]
     else:

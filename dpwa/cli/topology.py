@@ -12,6 +12,7 @@ import typer
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import JsonOption
 from dpwa.errors import ConfigError, UnknownNameError, UserError
+from dpwa.report.wording import plural
 
 if TYPE_CHECKING:
     from dpwa.policy.mixing import Figures
@@ -285,7 +286,7 @@ def _row(topology: Topology, options: StrictModel, figures: Figures) -> tuple[st
 
 def _print_table(rows: Sequence[Sequence[str]], nodes: int, factor: float) -> None:
     console = screen.console()
-    title = f"{nodes} node{'s' * (nodes != 1)}, factor {factor:g}"
+    title = f"{plural(nodes, 'node')}, factor {factor:g}"
     console.print(title, style="bold")
     headings = ("topology", "degree", "gap", "rounds", "drawn", "who is pulled from")
     table = screen.table(headings, rows, console.width, right=range(1, 5), text=[5])

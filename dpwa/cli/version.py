@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from dpwa.cli.asking import JsonOption
+
 
 def _print_short(is_asked: bool) -> None:
     if is_asked:
@@ -25,7 +27,7 @@ VersionOption = Annotated[
 
 
 def version(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the versions of dpwa, of its protocol, of Python, PyTorch and others, and the platform.
 
