@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dpwa.launch.engine import NodeEngine
 
 WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
+TRACEBACK = "Traceback (most recent call last):"  # Python begins so, and indents what follows
 COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
 
 
@@ -52,12 +53,26 @@ class NodeConsole:
         self._width = max(map(len, names))
         self._restarts: Counter[str] = Counter()
         self._stopping = False
+        self._tracebacks: dict[str, list[str]] = {}  # of nodes that stop, up to their last lines
 
     def show_line(self, node: str, stream: str, line: str) -> None:
-        self._write(stream, f"{self._prefix(node, stream)} {line}")
+        """Show a line; of a node that is to stop, no traceback that says `KeyboardInterrupt`."""
+        is_in_traceback = node in self._tracebacks or (self._stopping and line == TRACEBACK)
+        if stream == "stderr" and is_in_traceback:
+            self._tracebacks.setdefault(node, []).append(line)
+            if line[:1] not in ("", " ") and line != TRACEBACK:
+                self._end_traceback(node)
+        else:
+            self._write(stream, f"{self._prefix(node, stream)} {line}")
+
+    def _end_traceback(self, node: str) -> None:
+        lines = self._tracebacks.pop(node, [])
+        for line in lines if lines[-1:] != ["KeyboardInterrupt"] else ():
+            self._write("stderr", f"{self._prefix(node, 'stderr')} {line}")
 
     def show_exit(self, node: str, code: int) -> None:
         """Report a node that failed, unless it was asked to stop."""
+        self._end_traceback(node)
         if code and not self._stopping:
             number = self._restarts[node]
             used = f" (after {plural(number, 'restart')})" if number else ""

@@ -79,12 +79,16 @@ def connect(
     _require_no_import_by_worker()
     folder = Path.cwd()
     overrides = from_folder(folder, overrides)
-    discovery = find(config, name, overrides, os.environ, folder)
-    own_name, loaded = load(discovery, overrides, os.environ)
-    if hasattr(sys, "ps1"):  # the prompt: IPython and its kernels have it, too
-        loaded.require(own_name)
-        close_former(own_name, loaded)
-    return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer, scheduler=scheduler)
+    try:
+        discovery = find(config, name, overrides, os.environ, folder)
+        own_name, loaded = load(discovery, overrides, os.environ)
+        if hasattr(sys, "ps1"):  # the prompt: IPython and its kernels have it, too
+            loaded.require(own_name)
+            close_former(own_name, loaded)
+        return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer, scheduler=scheduler)
+    except UserError as error:
+        # The caller's line and the message tell all: not which lines of dpwa have found it.
+        raise error.with_traceback(None)
 
 
 def _require_no_import_by_worker() -> None:

@@ -263,6 +263,28 @@ def test_a_second_ctrl_c_kills_stubborn_nodes(
     assert_gone(*pids)
 
 
+def test_of_what_nodes_print_at_ctrl_c_only_its_own_tracebacks_are_not_shown(
+    launcher: Callable[..., Launcher],
+) -> None:
+    process = launcher(
+        "-n",
+        "2",
+        *python(
+            IMPORTS + "try:\n    print(os.getpid())\n    time.sleep(60)\n"
+            "finally:\n    if os.environ['DPWA_RANK'] == '1': int('two')\n"
+        ),
+    )
+    pids = pids_of_ready_nodes(process, 2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert lines_of(errors, "w1") == []
+    lines = lines_of(errors, "w2")
+    assert "Traceback (most recent call last):" in lines
+    assert lines[-1].startswith("ValueError: invalid literal")
+    assert "KeyboardInterrupt" not in errors
+    assert_gone(*pids)
+
+
 def test_nodes_end_when_the_launcher_is_killed(
     launcher: Callable[..., Launcher],
 ) -> None:

@@ -1,10 +1,12 @@
 """Where a process looks for its cluster: the order, what counts, and what it says."""
 
 import pytest
+import torch
 
+import dpwa
 from dpwa.config import load_config
 from dpwa.discovery.connect import find, from_folder, load
-from dpwa.errors import ConfigError, UserError
+from dpwa.errors import ConfigError, UnknownNameError, UserError
 from dpwa.launch import local_config
 from dpwa.launch.ports import free_ports
 
@@ -46,6 +48,12 @@ def found(tmp_path):
 
 def names(config):
     return [node.name for node in config.nodes]
+
+
+def test_a_traceback_of_a_wrong_name_has_one_line_of_the_script_and_one_of_dpwa(listing):
+    with pytest.raises(UnknownNameError, match="no node is named 'w9'") as caught:
+        dpwa.connect(torch.nn.Linear(2, 2), config=listing, name="w9")
+    assert len(caught.traceback) == 2
 
 
 def test_arguments_are_enough(found):
