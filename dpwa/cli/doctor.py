@@ -63,7 +63,7 @@ def doctor(
         missed = _taken_for_dead(answers)
         here = None if own is None else {"host": own.host, "reason": own.reason}
         told = {"nodes": list(answers), "problems": rows, "taken_for_dead": missed}
-        typer.echo(json.dumps({**told, "this_machine": here}))
+        typer.echo(json.dumps({**told, "ended": _ended(answers), "this_machine": here}))
     else:
         if own is not None and not (own.is_loopback and named_host(os.environ) is None):
             typer.echo(f"this machine: peers reach it at {own.host}, {own.reason}")
@@ -80,6 +80,8 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
         typer.echo(f"! {finding.text}")
     for name, where in _taken_for_dead(answers).items():
         typer.echo(f"{name} was at {where}, and is taken for dead")
+    for name, how in _ended(answers).items():
+        typer.echo(f"{name} {how}")
     wrong = plural(len(findings), "problem") if findings else "all is well"
     typer.echo(f"{len(reached)} of {len(answers)} nodes answer; {wrong}")
 
@@ -114,6 +116,10 @@ def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | 
     addresses = (split_tcp(places[name]) for name in first)
     found = next((address for address in addresses if address is not None), None)
     return None if found is None else own_host(os.environ, found[0])
+
+
+def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:
+    return {name: answer.problem for name, answer in answers.items() if answer.has_ended}
 
 
 def _taken_for_dead(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:

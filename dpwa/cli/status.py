@@ -11,7 +11,7 @@ import typer
 
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node_names, run_of
-from dpwa.policy.health import ABSENT, REFUSED
+from dpwa.policy.health import ABSENT, HAVE_ENDED, REFUSED
 from dpwa.report.wording import size
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpwa.types import JsonObject
 
 _NOT_THERE = tuple(health.value for health in ABSENT)  # and not asked, whatever their score
+_ENDED = tuple(health.value for health in HAVE_ENDED)
 _ABSENT = (*_NOT_THERE, "silent")
 _REFUSED = tuple(health.value for health in REFUSED)
 
@@ -52,7 +53,8 @@ def status(
 
     --node asks one of `nodes`, and nobody else: is it there?
 
-    Exits with 3 when a node that is asked cannot be reached.
+    Exits with 3 when a node that is asked cannot be reached, unless its peers tell that it has
+    finished or left.
 
     Examples:
         dpwa status
@@ -76,7 +78,7 @@ def status(
         console = screen.console()
         tells_leader = follows_leaders(loaded.algorithm, loaded.interpolation)
         console.print(_view(answers, console.width, tells_leader=tells_leader))
-    if any(answer.report is None for answer in answers.values()):
+    if any(answer.report is None and not answer.has_ended for answer in answers.values()):
         raise typer.Exit(exit_codes.UNREACHABLE)
 
 
@@ -179,7 +181,10 @@ def _peer(peer: PeerReport) -> str:
     if peer.health not in ("alive", "unknown"):
         remarks.append(peer.health.replace("_", " "))
     if peer.health in _ABSENT and not math.isnan(peer.heard_s):
-        remarks.append(f"heard {screen.age(peer.heard_s)} ago")
+        ago = f"{screen.age(peer.heard_s)} ago"
+        if peer.health in _ENDED:
+            return f"{peer.name} ({peer.health} {ago})"
+        remarks.append(f"heard {ago}")
     return f"{peer.name} ({', '.join(remarks)})"
 
 

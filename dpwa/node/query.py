@@ -16,7 +16,7 @@ from dpwa.config import Config
 from dpwa.config.endpoints import Seed, ipc_path, is_label, split_tcp
 from dpwa.errors import UserError
 from dpwa.node.report import NodeReport, read_report
-from dpwa.policy.health import IN_WORDS, Health
+from dpwa.policy.health import HAVE_ENDED, IN_WORDS, Health
 from dpwa.runtime import SYSTEM
 from dpwa.transport.calls import Calls, NoAnswer, Question
 from dpwa.transport.keyring import Keyring
@@ -36,6 +36,7 @@ class StatusAnswer:
 
     report: NodeReport | None
     problem: str = ""
+    has_ended: bool = False  # on purpose, as its peers tell; then the problem says how
     # its wall clock less this machine's, give or take the time of the answer; `None`: unknown
     ahead_s: float | None = None
     told: JsonObject = field(default_factory=dict)  # the report as it came, for `--json`
@@ -96,6 +97,18 @@ def query_cluster(
         todo = {name: where for name, where in members.items() if name not in found}
         if not todo:
             break
+    return {**found, **_ended(found)}
+
+
+def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, StatusAnswer]:
+    """Return how nodes that do not answer have ended, as their peers tell."""
+    told = [peer for a in answers.values() if a.report is not None for peer in a.report.peers]
+    found = dict[str, StatusAnswer]()
+    for health in reversed(HAVE_ENDED):  # the last one counts
+        for peer in (peer for peer in told if peer.health == health.value):
+            if peer.name in answers and answers[peer.name].report is None:
+                why = f": {printable(peer.problem)}" if peer.problem else ""
+                found[peer.name] = StatusAnswer(None, f"{IN_WORDS[health]}{why}", has_ended=True)
     return found
 
 
@@ -208,7 +221,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
     found = [
         Finding(name, f"{name}: {answer.problem}", is_unreachable=True)
         for name, answer in answers.items()
-        if answer.report is None
+        if answer.report is None and not answer.has_ended
     ]
     found += _names(reports)
     found += between(reports)

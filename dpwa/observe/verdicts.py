@@ -146,7 +146,11 @@ LOST = {
 def _silence(condition: Condition) -> NodeVerdict:
     """Tell a node that is gone from one that others hear of, while it does not answer here."""
     heard_s, why = condition.heard_s, f": {condition.problem}" if condition.problem else ""
-    if not condition.has_answered and heard_s is not None and heard_s <= HEARD_S:
+    said = condition.said or {}
+    lost = [f"{other} {LOST[health]}" for other, health in said.items() if health in LOST]
+    is_lost_to_all = bool(lost) and len(lost) == len(said)
+    is_heard = heard_s is not None and heard_s <= HEARD_S and not is_lost_to_all
+    if not condition.has_answered and is_heard:
         text = f"does not answer here{why}; others heard of it {heard_s:.0f} s ago"
         return NodeVerdict("no answer", text, "odd")
     if condition.has_answered:
@@ -155,8 +159,7 @@ def _silence(condition: Condition) -> NodeVerdict:
         text = f"cannot be reached{why}; others heard of it {heard_s:.0f} s ago"
     else:
         text = f"cannot be reached{why}"
-    said = [f"{other} {LOST[h]}" for other, h in (condition.said or {}).items() if h in LOST]
-    return NodeVerdict("gone", "; ".join([text, *said[:2]]), "bad")
+    return NodeVerdict("gone", "; ".join([text, *lost[:2]]), "bad")
 
 
 def _pace(rates: Rates, usual: _Usual) -> list[NodeVerdict]:

@@ -215,7 +215,7 @@ def test_members_that_no_file_names_are_found(tmp_path):
         result = run_dpwa("doctor", "-c", file, "--json")
         told = json.loads(result.stdout)
         assert told.pop("this_machine")["host"] == "127.0.0.1"
-        assert told == {"nodes": ["a", "b", "c"], "problems": [], "taken_for_dead": {}}
+        assert told == {"nodes": ["a", "b", "c"], "problems": [], "taken_for_dead": {}, "ended": {}}
         status = json.loads(run_dpwa("status", "-c", file, "--json").stdout)
         assert [node["name"] for node in status["nodes"]] == ["a", "b", "c"]
 

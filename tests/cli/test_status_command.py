@@ -165,9 +165,12 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
         with DpwaConnection("w2", config) as two:
             eventually(lambda: is_connected(one, "w2") and is_connected(two, "w1"))
         eventually(lambda: one.node.report()["peers"][0]["health"] == "finished")
-        table = status(file).stdout
-    assert re.search(r"w2 \(finished, heard \d+ s ago\)", table)
-    assert re.search(r"w2: not reachable: .*; last heard of \d+ s ago$", table, re.MULTILINE)
+        result = status(file)
+        examined = run_dpwa("doctor", "-c", file)
+    assert re.search(r"w2 \(finished \d+ s ago\)", result.stdout)
+    assert re.search(r"w2: has finished; last heard of \d+ s ago$", result.stdout, re.MULTILINE)
+    assert examined.stdout == "w2 has finished\n1 of 2 nodes answer; all is well\n"
+    assert (result.exit_code, examined.exit_code) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +191,7 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
         ({"score": 9, "health": "other_model", "heard_s": 5}, "w2 (9, other model)"),
         ({"score": 1000, "health": "unreachable"}, "w2 (unreachable)"),  # of an older node
         ({"score": 1, "health": "left", "heard_s": "long"}, "w2 (left)"),
+        ({"score": 1, "health": "left", "heard_s": 3.2}, "w2 (left 3 s ago)"),
     ],
 )
 def test_what_is_told_of_a_peer(peer, shown):

@@ -120,6 +120,13 @@ def test_who_does_not_answer_here_but_is_heard_of_is_not_gone(heard_s, kind):
     assert only(known).kind == "gone"  # it did answer, and does so no more
 
 
+def test_who_was_heard_of_a_moment_ago_is_gone_if_nobody_can_reach_it_any_more():
+    silent = Condition(Rates(), silent_s=4.0, has_answered=False, problem="no", heard_s=1.0)
+    lost = replace(silent, said={"w2": "unreachable", "w3": "silent"})
+    assert only(lost).kind == "gone"
+    assert only(replace(lost, said={"w2": "unreachable", "w3": "alive"})).kind == "no answer"
+
+
 def test_who_has_left_is_not_gone_and_nothing_is_the_matter_unless_it_was_no_good_end():
     left = Condition(pace(), silent_s=99.0, end="left", said={"w2": "unreachable"})
     assert of(left) == []
