@@ -17,6 +17,7 @@ from dpwa.node.context import NodeContext
 from dpwa.node.training_figures import Activity, TrainingFigures
 from dpwa.node.transactions.manager import Settled
 from dpwa.policy.beginners import (
+    BEGINNING,
     LEAD,
     SAME_BATCHES,
     Doubt,
@@ -298,8 +299,10 @@ class Merger:
             "%s: was far behind (clock %.0f) and takes over the parameters of %s (clock %.0f)"
             " [DPWA-W073]"
         )
-        clocks = self.progress.clock, arrival.progress.clock
-        log.warning(text, self._name, clocks[0], arrival.peer, clocks[1])
+        own, theirs = self.progress.clock, arrival.progress.clock
+        # Nodes that start together differ by some updates at first, which no user has to know.
+        level = logging.INFO if theirs < BEGINNING else logging.WARNING
+        log.log(level, text, self._name, own, arrival.peer, theirs)
         self._taken_over_at = self._pool.version
         self.set_progress(trace=b"")
 

@@ -169,15 +169,17 @@ def test_a_straggler_that_merges_is_merged():
         assert fast.node.report()["merges"] == merges + 5  # each version of the slow one once
 
 
-def test_who_takes_over_at_its_first_merge_says_so_once(caplog):
-    caplog.set_level(logging.WARNING, "dpwa")  # where nothing else is said
-    with members(config_of(2), [TRAINED, UNTRAINED]) as (one, late):
-        advance(one)
+@pytest.mark.parametrize(("clock", "level"), [(2 * FAR + 1, "WARNING"), (FAR, "INFO")])
+def test_who_takes_over_at_its_first_merge_says_so_once(clock, level, caplog):
+    caplog.set_level(logging.INFO, "dpwa")
+    config = config_of(2, log_level="info")
+    with members(config, [TRAINED, UNTRAINED]) as (one, late):
+        advance(one, clock)
         gossip([one, late], 1)
-        eventually(lambda: [gossip([one, late], 1), late.adapter.clock >= FAR][1], 30)
+        eventually(lambda: [gossip([one, late], 1), late.adapter.clock >= clock][1], 30)
         gossip([one, late], 3)
-    said = [text for text in caplog.messages if "takes over the parameters of w1" in text]
-    assert len(said) == 1
+    said = [each for each in caplog.records if "takes over the parameters of w1" in each.message]
+    assert [each.levelname for each in said] == [level]  # nodes that begin together differ, too
 
 
 @pytest.mark.parametrize("is_returned", [False, True])
