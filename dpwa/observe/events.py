@@ -25,7 +25,7 @@ KINDS = {
     "diverged": "its loss or its parameters are no finite numbers",
     "in_sync": "it averages gradients with the nodes in the text (`together`)",
     "out_of_sync": "it takes its steps with its own gradients, and merges snapshots (`together`)",
-    "skipped": "a snapshot was not published, as slow readers held every slot",
+    "skipped": "a quarter of the snapshots or more were not published, as readers held every slot",
     "checkpoint": "its state was written to disk",
     "log_failed": "its run log could not be written",
 }
@@ -52,6 +52,7 @@ class RunEvent:
     number: int = 0
 
 
+SKIPPED_SHARE = 0.25  # of the steps: processes that share cores do so now and then
 FREQUENT = ("checkpoint", "in_sync", "out_of_sync")
 
 
@@ -139,8 +140,9 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
         others = [] if after.pace is None else [n for n in after.pace.in_sync if n != node]
         yield event(kind, text=f"with {', '.join(others)}" if others else "it goes on by itself")
     skipped = after.rounds_skipped - before.rounds_skipped
-    if skipped > 0:
-        yield event("skipped", text=f"{skipped} snapshot{'s' * (skipped > 1)} not published")
+    steps = after.gossip.steps - before.gossip.steps
+    if skipped > SKIPPED_SHARE * steps:
+        yield event("skipped", text=f"{skipped} of {steps} snapshots not published")
     known = before.refusals
     for reason, count in after.refusals.items():
         if (more := count - known.get(reason, 0)) > 0:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from support.nodes import config_of
 
 from dpwa.node.node import Node
-from dpwa.node.report import MemberReport, MembershipReport
+from dpwa.node.report import GossipReport, MemberReport, MembershipReport
 from dpwa.observe.events import KINDS, EventLog, RunEvent, changes
 
 
@@ -80,6 +80,13 @@ def test_divergence_and_skipped_snapshots_are_about_the_node_itself():
         ("diverged", "w1"),
         ("skipped", "w1"),
     ]
+
+
+def test_a_few_skipped_snapshots_of_many_are_no_event():
+    busy = GossipReport(steps=BEFORE.gossip.steps + 100)
+    assert found(BEFORE, after(gossip=busy, rounds_skipped=25)) == []
+    many = changes(BEFORE, after(gossip=busy, rounds_skipped=26), TIME)
+    assert [event.text for event in many] == ["26 of 100 snapshots not published"]
 
 
 def test_a_checkpoint_is_told_once():
