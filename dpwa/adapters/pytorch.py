@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -21,7 +23,8 @@ from dpwa.adapters.plain_tensors import is_sharded, reshard
 from dpwa.adapters.ranks.alone import Alone, Making
 from dpwa.adapters.training_state import TrainingState
 from dpwa.collectives.calls import CollectiveCalls
-from dpwa.config import ConfigSource
+from dpwa.config import Config, ConfigSource
+from dpwa.config.endpoints import same_host_key
 from dpwa.connection import DpwaConnection
 from dpwa.data.kernels import BY_CHANCE, Rounding, are_finite
 from dpwa.errors import UserError
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DpwaPyTorchAdapter"]
 
+log = logging.getLogger("dpwa")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -244,6 +248,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(given.net, given.name)
+            if problem := _crowding(given.name, settings):
+                log.warning("%s: %s [DPWA-W103]", given.name, problem)
             if self._rounds.algorithm.averages_gradients:
                 self._gradients = self._averaging(given.net)
         self._optimizers.include(given.optimizer, given.scheduler)
@@ -438,7 +444,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return has_merged
 
     def _report(self) -> JsonObject:
-        return {"consensus_distance": self._trainer.consensus_distance}
+        problem = _crowding(self.name, self._node.config)
+        return {"consensus_distance": self._trainer.consensus_distance, "problem": problem}
 
     def _contents(self) -> JsonObject:
         return self._state.contents
@@ -538,3 +545,18 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._gradients is not None:
             self._gradients.close()
         self.connection.close()
+
+
+def _crowding(name: str, config: Config) -> str:
+    """Say that nodes of one host have more threads than it has cores, if nobody chose how many."""
+    hosts = {node.name: same_host_key(node.host) for node in config.nodes}
+    count = sum(host == hosts.get(name) for host in hosts.values())
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    # By default torch has one for each logical or each real core.
+    is_chosen = bool(os.environ.get("OMP_NUM_THREADS")) or threads not in (cores, cores // 2)
+    if is_chosen or threads == 1 or threads * count <= cores:
+        return ""
+    return (
+        f"each of the {count} nodes on this host computes with {threads} threads, and the host has "
+        f"{cores} cores, so they slow each other down: set OMP_NUM_THREADS={max(1, cores // count)}"
+    )
