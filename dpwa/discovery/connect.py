@@ -88,7 +88,7 @@ def connect(
         return DpwaPyTorchAdapter(model, own_name, loaded, optimizer=optimizer, scheduler=scheduler)
     except UserError as error:
         # The caller's line and the message tell all: not which lines of dpwa have found it.
-        raise error.with_traceback(None)
+        raise error.with_traceback(None) from None
 
 
 def _require_no_import_by_worker() -> None:
