@@ -249,7 +249,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._node.describe("model", self._contents)
             warn_of_left_out(given.net, given.name)
             if problem := _crowding(given.name, settings):
-                log.warning("%s: %s [DPWA-W103]", given.name, problem)
+                log.warning("%s: %s [DPWA-W104]", given.name, problem)
             if self._rounds.algorithm.averages_gradients:
                 self._gradients = self._averaging(given.net)
         self._optimizers.include(given.optimizer, given.scheduler)

@@ -62,5 +62,5 @@ def test_nodes_that_take_more_threads_than_their_host_has_cores_are_told(
     )
     assert found == ([told] if is_told else [])
     assert [text for text in caplog.messages if "OMP_NUM_THREADS" in text] == (
-        [f"{told} [DPWA-W103]"] if is_told else []
+        [f"{told} [DPWA-W104]"] if is_told else []
     )
