@@ -47,7 +47,6 @@ TORCH_MAY_BE_USED_IN = (
     "demo/",
     "discovery/",
     "integrations/",
-    "plan/",
     "dataset/",
     "launch/spare.py",  # which runs in a process of its own
 )

@@ -1,58 +1,52 @@
-"""`dpwa plan`: what a round will cost over a link, and which settings fit a budget."""
+"""`dpwa plan`: what a round will cost over a link, with the present settings and with others."""
 
 from __future__ import annotations
 
-import importlib
 import json
+import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpwa.cli import exit_codes, screen
+from dpwa.cli import screen
 from dpwa.cli.asking import JsonOption
 from dpwa.errors import UserError
-from dpwa.report.wording import number, size
+from dpwa.report.wording import number, share, size
 
 if TYPE_CHECKING:
     from dpwa.config import Config
     from dpwa.data.layout import Layout
-    from dpwa.plan.choices import Choice, Choices
-    from dpwa.plan.costs import LinkFigures
+    from dpwa.plan.costs import LinkFigures, RoundCost, Setting
     from dpwa.types import JsonObject
 
-ONE_HOST = "shm"
 FEWEST_NODES = 2
-USUAL_WAIT = 0.05  # with a budget of bytes: to wait for them would be no way to save
 MOST_NODES = 100_000
 USUAL_NODES = 2
 PORT = 45000  # of a node that is never started
 STDIN = "-"
 MOST_LINK_CHARS = 64 * 1024
-HEADINGS = ("settings", "a round", "a fetch", "overlap", "waiting", "Mbit/s", "GB/h", "memory")
-_NUMBERS = range(1, len(HEADINGS))
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)(%?)")
+SHARES = (0.5, 0.25, 0.1)  # of the parameters in a fetch, and of the rounds with one
+HEADINGS = ("settings", "a round", "a fetch", "waiting", "Mbit/s", "GB/h")
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMBG]?)", re.IGNORECASE)
+
+Change = Mapping[str, str | int | float]
 
 
 def plan(
+    parameters: Annotated[
+        str,
+        typer.Option(metavar="N", help="Size of the model: a number such as 300000, 124M or 7B."),
+    ],
     step_ms: Annotated[
         float, typer.Option(metavar="MS", help="Milliseconds of one training step.")
     ],
-    parameters: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Size of the model: a number such as 300000, 124M or 7B."),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Or the sizes in a file of safetensors or torch."),
-    ] = None,
-    dtype: Annotated[
-        str, typer.Option(metavar="NAME", help="With --parameters: their dtype.")
-    ] = "float32",
+    dtype: Annotated[str, typer.Option(metavar="NAME", help="Of the parameters.")] = "float32",
     config: Annotated[
         Path | None,
         typer.Option("-c", "--config", metavar="FILE", help="The present settings; else defaults."),
@@ -70,162 +64,87 @@ def plan(
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(
-            metavar="shm|FILE|-",
-            help="shm: all nodes on one host. Else what `dpwa bench link --json` has printed.",
-        ),
+        typer.Option(metavar="FILE|-", help="What `dpwa bench link --json` has printed; or"),
     ] = None,
     latency_ms: Annotated[
-        float | None, typer.Option(metavar="MS", help="Round trip of the link.")
+        float | None, typer.Option(metavar="MS", help="the round trip of the link,")
     ] = None,
     bandwidth_mbps: Annotated[
         float | None,
-        typer.Option(metavar="MBIT", help="Payload of the link, in 10^6 bits per second."),
+        typer.Option(metavar="MBIT", help="and its payload, in 10^6 bits per second."),
     ] = None,
-    budget_mbps: Annotated[
-        float | None,
-        typer.Option(metavar="MBIT", help="What a node may receive, and send, in a second."),
-    ] = None,
-    budget_gb_per_hour: Annotated[
-        float | None, typer.Option(metavar="GB", help="The same in an hour, in 10^9 bytes.")
-    ] = None,
-    max_wait: Annotated[
-        str | None,
-        typer.Option(metavar="SHARE", help="Share of the time for waiting; 5% beside another."),
-    ] = None,
-    write: Annotated[
-        bool, typer.Option("--write", help="Put the best that fits into the file of -c.")
-    ] = False,
-    shows_table: Annotated[
-        bool, typer.Option("--table", help="Also show what each setting costs if changed alone.")
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what a round of gossip costs over a link, and which settings fit a budget.
+    """Tell what a round of gossip costs over a link, and what other settings would cost.
 
-    With a budget it looks for the settings that keep to it and give up least. Of the present
-    settings, and with --table of each of `codec`, `fraction` and `fetch_probability` changed
-    alone, it tells the payload of a round, the seconds of a fetch, how much of that passes during
-    the training step and how much is waiting, and the memory of a node: see docs/links.md.
-
-    Exits with 1 when nothing fits the budget.
+    Of the present settings, and of each of `codec`, `fraction`, `fetch_probability` and `algorithm:
+    together` changed alone, it tells the payload of a round, the seconds of a fetch and the share
+    of the time that a node waits: see docs/links.md.
 
     Examples:
         dpwa plan --parameters 124M --step-ms 400 --latency-ms 20 --bandwidth-mbps 200
-        dpwa bench link 10.0.0.2 --json | dpwa plan --checkpoint net.pt --step-ms 400 --link -
-        dpwa plan -c nodes.yaml --parameters 7M --step-ms 90 --link link.json --max-wait 5% --write
+        dpwa bench link 10.0.0.2 --json | dpwa plan --parameters 124M --step-ms 400 --link -
+        dpwa plan -c nodes.yaml --parameters 7M --step-ms 90 --link link.json
     """
-    require_torch("dpwa plan")
-    from dpwa.plan.choices import Budget, Choices
     from dpwa.plan.costs import Setting
-    from dpwa.plan.payloads import Payloads
 
-    for name, value in (
-        ("--step-ms", step_ms),
-        ("--budget-mbps", budget_mbps),
-        ("--budget-gb-per-hour", budget_gb_per_hour),
-    ):
-        _require_positive(name, value)
-    budget = Budget(budget_mbps, budget_gb_per_hour, _share_of(max_wait))
-    if budget.is_given and budget.wait_share is None:
-        budget = replace(budget, wait_share=USUAL_WAIT)
-    if write and (config is None or not budget.is_given):
-        raise UserError("--write: expected a file (-c FILE), and a budget to choose by [DPWA-E260]")
+    _require_positive("--step-ms", step_ms)
     figures = _link_of(link, latency_ms, bandwidth_mbps)
     base = _config_of(config)
-    _require_transport(base, is_one_host=figures is None)
     count = nodes or len(base.nodes)
     if count < FEWEST_NODES:
         raise UserError(f"{config}: expected the number of nodes beside it (-n N) [DPWA-E271]")
-    layout = _layout_of(parameters, checkpoint, dtype)
-    payloads = Payloads(layout)
-    setting = Setting(count, step_ms / 1000, figures)
-    choices = Choices(base, payloads, setting, budget)
-    fits = choices.fitting() if budget.is_given else []
+    setting = Setting(_layout_of(parameters, dtype), count, step_ms / 1000, figures)
+    rows = list(_rows(base, setting))
     if as_json:
-        typer.echo(json.dumps(_as_object(choices, layout, fits)))
+        typer.echo(json.dumps(_as_object(setting, rows)))
     else:
-        _show(choices, layout, fits, with_table=shows_table)
-    if budget.is_given and not fits:
-        raise typer.Exit(exit_codes.FAILURE)
-    if write and config is not None:
-        _write(config, fits[0])
+        _show(base, setting, rows)
 
 
-def _write(path: Path, best: Choice) -> None:
-    from dpwa.plan.settings_file import write_settings
+def _layout_of(parameters: str, dtype: str) -> Layout:
+    from dpwa.data.codecs.payloads import WIDTHS
+    from dpwa.data.layout import Layout, TensorSpec
+    from dpwa.wire import limits
 
-    if not best.changes:
-        typer.echo(f"{path}: left as it is, as it fits", err=True)
-        return
-    write_settings(path, best.changes)
-    told = ", ".join(f"{name}: {value}" for name, value in best.changes.items())
-    typer.echo(f"{path}: written, {told}", err=True)
-
-
-def require_torch(command: str) -> None:
-    """Say in one line that torch is missing, where its import would end in a traceback."""
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
+    match = _COUNT.fullmatch(parameters.strip().replace("_", "").replace(",", ""))
+    count = round(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if count < 1:
         raise UserError(
-            f"{command} needs PyTorch, which cannot be imported ({error}); "
-            "install it with: pip install -c constraints.txt torch [DPWA-E278]"
-        ) from None
-
-
-def _config_of(path: Path | None) -> Config:
-    from dpwa.config import load_config
-    from dpwa.config.schema import local_nodes
-
-    if path is not None:
-        return load_config(path)
-    nodes = local_nodes(range(PORT, PORT + USUAL_NODES))
-    return load_config({"nodes": [node.to_mapping() for node in nodes]}, environ={})
-
-
-def _layout_of(parameters: str | None, checkpoint: Path | None, dtype: str) -> Layout:
-    if (parameters is None) == (checkpoint is None):
-        raise UserError(
-            "expected the size of the model: --parameters N or --checkpoint FILE [DPWA-E261]"
+            f"--parameters: expected a number such as 300000, 124M or 7B (got {parameters:.40})"
+            " [DPWA-E255]"
         )
-    from dpwa.plan.model_sizes import (
-        DTYPES,
-        layout_of_checkpoint,
-        layout_of_count,
-        parameter_count,
-    )
-
-    if checkpoint is not None:
-        return layout_of_checkpoint(checkpoint)
-    if dtype not in DTYPES:
+    if dtype not in WIDTHS:
         raise UserError(
-            f"--dtype: expected one of {', '.join(DTYPES)} (got {dtype:.40}) [DPWA-E256]"
+            f"--dtype: expected one of {', '.join(WIDTHS)} (got {dtype:.40}) [DPWA-E256]"
         )
-    return layout_of_count(parameter_count(parameters or ""), dtype)
+    most_bytes = limits.CHUNK_BYTES * limits.MAX_PIECES
+    if count * WIDTHS[dtype] > most_bytes:
+        raise UserError(
+            f"a model of {count * WIDTHS[dtype] / 1e9:.0f} GB: a node streams at most "
+            f"{most_bytes / 1e9:.0f} GB [DPWA-E270]"
+        )
+    return Layout((TensorSpec("parameters", dtype, (count,), WIDTHS[dtype]),))
 
 
 def _link_of(
     link: str | None, latency_ms: float | None, bandwidth_mbps: float | None
-) -> LinkFigures | None:
-    """Return the figures of the link; `None` if all nodes are on one host."""
+) -> LinkFigures:
     from dpwa.plan.costs import LinkFigures
 
-    typed = (latency_ms, bandwidth_mbps)
     if link is not None:
-        if typed != (None, None):
+        if latency_ms is not None or bandwidth_mbps is not None:
             raise UserError(
                 "expected either --link, or --latency-ms and --bandwidth-mbps [DPWA-E265]"
             )
-        return None if link == ONE_HOST else read_link(link)
+        return read_link(link)
     if latency_ms is None or bandwidth_mbps is None:
         raise UserError(
-            "expected the link: --latency-ms and --bandwidth-mbps, --link FILE with what "
-            "`dpwa bench link HOST --json` has measured, or --link shm for nodes of one host"
-            " [DPWA-E262]"
+            "expected the link: --latency-ms and --bandwidth-mbps, or --link FILE with what "
+            "`dpwa bench link HOST --json` has measured [DPWA-E262]"
         )
     _require_positive("--bandwidth-mbps", bandwidth_mbps)
-    if not 0.0 <= latency_ms < float("inf"):
+    if not 0.0 <= latency_ms < math.inf:
         raise UserError(
             f"--latency-ms: expected a number of at least 0 (got {latency_ms:g}) [DPWA-E258]"
         )
@@ -255,172 +174,116 @@ def read_link(source: str) -> LinkFigures:
         ) from None
 
 
-def _require_transport(config: Config, *, is_one_host: bool) -> None:
-    """Refuse a transport that is not for this link."""
-    if is_one_host and config.transport == "tcp":
-        raise UserError(
-            "transport: tcp streams on one host, too: expected what `dpwa bench link localhost "
-            "--json` has measured, in place of --link shm [DPWA-E263]"
-        )
-    if not is_one_host and config.transport == ONE_HOST:
-        raise UserError("transport: shm is for nodes of one host: expected --link shm [DPWA-E264]")
-
-
-def _share_of(text: str | None) -> float | None:
-    if text is None:
-        return None
-    match = _SHARE.fullmatch(text.strip())
-    share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
-    if not 0.0 <= share <= 1.0:
-        raise UserError(
-            f"--max-wait: expected a share such as 5% or 0.05 (got {text:.40}) [DPWA-E259]"
-        )
-    return share
-
-
-def _require_positive(name: str, value: float | None) -> None:
-    if value is not None and not 0.0 < value < float("inf"):
+def _require_positive(name: str, value: float) -> None:
+    if not 0.0 < value < math.inf:
         raise UserError(f"{name}: expected a number above 0 (got {value:g}) [DPWA-E257]")
 
 
-def _show(choices: Choices, layout: Layout, fits: Sequence[Choice], *, with_table: bool) -> None:
-    console = screen.console()
-    present, alone = choices.present(), choices.alone()  # which finds out what is refused
-    for line in _answer(choices, present, fits):
-        console.print(screen.plain(line))
+def _config_of(path: Path | None) -> Config:
+    from dpwa.config import load_config
+    from dpwa.config.schema import local_nodes
+
+    if path is None:
+        nodes = local_nodes(range(PORT, PORT + USUAL_NODES))
+        return load_config({"nodes": [node.to_mapping() for node in nodes]}, environ={})
+    found = load_config(path)
+    if found.transport == "shm":
+        raise UserError(
+            "transport: shm is for nodes of one host, which send nothing: expected a configuration "
+            "of nodes with a link between them [DPWA-E264]"
+        )
+    return found
+
+
+Row = tuple[Change, "RoundCost"]  # what differs from the present settings, and what a round costs
+
+
+def _rows(base: Config, setting: Setting) -> Iterator[Row]:
+    """Yield the present settings, and what has an effect if it is changed alone."""
+    from dpwa.plan.costs import cost_of
+
+    present = cost_of(base, setting)
+    yield {}, present
+    for change in _changes(base):
+        config = base.model_copy(update=dict(change))
+        if _is_refused(config):
+            continue
+        cost = cost_of(config, setting)
+        if cost == present:
+            continue  # it has no effect
+        if cost.is_late:  # it would bring nothing
+            timeout = {"timeout_ms": cost.timeout_ms}
+            change = {**change, **timeout}
+            cost = cost_of(config.model_copy(update=timeout), setting)
+        yield change, cost
+
+
+def _changes(now: Config) -> Iterator[Change]:
+    yield from ({"codec": name} for name in ("none", "bf16", "int8") if name != now.codec)
+    yield from ({"fraction": part} for part in SHARES if part < now.fraction)
+    yield from ({"fetch_probability": part} for part in SHARES if part < now.fetch_probability)
+    if now.algorithm == "gossip":
+        yield {"algorithm": "together"}
+
+
+def _is_refused(config: Config) -> bool:
+    from dpwa.config.clashes import clashes
+
+    nodes = [node.to_mapping() for node in config.nodes]
+    links = [link.model_dump() for link in config.links]
+    return any(clashes(vars(config), nodes, links))
+
+
+def _as_object(setting: Setting, rows: list[Row]) -> JsonObject:
+    (_, present), *others = rows
+    return {
+        "model": {"bytes": setting.layout.nbytes},
+        "nodes": setting.nodes,
+        "step_s": setting.step_s,
+        "link": setting.link.model_dump(),
+        "present": _object(present),
+        "alone": [{"changes": dict(change), **_object(cost)} for change, cost in others],
+    }
+
+
+def _object(cost: RoundCost) -> JsonObject:
+    figures = ("round_bytes", "wait_share", "mbps", "gb_per_hour", "timeout_ms")
+    return {**asdict(cost), **{name: getattr(cost, name) for name in figures}}
+
+
+def _show(base: Config, setting: Setting, rows: list[Row]) -> None:
+    console, link = screen.console(), setting.link
+    console.print(
+        screen.plain(
+            f"{setting.nodes} nodes, a model of {size(setting.layout.nbytes or 0)}, steps of "
+            f"{_seconds(setting.step_s)}, over {number(link.bandwidth_mbps)} Mbit/s and "
+            f"{link.latency_ms:.3g} ms; present: algorithm {base.algorithm}, codec {base.codec}, "
+            f"fraction {base.fraction:g}, fetch_probability {base.fetch_probability:g}, "
+            f"timeout_ms {base.timeout_ms}"
+        )
+    )
+    if any(node.codec for node in base.nodes) or base.links:
+        console.print("Codecs of single nodes and links are left out.")
+    if (present := rows[0][1]).is_late:
+        console.print(
+            screen.plain(f"Present fetches bring nothing: timeout_ms must be {present.timeout_ms}.")
+        )
+    cells = [_cells(change, cost) for change, cost in rows]
     console.print()
-    for line in _premises(choices, layout):
-        console.print(screen.plain(line))
-    if with_table:
-        rows = [_row("present", present), *(_row(_named(c), c) for c in alone)]
-        console.print()
-        console.print(screen.table(HEADINGS, rows, console.width, right=_NUMBERS))
-    else:
-        console.print(screen.plain("What each setting costs if changed alone: --table"))
+    console.print(screen.table(HEADINGS, cells, console.width, right=range(1, len(HEADINGS))))
 
 
-def _as_object(choices: Choices, layout: Layout, fits: Sequence[Choice]) -> JsonObject:
-    link, budget = choices.setting.link, choices.budget
-    return {
-        "model": {"bytes": layout.nbytes, "tensors": len(layout.tensors)},
-        "nodes": choices.setting.nodes,
-        "step_s": choices.setting.step_s,
-        "link": "shm" if link is None else link.model_dump(),
-        "budget": vars(budget),
-        "present": _object(choices.present()),
-        "alone": [_object(choice) for choice in choices.alone()],
-        "together": None if (other := choices.together()) is None else _object(other),
-        "fits": [_object(choice) for choice in fits],
-        "refused": choices.refused,
-    }
-
-
-def _object(choice: Choice) -> JsonObject:
-    cost, config = choice.cost, choice.config
-    return {
-        "changes": dict(choice.changes),
-        "settings": {
-            "codec": config.codec,
-            "fraction": config.fraction,
-            "fetch_probability": config.fetch_probability,
-            "transport": config.transport,
-            "timeout_ms": config.timeout_ms,
-        },
-        **vars(cost),
-        "round_bytes": cost.round_bytes,
-        "wait_share": cost.wait_share,
-        "mbps": cost.mbps,
-        "gb_per_hour": cost.gb_per_hour,
-        "mixed": choice.mixed,
-        "problems": list(choice.problems),
-        "reasons": choice.reasons(),
-    }
-
-
-def _premises(choices: Choices, layout: Layout) -> Iterator[str]:
-    setting, link, config = choices.setting, choices.setting.link, choices.config
-    where = (
-        "on one host"
-        if link is None
-        else f"over {number(link.bandwidth_mbps)} Mbit/s and {link.latency_ms:.3g} ms"
-    )
-    model, step = size(layout.nbytes or 0), _seconds(setting.step_s)
-    yield f"{setting.nodes} nodes, a model of {model}, steps of {step}, {where}"
-    yield (
-        f"present: algorithm {config.algorithm}, codec {config.codec}, fraction "
-        f"{config.fraction:g}, fetch_probability {config.fetch_probability:g}, "
-        f"transport {config.transport}, timeout_ms {config.timeout_ms}"
-    )
-    if any(node.codec for node in config.nodes) or config.links:
-        yield "Codecs of single nodes and links are left out: this is about all the others."
-    for name, reason in choices.refused.items():
-        yield f"{name}: {reason}"
-
-
-def _named(choice: Choice) -> str:
-    return ", ".join(f"{name} {_shown(value)}" for name, value in choice.changes.items())
-
-
-def _row(name: str, choice: Choice) -> list[str]:
-    cost = choice.cost
+def _cells(change: Change, cost: RoundCost) -> list[str]:
+    named = ", ".join(f"{name} {value}" for name, value in change.items())
     return [
-        name,
+        named or "present",
         size(cost.round_bytes),
         _seconds(cost.fetch_s),
-        _seconds(cost.overlap_s),
-        f"{cost.wait_share:.0%}",
+        share(cost.wait_share),
         number(cost.mbps, 3),
         f"{cost.gb_per_hour:.3g}",
-        size(cost.memory_bytes),
     ]
 
 
-def _answer(choices: Choices, present: Choice, fits: Sequence[Choice]) -> Iterator[str]:
-    if fits and fits[0].changes:
-        for number, choice in enumerate(fits):
-            first = "Also fits" if number else "Best fit"
-            yield f"{first}: {_named(choice)} ({_in_short(choice)})"
-            yield from () if number else (f"  {reason}" for reason in choice.reasons())
-    elif fits:
-        yield "The present settings fit."
-    elif choices.budget.is_given:
-        least = choices.least()
-        yield (
-            f"Nothing fits. The least is {_named(least) or 'the present settings'}: "
-            f"{'; '.join(least.problems)}."
-        )
-    cost = present.cost
-    yield (
-        f"The present settings: {_in_short(present)}; a fetch takes {_seconds(cost.fetch_s)}, a "
-        f"node holds {size(cost.memory_bytes)} beside its model."
-    )
-    for problem in present.problems:
-        yield f"The present settings: {problem}."
-    if choices.setting.link is None:
-        yield (
-            "Nodes of one host merge out of each other's memory: nothing is sent. What copying and "
-            "merging take on a machine, see docs/benchmarks.md."
-        )
-    elif not choices.budget.is_given:
-        yield "With a budget, such as --max-wait 5%, settings that keep to it are looked for."
-    if (together := choices.together()) is not None:
-        yield (
-            f"With algorithm: together, {_in_short(together)}: where all nodes are equally fast "
-            "it learns as much in fewer steps."
-        )
-
-
-def _in_short(choice: Choice) -> str:
-    cost = choice.cost
-    return (
-        f"{size(cost.round_bytes)} a round, {number(cost.mbps, 3)} Mbit/s, "
-        f"{cost.gb_per_hour:.3g} GB/h, {cost.wait_share:.0%} waiting"
-    )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{number(seconds, 3)} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _seconds(value: float) -> str:
+    return f"{1000 * value:.3g} ms" if value < 1 else f"{value:.3g} s"

@@ -1,13 +1,13 @@
-"""What a round of gossip costs: bytes, seconds, waiting and memory, from settings and a link.
+"""What a round of gossip costs: bytes, seconds and waiting, from settings and a link.
 
 A round is one `update_send` and `update_wait` with a training step in between. With
 
     a   fetches that a round starts: fetch_probability, or what the algorithm has in its place
     S   payload of a fetch, as the codec leaves it
     r   how many read at once from the one that is asked: 1 + a (N-2)/(N-1), if all begin together
-    L   latency, B bandwidth (or `max_upload_mbps`, if that is less), W work of the codec
+    L   latency, B bandwidth (or `max_upload_mbps`, if that is less)
 
-    fetch    F = L + max(r S / B, r W, (ceil(pieces / 6) - 1) L)
+    fetch    F = L + max(r S / B, (ceil(pieces / 6) - 1) L)
     waiting  w = a max(0, min(F, timeout) - step)
     a round of step + w brings a S bytes, and as many are sent; of a fetch that is too long for
     `timeout_ms`, a part
@@ -15,7 +15,7 @@ A round is one `update_send` and `update_wait` with a training step in between. 
 With `algorithm: together` a round brings n = 2 (N-1)/N S bytes, and waits w = 4 L + n / B.
 
 The last term of F: 6 pieces are on their way at most before the reader must say that it wants more.
-Nothing is streamed on one host.
+What codecs compute is not counted, and nothing is streamed on one host.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from pydantic import Field
 from dpwa.algorithms import Terms, algorithm
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import Config
+from dpwa.data.codecs.payloads import payload_bytes
+from dpwa.data.layout import Layout
 from dpwa.node.serving.upload import BYTES_PER_MBIT
-from dpwa.plan.payloads import Payloads, Work
 from dpwa.types import StrictModel
 from dpwa.wire import limits
+from dpwa.wire.fetching import pieces_of
+from dpwa.wire.shards import shards_of
 
-LEAST_SLOTS = 2
 TIMEOUT_MARGIN = 1.5  # links are slower at times
 TIMEOUT_STEP_MS = 100
 HOUR_S = 3600
@@ -63,9 +65,12 @@ class LinkFigures(StrictModel, extra="ignore"):
 
 @dataclass(frozen=True)
 class Setting:
+    """What the settings of a run are planned for."""
+
+    layout: Layout  # of the model
     nodes: int
     step_s: float  # of one training step
-    link: LinkFigures | None  # `None`: all are on one host and map each other's memory
+    link: LinkFigures  # between any two nodes
 
 
 @dataclass(frozen=True)
@@ -75,11 +80,8 @@ class RoundCost:
     fetches: float  # that a round starts
     fetch_bytes: float  # payload
     fetch_s: float
-    overlap_s: float  # of a fetch, what passes during the training step
     wait_s: float  # of a round
     round_s: float
-    memory_bytes: int  # that a node holds beside its model
-    most_memory_bytes: int
     is_late: bool  # fetches take longer than `timeout_ms`, so that they bring nothing
 
     @property
@@ -108,35 +110,37 @@ class RoundCost:
         return math.ceil(needed_ms / TIMEOUT_STEP_MS) * TIMEOUT_STEP_MS
 
 
-def cost_of(config: Config, payloads: Payloads, setting: Setting) -> RoundCost:
+def cost_of(config: Config, setting: Setting) -> RoundCost:
     """Return what a round costs with a configuration; see the top of this module.
 
     Settings of single nodes and links are left out.
     """
-    asks = asks_per_round(config, setting.nodes)
-    link = setting.link
-    if link is None:
-        least, most = _memory(config, payloads, is_streamed=False)
-        return RoundCost(asks, 0.0, 0.0, 0.0, 0.0, setting.step_s, least, most, is_late=False)
-    if algorithm(config.algorithm).averages_gradients:
-        return _averaged(config, payloads, setting, link)
-    work = payloads.fetch(config.codec, config.fraction)
-    fetch_s = _seconds(config, link, work, _readers(config, asks, setting.nodes))
+    kind, asks = algorithm(config.algorithm), asks_per_round(config, setting.nodes)
+    if kind.averages_gradients:
+        return _averaged(config, setting)
+    nbytes, pieces = fetch_size(setting.layout, config.codec, config.fraction)
+    turns = max(0, math.ceil(pieces / limits.CREDIT_CHUNKS) - 1)
+    streamed_s = _readers(config, asks, setting.nodes) * nbytes / _rate(config, setting.link)
+    fetch_s = setting.link.latency_s + max(streamed_s, turns * setting.link.latency_s)
     timeout_s = config.timeout_ms / 1000
     taken_s = min(fetch_s, timeout_s)
     wait_s = asks * max(0.0, taken_s - setting.step_s)
-    least, most = _memory(config, payloads, is_streamed=True)
     return RoundCost(
         fetches=asks,
-        fetch_bytes=work.nbytes * (taken_s / fetch_s),  # what has not come in time is given up
+        fetch_bytes=nbytes * (taken_s / fetch_s),  # what has not come in time is given up
         fetch_s=fetch_s,
-        overlap_s=min(taken_s, setting.step_s),
         wait_s=wait_s,
         round_s=setting.step_s + wait_s,
-        memory_bytes=least,
-        most_memory_bytes=most,
         is_late=fetch_s > timeout_s,
     )
+
+
+def fetch_size(layout: Layout, codec: str, fraction: float) -> tuple[float, float]:
+    """Return payload bytes and pieces of a fetch, in the mean of all shards that take turns."""
+    shards = shards_of(layout, fraction)
+    pieces = [piece for shard in shards for piece in pieces_of(layout, layout.nbytes or 0, shard)]
+    nbytes = sum(payload_bytes(codec, piece.nbytes, piece.dtype) for piece in pieces)
+    return nbytes / len(shards), len(pieces) / len(shards)
 
 
 def asks_per_round(config: Config, nodes: int) -> float:
@@ -158,19 +162,11 @@ def asks_per_round(config: Config, nodes: int) -> float:
     return 1 - (1 - asks) ** 2 if kind.terms is Terms.EXCHANGE else asks
 
 
-def obeys_probability(config: Config) -> bool:
-    """Tell whether `fetch_probability` says how often the algorithm of a configuration asks."""
-    without = config.model_copy(update={"fetch_probability": 0.0})
-    return asks_per_round(without, 2) == 0.0
-
-
-def _averaged(config: Config, payloads: Payloads, setting: Setting, link: LinkFigures) -> RoundCost:
+def _averaged(config: Config, setting: Setting) -> RoundCost:
     """All wait for all: every value goes to who reduces it, and comes back."""
-    nbytes = 2 * (1 - 1 / setting.nodes) * payloads.fetch("none", 1.0).nbytes
-    seconds = MESSAGES_OF_A_ROUND * link.latency_s + nbytes / _rate(config, link)
-    least, most = _memory(config, payloads, is_streamed=True)
-    round_s = setting.step_s + seconds
-    return RoundCost(1.0, nbytes, seconds, 0.0, seconds, round_s, least, most, is_late=False)
+    nbytes = 2 * (1 - 1 / setting.nodes) * (setting.layout.nbytes or 0)
+    seconds = MESSAGES_OF_A_ROUND * setting.link.latency_s + nbytes / _rate(config, setting.link)
+    return RoundCost(1.0, nbytes, seconds, seconds, setting.step_s + seconds, is_late=False)
 
 
 def _readers(config: Config, asks: float, nodes: int) -> float:
@@ -183,24 +179,8 @@ def _readers(config: Config, asks: float, nodes: int) -> float:
     return 1 + asks * (nodes - 2) / (nodes - 1)
 
 
-def _seconds(config: Config, link: LinkFigures, work: Work, readers: float) -> float:
-    rate = _rate(config, link)
-    turns = max(0, math.ceil(work.pieces / limits.CREDIT_CHUNKS) - 1)
-    stream_s = max(readers * work.nbytes / rate, readers * work.busy_s, turns * link.latency_s)
-    return link.latency_s + stream_s
-
-
 def _rate(config: Config, link: LinkFigures) -> float:
     """Return payload bytes per second."""
     if config.max_upload_mbps is None:
         return link.bytes_per_s
     return min(link.bytes_per_s, config.max_upload_mbps * BYTES_PER_MBIT)
-
-
-def _memory(config: Config, payloads: Payloads, *, is_streamed: bool) -> tuple[int, int]:
-    """Return what a node holds beside its model as a rule, and at the most, in bytes."""
-    buffers = 1 if is_streamed else 0  # to receive into
-    least, most = (
-        (slots + buffers) * payloads.model_bytes for slots in (LEAST_SLOTS, config.slots)
-    )
-    return least, most

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dpwa.data import codecs
 from dpwa.data.codecs import Codec, codec, codec_names, register_codec
+from dpwa.data.codecs.payloads import payload_bytes
 from dpwa.errors import ProtocolError, UnknownNameError, UserError
 
 NAMES = ("none", "fp16", "bf16", "int8")
@@ -51,7 +52,8 @@ def test_what_is_no_real_number_with_a_fraction_passes_unchanged(name, dtype):
 def test_a_decoded_piece_has_the_size_of_the_piece_and_the_piece_is_only_read(name, dtype):
     piece = piece_of(dtype, 3000)
     before = piece.copy()
-    decoded, _ = through(name, piece, dtype)
+    decoded, payload = through(name, piece, dtype)
+    assert payload.nbytes == payload_bytes(name, piece.nbytes, dtype)
     assert decoded.nbytes == piece.nbytes
     assert decoded.dtype == np.uint8
     assert np.array_equal(piece, before)

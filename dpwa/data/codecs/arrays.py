@@ -7,14 +7,10 @@ from collections import deque
 import numpy as np
 import torch
 
+from dpwa.data.codecs.payloads import WIDTHS
 from dpwa.data.segments import ByteArray
 
-FLOATS = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+FLOATS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in WIDTHS}
 
 KEPT_PAYLOADS = 16  # more than are usually on their way at once
 

@@ -1,4 +1,4 @@
-"""Payloads seen as arrays."""
+"""Payloads: how large they are, and seen as arrays. Without torch, which encodes them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import numpy as np
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.types import Frame
+
+WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a value
+BLOCK_VALUES = 256  # of `int8`, which share a scale; see dpwa.data.codecs.int8
+
+
+def payload_bytes(codec: str, nbytes: int, dtype: str) -> int:
+    """Return how many bytes a codec makes of a piece: as many as it has, for one of a plugin."""
+    values = nbytes // WIDTHS.get(dtype, 1)
+    if codec in ("fp16", "bf16") and dtype in ("float32", "float64"):
+        return 2 * values
+    if codec == "int8" and dtype in WIDTHS:
+        scale_bytes = max(4, WIDTHS[dtype])
+        return values + scale_bytes * -(-values // BLOCK_VALUES)
+    return nbytes
 
 
 def exactly(payload: Frame, nbytes: int) -> ByteArray:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
 from dpwa.data.arrays import ArrayModel, NumericArray, is_finite
+from dpwa.data.codecs.payloads import payload_bytes
 from dpwa.data.layout import Layout, Piece, TensorSpec
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
@@ -161,21 +162,10 @@ def _pieces_in_one(spec: RunSpec, conditions: Conditions, nbytes: float) -> int:
         return 1
     rate = min(conditions.link_bytes_per_s, conditions.download_bytes_per_s)
     round_trip_s = 2.0 * (conditions.longest_latency_s + network.jitter_ms / 1000.0)
-    if ROUND_TRIPS * round_trip_s * rate > limits.GRANTED_CHUNKS * _payload_bytes(spec, nbytes):
+    piece = payload_bytes(config.codec, limits.CHUNK_BYTES, DTYPE)
+    if ROUND_TRIPS * round_trip_s * rate > limits.GRANTED_CHUNKS * piece:
         return 1
     return max(1, math.ceil(nbytes / limits.CHUNK_BYTES) // FEWEST_PIECES)
-
-
-def _payload_bytes(spec: RunSpec, nbytes: float) -> float:
-    """Return what the codec makes of a piece of a snapshot of so many bytes."""
-    config = spec.config
-    if config.codec == "none":
-        return limits.CHUNK_BYTES
-    from dpwa.plan.payloads import Payloads  # brings torch
-
-    layout = _layout(math.ceil(nbytes / VALUE_BYTES))
-    work = Payloads(layout).fetch(config.codec, 1.0)
-    return work.nbytes / work.pieces
 
 
 def _layout(elements: int, most_piece_bytes: int = limits.CHUNK_BYTES) -> ScaledLayout:

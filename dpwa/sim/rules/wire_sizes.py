@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.algorithms.base import follows_leaders
-from dpwa.config import Config
 from dpwa.data.layout import Layout, TensorSpec
+from dpwa.plan.costs import fetch_size
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.wire import limits
-from dpwa.wire.fetching import FetchSession, Greeting, pieces_of
+from dpwa.wire.fetching import FetchSession, Greeting
 from dpwa.wire.messages import Chunk, Credit, Message, NotReady, SnapshotHeader, encode
-from dpwa.wire.shards import shards_of
 from dpwa.wire.transaction_messages import (
     Agreed,
     Busy,
@@ -60,8 +59,7 @@ class WireSizes:
     def of(cls, spec: RunSpec, dimension: int) -> WireSizes:
         config, nodes = spec.config, spec.scenario.nodes
         layout = _layout(spec, dimension)
-        shards = shards_of(layout, config.fraction)
-        pieces = sum(len(pieces_of(layout, layout.nbytes or 0, s)) for s in shards) / len(shards)
+        payload, pieces = fetch_size(layout, config.codec, config.fraction)
         name = node_name(nodes - 1)
         has_news = follows_leaders(config.algorithm, config.interpolation)
         greeting = Greeting(name, _news(nodes) if has_news else ())
@@ -79,7 +77,6 @@ class WireSizes:
         )
         chunk = Chunk(request=_COUNTER, index=int(pieces), checksum=_CHECKSUM)
         grants = max(0.0, pieces - limits.CREDIT_CHUNKS) / limits.GRANTED_CHUNKS
-        payload = _payload_bytes(config, layout)
         piece = wire_bytes([len(encode(chunk)), round(payload / pieces)])
         transaction = bytes(limits.TRANSACTION_BYTES)
         credit = _nbytes(Credit(request=_COUNTER, chunks=limits.GRANTED_CHUNKS))
@@ -126,15 +123,6 @@ def _layout(spec: RunSpec, dimension: int) -> Layout:
     megabytes = spec.scenario.model_mb
     count = dimension if megabytes is None else max(1, round(megabytes * 1e6 / VALUE_BYTES))
     return Layout((TensorSpec("parameters", "float32", (count,), VALUE_BYTES),))
-
-
-def _payload_bytes(config: Config, layout: Layout) -> float:
-    """Return the payload of a fetch, as its codec leaves it."""
-    if config.codec == "none":
-        return (layout.nbytes or 0) / len(shards_of(layout, config.fraction))
-    from dpwa.plan.payloads import Payloads  # brings torch
-
-    return Payloads(layout).fetch(config.codec, config.fraction).nbytes
 
 
 def _news(nodes: int) -> tuple[tuple[str, str, float, int, int, float], ...]:
