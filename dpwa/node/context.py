@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from dpwa.algorithms import algorithm
+from dpwa.algorithms import Terms, algorithm
 from dpwa.algorithms.base import follows_leaders
 from dpwa.config import Config
 from dpwa.data.snapshot import SnapshotPool
@@ -14,11 +15,13 @@ from dpwa.node.leader_table import LeaderTable
 from dpwa.node.peers import PeerTable
 from dpwa.node.serving.upload import Upload
 from dpwa.node.settings import Settings
-from dpwa.node.transactions.manager import TransactionManager
 from dpwa.runtime import Runtime
 from dpwa.wire import limits
 from dpwa.wire.fetching import Greeting
 from dpwa.wire.fields import News
+
+if TYPE_CHECKING:
+    from dpwa.node.transactions.manager import TransactionManager
 
 FEWEST_KNOWN = 64  # nodes that may join later
 KNOWN_PER_NODE = 4  # so that strangers cannot make the news grow for ever
@@ -36,7 +39,7 @@ class NodeContext:
     leader_table: LeaderTable
     follows_leaders: bool  # whether news of who leads travel
     pool: SnapshotPool
-    transactions: TransactionManager
+    transactions: TransactionManager | None  # `None`: the algorithm has none
     upload: Upload  # how fast it sends payloads
     settings: Settings  # that all nodes must have alike
 
@@ -55,8 +58,6 @@ class NodeContext:
             chance,
         )
         pool = SnapshotPool(runtime, longest_s(config), config.slots, shared_memory_of(config))
-        terms = algorithm(config.algorithm).terms
-        transactions = TransactionManager(name, terms, pool, runtime, longest_s(config))
         peer_table = PeerTable(name, runtime, random.Random(f"{seed}/{name}/rests"))
         return cls(
             name,
@@ -67,7 +68,7 @@ class NodeContext:
             leader_table,
             follows_leaders(config.algorithm, config.interpolation),
             pool,
-            transactions,
+            _transactions_of(name, config, pool, runtime),
             Upload(config.max_upload_mbps, runtime),
             Settings(name, config),
         )
@@ -90,12 +91,25 @@ class NodeContext:
 
     def forget(self, peer: str) -> None:
         """End the transactions with a peer, and forget its loss."""
-        self.transactions.forget(peer)
+        if self.transactions is not None:
+            self.transactions.forget(peer)
         self.leader_table.forget(peer)
 
     def close(self) -> None:
-        self.transactions.close()
+        if self.transactions is not None:
+            self.transactions.close()
         self.pool.close()
+
+
+def _transactions_of(
+    name: str, config: Config, pool: SnapshotPool, runtime: Runtime
+) -> TransactionManager | None:
+    terms = algorithm(config.algorithm).terms
+    if terms is Terms.PULL:
+        return None
+    from dpwa.node.transactions.manager import TransactionManager
+
+    return TransactionManager(name, terms, pool, runtime, longest_s(config))
 
 
 def longest_s(config: Config) -> float:

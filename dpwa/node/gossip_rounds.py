@@ -106,8 +106,8 @@ class GossipRounds:
         # the other ranks of a member whose model is sharded; `None`: it is not
         self.shard_group: ShardGroup | None = None
         self._context = context
-        has_transactions = self.algorithm.terms is not Terms.PULL
-        self._transactions = context.transactions if has_transactions else None
+        self._transactions = context.transactions
+        self._is_finite: IsFinite | None = None  # see `guard`
         self._tx = tx
         self.check_open = check_open
         self._fetches = TrainerFetches(context, type(self.algorithm), tx.fetch)
@@ -169,9 +169,11 @@ class GossipRounds:
         self._publications = updates
         self._context.pool.resume(updates)
 
-    def guard_transactions(self, is_finite: IsFinite | None) -> None:
+    def guard(self, is_finite: IsFinite | None) -> None:
         """Refuse exchanges of values that are not finite, by this test of the values of a dtype."""
-        self._context.transactions.is_finite = is_finite
+        self._is_finite = is_finite
+        if self._transactions is not None:
+            self._transactions.is_finite = is_finite
 
     def begin(self, loss: float | None) -> NodeView:
         """Begin an update: end the one before, advance the clock, tell the news.
@@ -247,7 +249,8 @@ class GossipRounds:
             takes_all=self._wants_all or bool(doubted),
             without=doubted,
         )
-        if ask.terms is Terms.EXCHANGE and context.transactions.is_engaged:
+        transactions = self._transactions
+        if ask.terms is Terms.EXCHANGE and transactions is not None and transactions.is_engaged:
             request.end()
         elif ask.terms is not Terms.PULL:
             self._tx.fetch(request)
@@ -284,7 +287,8 @@ class GossipRounds:
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
                 own = published if arrival is None else None
-                arrival = self.merger.merge_transaction(transaction, own, merge) or arrival
+                factor = self._transactions.factor(transaction)
+                arrival = self.merger.merge_transaction(transaction, factor, own, merge) or arrival
             return arrival
         finally:
             if self._fetches.reads is not None:
@@ -411,7 +415,7 @@ class GossipRounds:
 
     def divergence(self) -> str:
         """Say what of this node is not finite, for which no peer merges it; empty: nothing."""
-        pool, is_finite = self._context.pool, self._context.transactions.is_finite
+        pool, is_finite = self._context.pool, self._is_finite
         newest = pool.newest() if pool.is_finite is False else None
         if newest is None:
             return "its loss is not finite" if self.progress.loss == math.inf else ""

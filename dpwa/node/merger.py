@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpwa.data.shared_memory import NEWS_BYTES
 from dpwa.data.snapshot import Snapshot
@@ -15,7 +15,6 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, Merge
 from dpwa.node.context import NodeContext
 from dpwa.node.training_figures import Activity, TrainingFigures
-from dpwa.node.transactions.manager import Settled
 from dpwa.policy.beginners import (
     BEGINNING,
     LEAD,
@@ -29,6 +28,9 @@ from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock, read_ahead
 from dpwa.policy.quarantine import Quarantine
 from dpwa.types import TrainingProgress
+
+if TYPE_CHECKING:
+    from dpwa.node.transactions.manager import Settled
 
 log = logging.getLogger("dpwa.node")
 
@@ -138,7 +140,6 @@ class Merger:
         self._config = config
         self._peer_table = context.peer_table
         self._pool = context.pool
-        self._transactions = context.transactions
         self._losses = losses
         self._uses_rule = uses_rule
         self._method = interpolation(config.interpolation)
@@ -264,11 +265,10 @@ class Merger:
         return arrival
 
     def merge_transaction(
-        self, transaction: Settled, published: Snapshot | None, merge: Merge
+        self, transaction: Settled, factor: float, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
         """Merge what was agreed on with a peer, unless the parameters were replaced since."""
         is_other_model = transaction.theirs.snapshot.layout.fingerprint != self.fingerprint
-        factor = self._transactions.factor(transaction)
         if factor == 0.0 or is_other_model or self._is_of_before(transaction):
             transaction.release()
             return None

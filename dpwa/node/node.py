@@ -41,7 +41,6 @@ from dpwa.node.serving.snapshot_service import SnapshotService
 from dpwa.node.serving.upload import Upload
 from dpwa.node.settings import SettingsService
 from dpwa.node.threads import NodeThreads
-from dpwa.node.transactions.service import TransactionService
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.link import LinkState
 from dpwa.types import JsonObject
@@ -141,18 +140,20 @@ class Node(Closeable):
             context.peer_table.peer_left(peer, reason)
             tx.peer_left(peer)
 
-        self._threads.open(
-            [
-                self._snapshots,
-                NewsService(context),
-                SettingsService(context.settings),
-                TransactionService(context, tx),
-                StatusService(self.weak_condition, self.runtime),
-                GoodbyeService(context.name, left),
-                self._identity,
-                FinishService(self.finish.endings),
-            ]
-        )
+        services = [
+            self._snapshots,
+            NewsService(context),
+            SettingsService(context.settings),
+            StatusService(self.weak_condition, self.runtime),
+            GoodbyeService(context.name, left),
+            self._identity,
+            FinishService(self.finish.endings),
+        ]
+        if context.transactions is not None:
+            from dpwa.node.transactions.service import add_transactions
+
+            services.append(add_transactions(context, context.transactions, tx))
+        self._threads.open(services)
         tx.attach(FinishListener(self.finish.endings, tx.tell))
 
     @property
@@ -321,7 +322,7 @@ class Node(Closeable):
             model=self._model(),
             ending=self.finish.report(),
             news=context.leader_table.report(),
-            transactions=context.transactions.report(),
+            transactions={} if context.transactions is None else context.transactions.report(),
             gossip=GossipReport(
                 **figures.report(),
                 **context.peer_table.fetch_report(),

@@ -146,7 +146,7 @@ class Trainer:
         """Train by the settings; `is_finite` is the test that `guard` may ask for."""
         terms = FetchTerms(config.fraction, is_finite if config.guard == "finite" else None)
         rounds.merger.knows_beginners = True
-        rounds.guard_transactions(terms.is_finite)
+        rounds.guard(terms.is_finite)
         return cls(rounds, model, terms, clip_of(config))
 
     def send(self, loss: float | None) -> None:

@@ -1,14 +1,14 @@
 """A fetch: both ends, without sockets; messages in, events out.
 
 The asking side has no memory of its own. The serving side says how much of a snapshot may be sent,
-and which piece comes next. In a transaction a proposal comes first (`ProposeSession`).
+and which piece comes next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from dpwa.data.checksum import checksum
 from dpwa.data.codecs import Codec
@@ -34,7 +34,6 @@ from dpwa.wire.messages import (
     unpack_layout,
 )
 from dpwa.wire.shards import WHOLE, Shard
-from dpwa.wire.transaction_messages import Agreed, Busy, Propose
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,6 @@ def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
     match message:
         case NotReady():
             return Ended(Outcome.NOT_READY)
-        case Busy():
-            return Ended(Outcome.BUSY)
         case OtherModel():
             return Ended(Outcome.OTHER_MODEL, other_model(layout, payload))
         case Refused():
@@ -236,36 +233,3 @@ class ServeSession:
             codec=self._codec.name,
             news=self._news,
         )
-
-
-TransactionTerms = Literal["exchange", "share"]
-
-
-@dataclass(frozen=True)
-class ProposeSession:
-    """One proposal, from the first message to the answer."""
-
-    request: int
-    transaction: bytes  # random bytes that name it
-    terms: TransactionTerms  # see `Propose`
-    version: int  # of this node's snapshot
-    layout: Layout  # of the snapshots of both
-    greeting: Greeting  # who asks
-
-    def request_message(self, budget_ms: int) -> Propose:
-        return Propose(
-            request=self.request,
-            transaction=self.transaction,
-            name=self.greeting.name,
-            terms=self.terms,
-            fingerprint=self.layout.fingerprint,
-            version=self.version,
-            news=self.greeting.news,
-            budget_ms=budget_ms,
-        )
-
-    def receive(self, message: Message, payload: Frame) -> Agreed | Ended:
-        """Take the answer; `ProtocolError`: it is none."""
-        if isinstance(message, Agreed) and message.transaction == self.transaction:
-            return message
-        return refused(message, payload, self.layout)

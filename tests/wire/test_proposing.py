@@ -6,7 +6,7 @@ import pytest
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.errors import ProtocolError
 from dpwa.policy.health import Outcome
-from dpwa.wire.fetching import Ended, Greeting, ProposeSession
+from dpwa.wire.fetching import Ended, Greeting
 from dpwa.wire.limits import PROTOCOL_VERSION
 from dpwa.wire.messages import (
     NotReady,
@@ -16,6 +16,7 @@ from dpwa.wire.messages import (
     encode,
     pack_layout,
 )
+from dpwa.wire.proposing import ProposeSession
 from dpwa.wire.transaction_messages import Agreed, Busy, DecisionAck, Propose
 
 TRANSACTION = b"pair-one"

@@ -7,28 +7,28 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpwa.algorithms import Terms
 from dpwa.data.layout import Piece
-from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Lease
-from dpwa.errors import ProtocolError
 from dpwa.node.arrival import BrokenFetchError, FetchRequest, IncomingSnapshot
-from dpwa.node.context import NodeContext, most_nodes
+from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import Connections
 from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
-from dpwa.policy.push_sum import UNIT
-from dpwa.policy.transactions import PARTED
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
-from dpwa.wire.fetching import Ended, FetchSession, ProposeSession, TransactionTerms
+from dpwa.wire.fetching import Ended, FetchSession
 from dpwa.wire.messages import Cancel, Message, SharedMemoryName, SnapshotHeader
-from dpwa.wire.transaction_messages import Agreed, Prepared
+
+if TYPE_CHECKING:
+    from dpwa.node.transactions.fetches import TransactionFetches
+    from dpwa.wire.proposing import ProposeSession
 
 
 @dataclass(eq=False)
@@ -50,143 +50,6 @@ class Attempt:
     streamed_bytes: int = 0  # of payload, since then
 
 
-_DECLINED = (Outcome.BUSY, Outcome.NOT_READY)
-
-
-class TransactionFetches:
-    """The transactions of a Fetcher.
-
-    A fetch is part of a transaction that this node has proposed, or it collects the snapshot of a
-    peer that has proposed one.
-    """
-
-    def __init__(self, context: NodeContext, fetching: Fetcher) -> None:
-        self._fetching = fetching
-        self._peer_table, self._transactions = context.peer_table, context.transactions
-        self._clock = context.runtime
-        self._most_units = UNIT * most_nodes(context.config)
-        self._greet = context.greeting
-
-    def was_with(self, peer: str) -> bool:
-        """Tell whether the last exchange was one with this peer."""
-        return peer == self._transactions.partner
-
-    def propose(self, channel: PeerChannel, request: FetchRequest, number: int) -> Attempt | None:
-        """Return an attempt that begins with a proposal; `None` if none can be made now."""
-        own_version = request.own_version
-        expires = self._clock.now() + request.deadline.remaining_s()
-        transaction = self._transactions.propose(channel.peer, own_version, expires)
-        if transaction is None:
-            return None
-        terms: TransactionTerms = "exchange" if request.terms is Terms.EXCHANGE else "share"
-        own = own_version, request.layout, self._greet()
-        session = ProposeSession(number, transaction, terms, *own)
-        return Attempt(request, channel, session, 0, transaction, is_of_transaction=True)
-
-    def agreed(self, attempt: Attempt, agreed: Agreed) -> None:
-        """Fetch the snapshot that the peer has promised.
-
-        If one of both is still at the beginning, there is nothing to share: whoever is ahead leaves
-        the transaction, and whoever is far behind takes over the other's parameters. A peer that
-        promises more mass than there is gets a `ProtocolError`.
-        """
-        if attempt.transaction is None:
-            return
-        own_clock, peer = attempt.request.clock, attempt.channel.peer
-        self._peer_table.told_clock(peer, agreed.clock)
-        if is_far_behind(agreed.clock, own_clock):
-            self._fetching.attempt_failed(attempt.channel, Outcome.BEHIND)
-            return
-        if agreed.units > max(self._most_units, UNIT * (len(self._peer_table.names) + 1)):
-            raise ProtocolError(f"{agreed.units} units of mass: more than there are")
-        if not self._transactions.agreed(attempt.transaction, agreed.units):
-            self._fetching.finish(Outcome.LOST)  # this node has agreed to another one meanwhile
-            return
-        if is_far_behind(own_clock, agreed.clock):
-            self.leave(attempt, Outcome.BEHIND)
-            attempt.transaction = None
-            self._fetching.fetch(attempt)
-            return
-        attempt.version = agreed.version
-        self._fetching.due = attempt.request.deadline.end
-        memory = self._peer_table.memory_of(peer)
-        if memory is not None:
-            self.pin(attempt, memory)
-        else:
-            self._fetching.fetch(attempt)
-
-    def pin(self, attempt: Attempt, memory: PeerMemory) -> None:
-        """Pin the promised snapshot in shared memory."""
-        lease = memory.pin(attempt.request.layout, attempt.version)
-        if lease is None or lease.snapshot.version != attempt.version:
-            why_not: Ended | None = Ended(Outcome.SUPERSEDED, "its snapshot is gone")
-        else:
-            why_not = attempt.request.objection(lease.snapshot)
-        if lease is not None and why_not is None:
-            nbytes = lease.snapshot.data.nbytes
-            self._peer_table.exchanged(attempt.channel.peer, mapped=nbytes)
-            self.have(attempt, lease)
-            return
-        if lease is not None:
-            lease.release()
-        if why_not is not None:
-            self._fetching.attempt_failed(attempt.channel, why_not.outcome, why_not.detail)
-
-    def have(self, attempt: Attempt, lease: Lease) -> None:
-        """Hand over the peer's snapshot, which stays; go on waiting if more is awaited."""
-        collects = attempt.request.collects
-        if collects is not None:
-            if self._transactions.collected(collects, lease):
-                self._say_prepared(attempt.channel, collects, is_there=True)
-            self._fetching.succeeded(attempt)
-        elif attempt.transaction is None:
-            lease.release()
-        elif self._transactions.complete(attempt.transaction, lease):
-            self._committed(attempt)
-
-    def partner_prepared(self, transaction: bytes) -> bool:
-        """Note that a peer has this node's snapshot; return whether the transaction is open."""
-        holds, attempt = self._transactions.prepared(transaction), self._fetching.attempt
-        if holds and attempt is not None and attempt.transaction == transaction:
-            self._committed(attempt)
-        return holds is not None
-
-    def partner_failed(self, transaction: bytes) -> None:
-        """Note that a peer cannot have, or must not merge, this node's snapshot."""
-        attempt = self._fetching.attempt
-        if attempt is not None and attempt.transaction == transaction:
-            self._fetching.attempt_failed(attempt.channel, Outcome.BUSY)
-
-    def leave(self, attempt: Attempt | None, outcome: Outcome) -> None:
-        """Abort the transaction of a failed attempt, if it is part of one."""
-        if attempt is None or attempt.transaction is None:
-            return
-        if outcome in _DECLINED or attempt.asked_at is None:  # who was not asked need not be told
-            self._transactions.refused(attempt.transaction)
-        else:
-            self._transactions.abort(attempt.transaction)
-
-    def collect_failed(self, request: FetchRequest, channel: PeerChannel | None) -> None:
-        """Tell a peer that its snapshot cannot be had, which aborts the transaction."""
-        if (
-            request.collects is not None
-            and self._transactions.collect_failed(request.collects)
-            and channel
-        ):
-            self._say_prepared(channel, request.collects, is_there=False)
-
-    def _say_prepared(self, channel: PeerChannel, transaction: bytes, *, is_there: bool) -> None:
-        message = Prepared(
-            request=0, transaction=transaction, name=self._greet().name, is_there=is_there
-        )
-        channel.send(message)
-
-    def _committed(self, attempt: Attempt) -> None:
-        """End what the trainer waits for: it finds the snapshot with the transaction manager."""
-        attempt.request.end()
-        self._fetching.succeeded(attempt)
-
-
 CONNECTED_WITHIN_S = 0.25  # or this share of the time left, before another of many peers is asked
 CONNECTED_WITHIN = 0.25
 
@@ -195,12 +58,12 @@ class Fetcher:
     """Meets one request at a time for the TxThread; a peer that is down is skipped at once."""
 
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
-        self._connections, self._channels = connections, connections.channels
+        self.connections, self._channels = connections, connections.channels
         self._peer_table, self._clock = context.peer_table, context.runtime
         self._greet, self._hear = context.greeting, context.hear
-        # what a fetch for one says to its manager and to the partner
-        self.transactions = TransactionFetches(context, self)
-        self._rng = rng
+        # what a fetch for one says to its manager and to the partner; `None`: there are none
+        self.transactions: TransactionFetches | None = None
+        self.rng = rng
         self._request: FetchRequest | None = None  # that is under way
         self._tried: set[str] = set()  # the peers that were asked for it
         self.attempt: Attempt | None = None
@@ -282,18 +145,19 @@ class Fetcher:
         session = attempt.session
         if session.request != message.request:
             return False
+        if not isinstance(session, FetchSession):
+            if self.transactions is not None:
+                self.transactions.answered(attempt, session.receive(message, payload))
+            return True
         match session.receive(message, payload):
-            case Piece() as piece if isinstance(session, FetchSession):
+            case Piece() as piece:
                 self._piece_arrived(attempt, session, piece, payload)
             case SharedMemoryName() as name:
                 self._in_shared_memory(attempt, name)
-            case SnapshotHeader() as header if isinstance(session, FetchSession):
+            case SnapshotHeader() as header:
                 if header.news:
                     self._hear(header.news, channel.peer)
                 self._announced(attempt, header, session.pieces)
-            case Agreed() as agreed:
-                self._hear(agreed.news, channel.peer)
-                self.transactions.agreed(attempt, agreed)
             case Ended() as ended:
                 self.attempt_failed(channel, ended.outcome, ended.detail)
         return True
@@ -313,7 +177,7 @@ class Fetcher:
             if self._peer_table.is_left_alone(name):  # as when an algorithm names it
                 continue
             channel = self._channels.get(name)
-            can_open = channel is not None and self._connections.open(channel)
+            can_open = channel is not None and self.connections.open(channel)
             state = LinkState.DOWN if channel is None or not can_open else channel.state
             if channel is None or state is LinkState.DOWN:
                 self._peer_table.record(name, Outcome.UNREACHABLE)
@@ -327,17 +191,16 @@ class Fetcher:
         if request.only is not None:
             return None
         budget_s = request.deadline.remaining_s()
-        return self._peer_table.choose(self._rng, self._tried, request.among, budget_s)
+        return self._peer_table.choose(self.rng, self._tried, request.among, budget_s)
 
     def _is_parted(self, request: FetchRequest, name: str) -> bool:
         """Tell whether to do without an exchange rather than have it with the same one again."""
         is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
-        is_again = is_draw and self.transactions.was_with(name)
-        return is_again and self._rng.random() < PARTED
+        return is_draw and self.transactions is not None and self.transactions.part_from(name)
 
     def _attempt(self, request: FetchRequest, channel: PeerChannel, *, is_up: bool) -> None:
         """Ask a peer, now or as soon as its link is up."""
-        if request.terms is Terms.PULL or request.collects is not None:
+        if self.transactions is None or request.terms is Terms.PULL or request.collects is not None:
             attempt = self._fetch_from(request, channel, request.version)
         else:
             proposed = self.transactions.propose(channel, request, next(self._numbers))
@@ -348,7 +211,7 @@ class Fetcher:
         self.attempt = attempt
         if is_up:
             self._ask(attempt)
-        elif not self._connections.keeps_all and request.only is None:
+        elif not self.connections.keeps_all and request.only is None:
             share_s = CONNECTED_WITHIN * request.deadline.remaining_s()
             another = self._clock.now() + max(CONNECTED_WITHIN_S, share_s)
             self.due = min(request.deadline.end, another)
@@ -404,7 +267,7 @@ class Fetcher:
 
     def _all_arrived(self, attempt: Attempt, incoming: IncomingSnapshot) -> None:
         request, peer = attempt.request, attempt.channel.peer
-        if attempt.is_of_transaction:
+        if self.transactions is not None and attempt.is_of_transaction:
             self.transactions.have(attempt, Lease(incoming.snapshot(request.layout)))
         elif request.offer(peer, incoming.arrival(peer)):
             self.succeeded(attempt)
@@ -415,7 +278,7 @@ class Fetcher:
         channel, memory = attempt.channel, attempt.channel.map(name)
         self._measure_latency(attempt)
         self._peer_table.share(channel.peer, memory)
-        if memory is not None and attempt.is_of_transaction:
+        if memory is not None and self.transactions and attempt.is_of_transaction:
             self.transactions.pin(attempt, memory)
         elif memory is not None:
             attempt.request.offer(channel.peer, memory)
@@ -476,7 +339,8 @@ class Fetcher:
             self._ask_another_peer(outcome)
 
     def _ask_another_peer(self, outcome: Outcome) -> None:
-        self.transactions.leave(self.attempt, outcome)
+        if self.transactions is not None:
+            self.transactions.leave(self.attempt, outcome)
         self._ask_next_peer()
 
     def _cancel(self) -> None:
@@ -489,7 +353,7 @@ class Fetcher:
         self._request, self.attempt, self.due = None, None, math.inf
         if request is None:
             return
-        self.transactions.leave(attempt, outcome)
-        channel = self._channels.get(request.only or "")
-        self.transactions.collect_failed(request, channel)
+        if self.transactions is not None:
+            self.transactions.leave(attempt, outcome)
+            self.transactions.collect_failed(request)
         request.end()

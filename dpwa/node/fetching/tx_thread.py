@@ -21,7 +21,6 @@ from dpwa.node.identity import clash_of
 from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome
-from dpwa.policy.transactions import RESEND_S
 from dpwa.transport.link import RENEWAL_S, LinkState, PeerLink
 from dpwa.transport.sockets import HEARTBEAT_TIMEOUT_MS, Context
 from dpwa.types import Frame, JsonObject
@@ -36,10 +35,10 @@ from dpwa.wire.messages import (
     Refused,
     decode,
 )
-from dpwa.wire.transaction_messages import DecisionAck, Prepared, TransactionDecision
 
 if TYPE_CHECKING:
     from dpwa.transport.keyring import Keyring
+    from dpwa.wire.transaction_messages import Prepared
 
 
 log = logging.getLogger("dpwa.tx")
@@ -170,7 +169,6 @@ class TxThread(NodeThread):
         super().__init__(context.runtime, f"dpwa-tx-{context.name}")
         self._looked_at_links = context.runtime.now()
         self._context = context
-        self._has_transactions = context.transactions.terms is not Terms.PULL
         self._rng = context.rng("other")
         self._poller = self._runtime.poller()
         self._connections = Connections(
@@ -183,7 +181,7 @@ class TxThread(NodeThread):
             self._let_go,
         )
         self._channels = self._connections.channels
-        self._fetcher = Fetcher(self._connections, context, self._rng)
+        self.fetcher = Fetcher(self._connections, context, self._rng)
         self._listeners = Listeners(zmq_context, self._poller)
         self._farewells: dict[str, float] = {}  # of peers that are connected, and when they came
         self._stopping = False
@@ -218,9 +216,10 @@ class TxThread(NodeThread):
                 log.exception(
                     "a fetch failed for an unforeseen reason; the node goes on [DPWA-W014]"
                 )
-                self._fetcher.give_up(Outcome.MISBEHAVED, charge=True)
-        self._fetcher.give_up(Outcome.TIMED_OUT)
-        self._deliver_decisions()
+                self.fetcher.give_up(Outcome.MISBEHAVED, charge=True)
+        self.fetcher.give_up(Outcome.TIMED_OUT)
+        if self.fetcher.transactions is not None:
+            self.fetcher.transactions.deliver()
         goodbye = Goodbye(request=1, name=self._context.name, reason=self.reason)
         deadline = Deadline(self._context.runtime, FAREWELL_S)
         links = [c.link for c in self._connections.up() if c.link is not None]
@@ -233,14 +232,14 @@ class TxThread(NodeThread):
     def memory_report(self) -> JsonObject:
         channels = tuple(self._channels.values())
         return {
-            "receive_bytes": self._fetcher.receive_bytes,
+            "receive_bytes": self.fetcher.receive_bytes,
             "mapped_bytes": sum(channel.mapped_bytes for channel in channels),
         }
 
     def _patience_ms(self) -> int:
-        owes = self._has_transactions and self._context.transactions.has_undelivered
-        limit_s = RESEND_S if owes else IDLE_S
-        due = min(self._fetcher.due, self._listeners.tick_at)
+        transactions = self.fetcher.transactions
+        limit_s = IDLE_S if transactions is None else transactions.wait_s(IDLE_S)
+        due = min(self.fetcher.due, self._listeners.tick_at)
         return int(min(max(0.0, due - self._context.runtime.now()), limit_s) * 1000) + 1
 
     def _step(self, ready: dict[object, int]) -> None:
@@ -255,10 +254,10 @@ class TxThread(NodeThread):
         now = self._context.runtime.now()
         if now >= self._listeners.tick_at:
             self._listeners.tick(now)
-        if now >= self._fetcher.due:
-            self._fetcher.keep_deadlines(now)
-        if self._has_transactions:
-            self._deliver_decisions()
+        if now >= self.fetcher.due:
+            self.fetcher.keep_deadlines(now)
+        if self.fetcher.transactions is not None:
+            self.fetcher.transactions.deliver()
         if self._connections.leaving:
             self._connections.leave()
         if now - self._looked_at_links >= RENEWAL_S:
@@ -271,11 +270,11 @@ class TxThread(NodeThread):
     @soon
     def fetch(self, request: FetchRequest) -> None:
         """Fetch in place of what is under way, unless this node has agreed to an exchange."""
-        is_late = request.terms is Terms.EXCHANGE and self._context.transactions.is_engaged
-        if is_late:
+        manager = self._context.transactions
+        if request.terms is Terms.EXCHANGE and manager is not None and manager.is_engaged:
             request.end()
         else:
-            self._fetcher.pursue(request)
+            self.fetcher.pursue(request)
 
     @soon
     def tell(
@@ -340,13 +339,9 @@ class TxThread(NodeThread):
         channel = self._channels.get(name)
         if channel is None:
             return
-        self._fetcher.removed(channel)
-        if channel.is_up:
-            for transaction, commit in self._context.transactions.decisions_for(
-                name
-            ):  # the last chance to tell it
-                self._tell_decision(channel, transaction, commit=commit)
-                self._context.transactions.noted(transaction)
+        self.fetcher.removed(channel)
+        if self.fetcher.transactions is not None:
+            self.fetcher.transactions.removed(channel)
         self._farewells.pop(name, None)
         self._connections.remove(channel, LINGER_MS)
         self._listeners.removed(name)
@@ -362,17 +357,9 @@ class TxThread(NodeThread):
 
     @soon
     def partner_prepared(self, said: Prepared) -> None:
-        """Go on with a transaction of which a peer has, or cannot have, all of this node's
-        snapshot; for one that is over, the peer is told how it ended.
-        """
-        transactions, transaction = self._fetcher.transactions, said.transaction
-        if not said.is_there:
-            transactions.partner_failed(transaction)
-        elif not transactions.partner_prepared(transaction):
-            channel = self._channels.get(said.name)
-            if channel is not None:
-                commit = self._context.transactions.outcome(transaction)
-                self._tell_decision(channel, transaction, commit=commit)
+        """See `TransactionFetches.partner_prepared`."""
+        if self.fetcher.transactions is not None:
+            self.fetcher.transactions.partner_prepared(said)
 
     @soon
     def pass_on_news(self) -> None:
@@ -399,22 +386,13 @@ class TxThread(NodeThread):
                 self._context.peer_table.returned(name)
                 self._channels[name].send(self._context.settings.question())
 
-    def _deliver_decisions(self) -> None:
-        for transaction, peer, commit in self._context.transactions.decisions_due():
-            channel = self._channels.get(peer)
-            if channel is not None and self._connections.open(channel) and channel.is_up:
-                self._tell_decision(channel, transaction, commit=commit)
-
-    def _tell_decision(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
-        request = self._fetcher.next_number()
-        channel.send(TransactionDecision(request=request, transaction=transaction, commit=commit))
-
     # The links
 
     def _is_in_use(self, channel: PeerChannel) -> bool:
         """Tell whether something is under way with a peer, for which it must stay connected."""
-        owes = any(self._context.transactions.decisions_for(channel.peer))
-        return owes or bool(channel.unsent) or self._fetcher.is_asking(channel)
+        transactions = self.fetcher.transactions
+        owes = transactions is not None and transactions.owes(channel.peer)
+        return owes or bool(channel.unsent) or self.fetcher.is_asking(channel)
 
     def _let_go(self, channel: PeerChannel) -> None:
         self._context.peer_table.link_changed(channel.peer, LinkState.IDLE)
@@ -468,8 +446,8 @@ class TxThread(NodeThread):
         """Use a connection no more; another one is made in a second."""
         if channel.link is not None:
             channel.link.give_up(problem)
-        if self._fetcher.is_asking(channel):
-            self._fetcher.failed(channel, outcome, problem)
+        if self.fetcher.is_asking(channel):
+            self.fetcher.failed(channel, outcome, problem)
         else:
             self._context.peer_table.record(channel.peer, outcome, problem)
 
@@ -484,7 +462,7 @@ class TxThread(NodeThread):
             has_left = self._farewells.pop(channel.peer, None) is not None
             if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)
-        self._fetcher.link_changed(channel, state)
+        self.fetcher.link_changed(channel, state)
         self._listeners.link_changed(channel.peer, state)
         if state is LinkState.DOWN:
             self._connections.lost(channel)
@@ -497,20 +475,20 @@ class TxThread(NodeThread):
             try:
                 self._take(channel, frames)
             except BrokenFetchError as error:
-                self._fetcher.failed(channel, error.outcome, error.detail)
+                self.fetcher.failed(channel, error.outcome, error.detail)
             except VersionError as error:
                 self._refuse(channel, Outcome.OTHER_VERSION, str(error))
             except MemoryError as error:
                 self._short_of_memory(channel, error)
             except ProtocolError as error:
-                self._fetcher.failed(channel, Outcome.MISBEHAVED, str(error))
+                self.fetcher.failed(channel, Outcome.MISBEHAVED, str(error))
         if channel.link is not None and channel.link.is_spent:
             self._connections.mute(channel)  # until it is renewed
             self._follow(channel)
 
     def _short_of_memory(self, channel: PeerChannel, error: MemoryError) -> None:
         """Do without a snapshot; the peer is not charged."""
-        self._fetcher.give_up(Outcome.BUSY)
+        self.fetcher.give_up(Outcome.BUSY)
         if not self._was_short:
             self._was_short = True
             text = "no memory for a snapshot of %s, which %s does not merge: %s [DPWA-W092]"
@@ -527,9 +505,7 @@ class TxThread(NodeThread):
             case OtherSettings():
                 if why := self._context.settings.compare(channel.peer, payload):
                     self._context.peer_table.record(channel.peer, Outcome.OTHER_SETTINGS, why)
-                    self._fetcher.failed(channel, Outcome.OTHER_SETTINGS, why)
-            case DecisionAck():
-                self._context.transactions.noted(message.transaction)
+                    self.fetcher.failed(channel, Outcome.OTHER_SETTINGS, why)
             case Identity():
                 self._meet(channel, message)
             case GoAway():
@@ -537,5 +513,5 @@ class TxThread(NodeThread):
             case _ if listener := self._listeners.by_message.get(type(message)):
                 listener.receive(channel.peer, message, payload)
             case _:
-                if not self._fetcher.receive(channel, message, payload):
+                if not self.fetcher.receive(channel, message, payload):
                     self.late_answers += 1

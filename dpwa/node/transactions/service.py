@@ -10,8 +10,10 @@ from dpwa.data.layout import Layout
 from dpwa.node.arrival import FetchRequest
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
-from dpwa.node.serving.service import Reply, Service
-from dpwa.node.transactions.manager import AgreedTerms, Declined
+from dpwa.node.serving.service import Listener, Reply, Service
+from dpwa.node.transactions.fetches import TransactionFetches
+from dpwa.node.transactions.manager import AgreedTerms, Declined, TransactionManager
+from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.messages import (
     NotReady,
@@ -44,10 +46,10 @@ class TransactionService(Service):
 
     handles = (Propose, Prepared, TransactionDecision)
 
-    def __init__(self, context: NodeContext, tx: TxThread) -> None:
+    def __init__(self, context: NodeContext, manager: TransactionManager, tx: TxThread) -> None:
         self._context = context
         self._tx = tx
-        self._transactions, self._runtime = context.transactions, context.runtime
+        self._transactions, self._runtime = manager, context.runtime
         self._early: dict[bytes, _Early] = {}
 
     def handle(
@@ -135,3 +137,24 @@ class TransactionService(Service):
             collects=message.transaction,
         )
         self._tx.fetch(request)
+
+
+class TransactionListener(Listener):
+    """Hears which decisions peers have acknowledged."""
+
+    handles = (DecisionAck,)
+
+    def __init__(self, manager: TransactionManager) -> None:
+        self._transactions = manager
+
+    def receive(self, peer: str, message: DecisionAck, payload: Frame) -> None:  # noqa: ARG002
+        self._transactions.noted(message.transaction)
+
+
+def add_transactions(
+    context: NodeContext, manager: TransactionManager, tx: TxThread
+) -> TransactionService:
+    """Have the TxThread of a node take part in transactions; return what answers for them."""
+    tx.fetcher.transactions = TransactionFetches(context, manager, tx.fetcher)
+    tx.attach(TransactionListener(manager))
+    return TransactionService(context, manager, tx)
