@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
@@ -15,7 +15,6 @@ from dpwa.data.codecs import codec
 from dpwa.data.shared_memory import SharedMemory
 from dpwa.errors import AddressError, UserError
 from dpwa.node.fetching.peer_channel import ChannelSettings
-from dpwa.policy.clipping import ClipRadius
 from dpwa.policy.topology import Topology, neighbours_of, same_every_round
 from dpwa.transport.addresses import (
     has_address,
@@ -26,6 +25,10 @@ from dpwa.transport.addresses import (
 )
 from dpwa.transport.authorizer import Authorizer
 from dpwa.types import StrictModel
+
+if TYPE_CHECKING:
+    from dpwa.policy.clipping import ClipRadius
+    from dpwa.policy.quarantine import Quarantine
 
 log = logging.getLogger("dpwa.node")
 
@@ -40,8 +43,19 @@ def clip_of(config: Config) -> ClipRadius | None:
     """Return what clips foreign parameters; `None` if nothing does."""
     if config.robust == "none":
         return None
+    from dpwa.policy.clipping import ClipRadius
+
     options: Any = config.options_of(config.robust)
     return ClipRadius(options.quantile, options.window, min(WARM_UP, options.window))
+
+
+def quarantine_of(config: Config) -> Quarantine | None:
+    """Return what keeps apart peers whose merges hurt; `None` if nothing does."""
+    if config.quarantine_s == 0.0:
+        return None
+    from dpwa.policy.quarantine import Quarantine
+
+    return Quarantine(duration_s=config.quarantine_s)
 
 
 def neighbours_in(config: Config, own: str) -> Neighbours:

@@ -13,6 +13,7 @@ from dpwa.data.shared_memory import NEWS_BYTES
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, Merge
+from dpwa.node.assembly import quarantine_of
 from dpwa.node.context import NodeContext
 from dpwa.node.training_figures import Activity, TrainingFigures
 from dpwa.policy.beginners import (
@@ -26,7 +27,6 @@ from dpwa.policy.beginners import (
 )
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock, read_ahead
-from dpwa.policy.quarantine import Quarantine
 from dpwa.types import TrainingProgress
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class LossWatch:
         self._has_measured = False  # whether the loss of this update was told already
         self._has_leader_loss = False
         self._fresh_merges: list[tuple[str, float]] = []  # made after the last loss
-        duration_s = context.config.quarantine_s
-        self._quarantine = Quarantine(duration_s=duration_s) if duration_s > 0.0 else None
+        self._quarantine = quarantine_of(context.config)
         # else nothing needs to be told
         self.is_used = context.follows_leaders or self._quarantine is not None
 

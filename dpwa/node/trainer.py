@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpwa.algorithms import Terms, Values
 from dpwa.config import Config
@@ -16,9 +16,11 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, FetchTerms, IsFinite
 from dpwa.node.assembly import clip_of
 from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.policy.clipping import ClipRadius
 from dpwa.types import TrainingProgress
 from dpwa.wire.shards import Shard, shards_of
+
+if TYPE_CHECKING:
+    from dpwa.policy.clipping import ClipRadius
 
 
 class Model(Protocol):
