@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.nodes import config_of, eventually
 from support.strangers import question
+from support.times import HANGS_AFTER_S, PROCESS_HANGS_AFTER_S
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -111,7 +112,9 @@ def fresh(code, *arguments):
 
 def test_plain_gossip_loads_nothing_that_is_off():
     configs = [json.dumps(config_of(2, transport=each)) for each in ("tcp", "shm")]
-    done = subprocess.run(fresh(GOSSIP, *configs), check=True, capture_output=True, timeout=170)
+    done = subprocess.run(
+        fresh(GOSSIP, *configs), check=True, capture_output=True, timeout=PROCESS_HANGS_AFTER_S
+    )
     loaded = {name.removeprefix("dpwa.").replace(".", "/") for name in done.stdout.decode().split()}
     assert [name for name in FOLDERS if not (PACKAGE / name).is_dir()] == []
     assert [name for name in FILES if not (PACKAGE / f"{name}.py").is_file()] == []
@@ -159,7 +162,7 @@ class Late:
         print(what, file=self._process.stdin, flush=True)
 
     def ends(self):
-        return self._process.communicate(timeout=60)
+        return self._process.communicate(timeout=HANGS_AFTER_S)
 
 
 @pytest.fixture
