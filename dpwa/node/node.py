@@ -14,6 +14,7 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dpwa
@@ -153,6 +154,9 @@ class Node(Closeable):
             from dpwa.node.transactions.service import add_transactions
 
             services.append(add_transactions(context, context.transactions, tx))
+        else:
+            refuse = partial(_refuse_transactions, self._threads.rx)
+            self.serve_later("dpwa.wire.transaction_messages", refuse)
         self._threads.open(services)
         tx.attach(FinishListener(self.finish.endings, tx.tell))
 
@@ -387,6 +391,12 @@ def _check_of(node: Node) -> Callable[[], None]:
             raise ClosedError(f"node {node.name!r} is closed [DPWA-E058]")
 
     return check
+
+
+def _refuse_transactions(rx: RxThread) -> None:
+    from dpwa.node.transactions.service import NoTransactions
+
+    rx.register(NoTransactions())
 
 
 def _described(layout: Layout) -> JsonObject:

@@ -107,7 +107,7 @@ def close_at(moment, moments, case):
     parts = context.pool, context.transactions, context.peer_table, context.leader_table
 
     def close(*_):
-        if not any(part._lock._is_owned() for part in parts):
+        if not any(part._lock._is_owned() for part in parts if part is not None):
             case.one.close()
 
     former = signal.signal(signal.SIGINT, close)

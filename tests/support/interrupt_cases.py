@@ -66,7 +66,7 @@ class Gossip:
     def _settle(self):
         for adapter in (self.one, self.two):
             transactions = adapter.connection.node._context.transactions
-            while transactions.is_engaged:
+            while transactions is not None and transactions.is_engaged:
                 adapter.update_wait(0.5)
                 time.sleep(0.001)
 

@@ -39,7 +39,9 @@ class Member:
     def is_settled(self):
         """Whether no transaction is under way, and nothing waits to be merged."""
         transactions = self.transactions
-        return not (transactions._records or transactions._settled or transactions.has_undelivered)
+        return transactions is None or not (
+            transactions._records or transactions._settled or transactions.has_undelivered
+        )
 
 
 def vector(value, size=8):

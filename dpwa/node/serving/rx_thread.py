@@ -299,8 +299,10 @@ class RxThread(NodeThread):
 
     def _service_of(self, kind: type[Message]) -> Service | None:
         """Return the service of a type of message, which may have to be loaded now."""
-        if kind not in self._services and kind.__module__ in self._loads:
-            self._loads[kind.__module__]()
+        load = None if kind in self._services else self._loads.get(kind.__module__)
+        if load is not None:
+            load()
+            self._loads.pop(kind.__module__, None)
         return self._services.get(kind)
 
     def _say_unloaded(self, why: str) -> None:

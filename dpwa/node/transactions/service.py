@@ -158,3 +158,12 @@ def add_transactions(
     tx.fetcher.transactions = TransactionFetches(context, manager, tx.fetcher)
     tx.attach(TransactionListener(manager))
     return TransactionService(context, manager, tx)
+
+
+class NoTransactions(Service):
+    """Answers proposals where the algorithm has no transactions."""
+
+    handles = (Propose,)
+
+    def handle(self, sender: bytes, message: Propose, reply: Reply) -> None:  # noqa: ARG002
+        reply(Refused(request=message.request, reason=f"its terms are {Terms.PULL.value}"))
