@@ -106,13 +106,8 @@ def sim(
     as_json: JsonOption = False,
     out_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Write samples, nodes, events and pictures there."
-        ),
+        typer.Option("--out", metavar="DIR", help="Write samples, nodes and events there."),
     ] = None,
-    no_plots: Annotated[
-        bool, typer.Option("--no-plots", help="With --out: no pictures, which need matplotlib.")
-    ] = False,
 ) -> None:
     """Simulate a run of many nodes in virtual time, and compare settings.
 
@@ -124,7 +119,8 @@ def sim(
     docs/simulator.md has all of them, and says what is simulated and what is not. The same seed
     gives the same result.
 
-    With Ctrl-C or SIGTERM the results so far are shown and written; it exits with 130 or 143 then.
+    With Ctrl-C or SIGTERM a run ends where it is, and its results are shown and written; of several
+    processes, those of runs that have ended. It exits with 130 or 143 then.
 
     Examples:
         dpwa sim one-straggler
@@ -134,10 +130,6 @@ def sim(
     """
     from dpwa.sim.load import scenario_file
 
-    if out_dir is not None and not no_plots:
-        from dpwa.report.style import require_matplotlib
-
-        require_matplotlib("sim --out")
     file = scenario_file(scenario)
     fixed = _fixed(settings or (), seed)
     varied = _varied(sweep or (), fixed)
@@ -157,9 +149,9 @@ def sim(
     else:
         show(found)
     if out_dir is not None:
-        _write(found, out_dir, with_plots=not no_plots)
-    if stop.is_set:
-        typer.echo(f"stopped: {len(runs)} of {len(planned)} runs had begun", err=True)
+        _write(found, out_dir)
+    if stop.number:
+        typer.echo(f"stopped, with {len(runs)} of {len(planned)} runs", err=True)
         raise typer.Exit(128 + stop.number)
     if any(run.error for run in runs):
         raise typer.Exit(exit_codes.FAILURE)
@@ -212,42 +204,20 @@ def _pair(option: str, text: str, value_name: str) -> tuple[str, str]:
 def _progress(count: int) -> Iterator[Progress]:
     console = screen.console(is_result=False)
     if not console.is_terminal:
-        yield lambda shares: None  # noqa: ARG005
+        yield lambda share: None  # noqa: ARG005
         return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bars:
-        bar = bars.add_task("simulating" if count == 1 else f"0 of {count} runs", total=1.0)
-
-        def tell(shares: Sequence[float]) -> None:
-            done = sum(share >= 1.0 for share in shares)
-            title = "simulating" if count == 1 else f"{done} of {count} runs"
-            bars.update(bar, completed=sum(shares) / count, description=title)
-
-        yield tell
+    with Progress(console=console, transient=True) as bars:
+        bar = bars.add_task("simulating" if count == 1 else f"simulating {count} runs", total=1.0)
+        yield lambda share: bars.update(bar, completed=share)
 
 
-def _write(found: Comparison, folder: Path, *, with_plots: bool) -> None:
+def _write(found: Comparison, folder: Path) -> None:
     from dpwa.sim.sweep import write_results
 
     try:
         files = write_results(found.runs, found.to_json(), folder)
-        if with_plots and found.drawn():
-            from dpwa.sim.plots import draw_runs
-
-            files += draw_runs(found.drawn(), folder)
     except OSError as error:
         raise _unwritable(folder, error) from None
     typer.echo(f"{folder}: {', '.join(file.name for file in files)} written", err=True)

@@ -6,13 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
-from pathlib import Path
 from statistics import median
 
 from dpwa.cli import screen
 from dpwa.report.wording import duration, share, size
-from dpwa.sim.plots import DrawnRun
 from dpwa.sim.samples import BEGIN_ALIKE, has_target
 from dpwa.sim.summary import SimulationFigures
 from dpwa.sim.sweep import SimulatedRun, run_as_object
@@ -20,8 +17,7 @@ from dpwa.types import JsonObject
 
 BEST = "best"
 OF_SEVERAL = (
-    "Each figure is the median of the runs with these settings; a dash: half of them have none. "
-    "Pictures show the run in the middle."
+    "Each figure is the median of the runs with these settings; a dash: half of them have none."
 )
 
 
@@ -85,13 +81,11 @@ class Comparison:
         return None if len(cases) < 2 or were_stopped else min(cases, key=self._rank)
 
     def _rank(self, case: Case) -> tuple[float, float]:
-        return self._order(case.middle("seconds_to_target"), case.middle(self.quality))
-
-    def _order(self, seconds: float | None, quality: float | None) -> tuple[float, float]:
+        seconds, quality = case.middle("seconds_to_target"), case.middle(self.quality)
         sign = -1.0 if self.quality == "accuracy" else 1.0
         return (
             math.inf if seconds is None else seconds,
-            math.inf if quality is None or math.isnan(quality) else sign * quality,
+            math.inf if quality is None else sign * quality,
         )
 
     def to_json(self) -> JsonObject:
@@ -100,22 +94,6 @@ class Comparison:
             return {"scenario": self.scenario, **found[0]}
         best = dict(self.best.settings) if self.best else None
         return {"scenario": self.scenario, "runs": found, "best": best}
-
-    def drawn(self) -> list[DrawnRun]:
-        """Return what pictures show: of each case the run in the middle, as near as can be."""
-        drawn = []
-        for case in self.cases:
-            runs = [
-                (self._order(f.seconds_to_target, getattr(f, self.quality)), f, run.outcome)
-                for run in case.runs
-                if (f := run.figures) and run.outcome
-            ]
-            if runs:
-                runs.sort(key=itemgetter(0))
-                _, figures, outcome = runs[(len(runs) - 1) // 2]
-                name = case.name or Path(self.scenario).stem  # a path leaves no room for bars
-                drawn.append(DrawnRun(name, figures, outcome, case is self.best))
-        return drawn
 
 
 def show(found: Comparison) -> None:

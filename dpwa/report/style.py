@@ -178,11 +178,6 @@ def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
     return handles
 
 
-def nothing(axes: Axes, text: str) -> None:
-    axes.axis("off")
-    axes.text(0.5, 0.5, text, ha="center", va="center", color=FAINT, transform=axes.transAxes)
-
-
 def time_unit(seconds: float) -> tuple[float, str]:
     """Return in which unit a time axis of this length is labelled: its seconds, and its name."""
     for length, unit in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):

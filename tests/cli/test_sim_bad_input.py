@@ -1,7 +1,5 @@
 """What `dpwa sim` says to mistakes: one clear line each, in a file with line and column."""
 
-import sys
-
 import pytest
 from support.commands import run_dpwa
 
@@ -88,16 +86,6 @@ def test_keys_are_listed_once(path):
 def test_a_mapping_with_nothing_in_it_is_none(path, key):
     path.write_text(f"{SCENARIO}{key}:\n")
     assert run_dpwa("sim", path).exit_code == 0
-
-
-def test_pictures_need_matplotlib_and_this_is_said_before_anything_is_run(
-    path, tmp_path, monkeypatch
-):
-    path.write_text(SCENARIO)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "dpwa sim --out needs matplotlib" in refused(path, "--out", tmp_path / "out")
-    assert run_dpwa("sim", path, "--out", tmp_path / "out", "--no-plots").exit_code == 0
 
 
 @pytest.mark.parametrize("environment", [{"COLUMNS": "40"}, {"TERM": "dumb"}])
