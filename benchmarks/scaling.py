@@ -1,4 +1,4 @@
-"""How dpwa scales, from 8 to 10,000 nodes: training, traffic of membership, half of them lost.
+"""How dpwa scales, from 8 to 10,000 nodes: training, consensus, membership, half of them lost.
 
 Simulated, with the classes of real nodes; docs/simulator.md says what is run with how many nodes.
 The same seed gives the same figures. It takes about a quarter of an hour on two cores.
@@ -28,14 +28,15 @@ LIVES_S = 600.0  # of a member that comes to its end, where they do one by one
 
 @dataclass(frozen=True)
 class Sizes:
-    training: Sequence[int] = (8, 32, 128, 512, 2048, 10_000)
+    training: Sequence[int] = (8, 32, 128, 500, 2000)
+    consensus: Sequence[int] = (8, 32, 128, 512, 2048, 10_000)
     whole: Sequence[int] = (8, 16, 32, 64, 128)
     alone: Sequence[int] = (64, 128, 256, 512, 1024)
-    recovery: Sequence[int] = (32, 256, 2048)  # where half are lost in training
+    recovery: Sequence[int] = (32, 250, 1000)  # where half are lost in training
     seen: int = 64  # whole nodes in all, at least: few of them are simulated several times
 
 
-QUICK = Sizes(training=(8,), whole=(8,), alone=(16,), recovery=(8,), seen=8)
+QUICK = Sizes(training=(8,), consensus=(8,), whole=(8,), alone=(16,), recovery=(8,), seen=8)
 Row = dict[str, Any]
 
 
@@ -71,7 +72,7 @@ def study(sizes: Sizes, seed: int) -> dict[str, list[Row]]:
     topologies = ("random", "exponential", "ring")
     for nodes in sorted(sizes.training, reverse=True):
         jobs += [("training", training, (nodes, topology, seed)) for topology in topologies]
-        jobs.append(("consensus", consensus, (nodes, seed)))
+    jobs += [("consensus", consensus, (nodes, seed)) for nodes in sizes.consensus]
     jobs += [("recovery", recovery, (nodes, seed)) for nodes in sizes.recovery]
     found: dict[str, list[Row]] = {name: [] for name, _, _ in jobs}
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn"), _begin) as pool:
@@ -122,7 +123,6 @@ def alone(nodes: int, seed: int, lives_s: float) -> Row:
 
 
 def tables(found: Mapping[str, Sequence[Row]]) -> list[tuple[str, list[str], list[list[str]]]]:
-    rounds = {row["nodes"]: row["rounds"] for row in found["consensus"]}
     by_size: dict[int, dict[str, Row]] = {}
     for row in found["training"]:
         by_size.setdefault(row["nodes"], {})[row["topology"]] = row
@@ -133,13 +133,13 @@ def tables(found: Mapping[str, Sequence[Row]]) -> list[tuple[str, list[str], lis
             *(_text(of[name]["seconds_to_target"], 1) for name in names),
             *(_text(of[name]["busiest_by_mean"], 2) for name in names),
             _text(of["random"]["mb_per_step"], 1),
-            _text(rounds[nodes], 0),
         ]
         for nodes, of in by_size.items()
     ]
     headings = ["nodes", *(f"{name}, s" for name in names), *(f"busiest, {name}" for name in names)]
     return [
-        ("Training", [*headings, "MB/step", "rounds of consensus"], training_rows),
+        ("Training", [*headings, "MB/step"], training_rows),
+        ("Consensus", *_columns(found["consensus"], _CONSENSUS)),
         ("Half lost in training", *_columns(found["recovery"], _RECOVERY)),
         ("Membership, whole nodes", *_columns(found["whole"], _WHOLE)),
         ("Membership alone", *_columns(found["alone"], _ALONE)),
@@ -154,6 +154,7 @@ _TRAFFIC = {
     "messages/s": ("messages_per_s", 1),
 }
 _LOSS = {"bytes/s, half lost": ("bytes_per_s_after_loss", 0), "dead known, s": ("dead_known_s", 1)}
+_CONSENSUS = {"nodes": ("nodes", 0), "rounds": ("rounds", 0)}
 _RECOVERY = {"nodes": ("nodes", 0), "without, s": ("without_s", 1), "with, s": ("with_s", 1)}
 _WHOLE = {
     **_TRAFFIC,

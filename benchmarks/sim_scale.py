@@ -1,8 +1,8 @@
-"""What an event of a simulated run costs, by the number of nodes (`detail: rules`).
+"""What a round of a simulated node costs, by the number of whole nodes; and a run as arrays.
 
-Consensus by asynchronous gossip, every fetch an event of its own. Sizes take turns, so that a slow
-moment hits all of them; each repetition is a run with a seed of its own. Beside it, a run of many
-nodes in lockstep by arrays.
+Consensus by asynchronous gossip, with all messages of all nodes. The start counts by itself: nodes
+connect, and ask each other for a state to begin with. Sizes take turns, so that a slow moment hits
+all of them; each repetition is a run with a seed of its own. Seconds are processor time.
 """
 
 from __future__ import annotations
@@ -11,101 +11,88 @@ import argparse
 import json
 import resource
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from common import print_table
 
 from dpwa.sim.load import load_scenario
+from dpwa.sim.samples import Sample
 from dpwa.sim.simulate import simulate
-from dpwa.virtual_network import Timer
 
 MB_OF_KB = 1024.0  # ru_maxrss is in KB
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000, 10_000])
-    parser.add_argument("--updates", type=int, default=100_000, help="of all nodes (%(default)s)")
-    parser.add_argument("--repetitions", type=int, default=5, help="(%(default)s)")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[64, 250, 1000, 2000])
+    parser.add_argument("--rounds", type=int, default=60, help="of whole nodes (%(default)s)")
+    parser.add_argument("--repetitions", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--algorithm", default="gossip", help="(%(default)s)")
-    parser.add_argument(
-        "--rounds", type=int, default=1000, help="in lockstep, of most nodes (%(default)s)"
-    )
+    parser.add_argument("--arrays", type=int, default=10_000, help="nodes of arrays (%(default)s)")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # seed, in a process of its own
     options = parser.parse_args()
-    found = events(options)
-    lockstep = in_lockstep(max(options.nodes), options.rounds)
+    if options.one is not None:
+        print(json.dumps(timed(options.nodes[0], options.rounds, options.one, options.algorithm)))
+        return
+    rows = [
+        measured(nodes, options.rounds, seed, options.algorithm)
+        for seed in range(options.repetitions)
+        for nodes in options.nodes
+    ]
     print_table(
-        ("nodes", "rounds", "us per event", "least", "most", "by the first", "events per update"),
+        ("nodes", "rounds", "seconds", "of them start", "ms per update", "MB"),
         [
-            (
-                str(row["nodes"]),
-                row["rounds"],
-                *(f"{row[key]:.1f}" for key in ("us_per_event", "least", "most")),
-                row["ratio"],
-                row["events_per_update"],
-            )
-            for row in found
+            tuple(f"{value:.4g}" for value in (nodes, options.rounds, *medians(rows, nodes)))
+            for nodes in options.nodes
         ],
     )
-    print(json.dumps({"events": found, "lockstep": lockstep}))
+    arrays = as_arrays(options.arrays, 1000)
+    print(json.dumps({"nodes": rows, "arrays": arrays}))
 
 
-def events(options: argparse.Namespace) -> list[dict[str, Any]]:
-    costs: dict[int, list[float]] = {nodes: [] for nodes in options.nodes}
-    counts: dict[int, int] = {}
-    for seed in range(options.repetitions):
-        for nodes in options.nodes:
-            rounds = max(1, options.updates // nodes)
-            seconds, counts[nodes] = timed(nodes, rounds, seed, options.algorithm)
-            costs[nodes].append(1e6 * seconds / counts[nodes])
-    first = statistics.median(costs[options.nodes[0]])
-    return [
-        {
-            "nodes": nodes,
-            "rounds": max(1, options.updates // nodes),
-            "us_per_event": statistics.median(values),
-            **spread(values),
-            "ratio": statistics.median(values) / first,
-            "events_per_update": counts[nodes] / (nodes * max(1, options.updates // nodes)),
-        }
-        for nodes, values in costs.items()
-    ]
+def medians(rows: list[dict[str, Any]], nodes: int) -> list[float]:
+    keys = ("seconds", "start_s", "ms_per_update", "most_mb")
+    return [statistics.median(row[key] for row in rows if row["nodes"] == nodes) for key in keys]
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    return {"least": min(values), "most": max(values)}
+def measured(nodes: int, rounds: int, seed: int, algorithm: str) -> dict[str, Any]:
+    """Simulate a run in a process of its own, so that its memory can be told."""
+    command = [sys.executable, __file__, "--one", str(seed), "--nodes", str(nodes)]
+    command += ["--rounds", str(rounds), "--algorithm", algorithm]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout))
 
 
-def timed(nodes: int, rounds: int, seed: int, algorithm: str) -> tuple[float, int]:
-    """Simulate a run; return the seconds of a core from its first event on, and how many it had."""
-    scenario = {"nodes": nodes, "rounds": rounds, "seed": seed, "detail": "rules"}
-    spec = load_scenario(scenario, {"algorithm": algorithm, "compute.jitter": 0.2})
-    fired, fire, began = 0, Timer.fire, 0.0
+def timed(nodes: int, rounds: int, seed: int, algorithm: str) -> dict[str, Any]:
+    scenario = {"nodes": nodes, "rounds": rounds, "seed": seed, "detail": "nodes"}
+    began, first = time.process_time(), list[float]()
 
-    def counted(timer: Timer) -> None:
-        nonlocal fired, began
-        began = began or time.process_time()
-        fired += 1
-        fire(timer)
+    def watch(sample: Sample) -> bool:
+        if sample.round > 0.0 and not first:
+            first.append(time.process_time() - began)
+        return True
 
-    Timer.fire = counted  # type: ignore[method-assign]
-    try:
-        simulate(spec)
-    finally:
-        Timer.fire = fire  # type: ignore[method-assign]
-    return time.process_time() - began, fired
+    simulate(load_scenario(scenario, {"algorithm": algorithm, "compute.jitter": 0.2}), watch)
+    seconds = time.process_time() - began
+    return {
+        "nodes": nodes,
+        "rounds": rounds,
+        "seed": seed,
+        "seconds": seconds,
+        "start_s": first[0],
+        "ms_per_update": 1e3 * (seconds - first[0]) / (nodes * rounds),
+        "most_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB_OF_KB,
+    }
 
 
-def in_lockstep(nodes: int, rounds: int) -> dict[str, float]:
-    """Return what a run of pulls in lockstep takes, and the most memory of this process so far."""
-    began = time.perf_counter()
-    spec = load_scenario({"nodes": nodes, "rounds": rounds, "schedule": "lockstep"})
-    simulate(spec)
-    most_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MB_OF_KB
-    seconds = time.perf_counter() - began
-    return {"nodes": nodes, "rounds": rounds, "seconds": seconds, "most_mb": most_mb}
+def as_arrays(nodes: int, rounds: int) -> dict[str, float]:
+    """Return what a run of pulls in lockstep takes."""
+    began = time.process_time()
+    simulate(load_scenario({"nodes": nodes, "rounds": rounds, "schedule": "lockstep"}))
+    return {"nodes": nodes, "rounds": rounds, "seconds": time.process_time() - began}
 
 
 if __name__ == "__main__":

@@ -14,12 +14,11 @@ from itertools import count
 
 import numpy as np
 from claims import Claim, Paper, main, verdict
+from numpy.typing import NDArray
 
 from dpwa.config import load_config
 from dpwa.sim.conditions import Conditions
-from dpwa.sim.rules.asynchronous import AsynchronousRun
-from dpwa.sim.rules.wire_sizes import WireSizes
-from dpwa.sim.samples import Moment
+from dpwa.sim.nodes.engine import NodesRun
 from dpwa.sim.scenario import RunSpec, Scenario, node_name
 from dpwa.sim.tasks import TASKS, make_task
 
@@ -34,6 +33,7 @@ TASK = {"dimension": 128, "curvature": 1.0, "flattest": 0.5, "noise": 1.0}
 SIZES, QUICK_SIZES = (2, 4, 8, 16, 32, 64), (2, 8)
 RUNS = {2: 4, 4: 3, 8: 2}  # by the number of nodes: few of them differ more from run to run
 FIRST_RATE = 2.0**-6
+LOOK_EVERY_S = 0.025  # a quarter of a step
 
 
 def run_of(nodes: int, seed: int, rate: float, straggles: bool = False) -> RunSpec:
@@ -54,37 +54,29 @@ def run_of(nodes: int, seed: int, rate: float, straggles: bool = False) -> RunSp
     return RunSpec(scenario, config, TASKS["quadratic"].options(**TASK, lr=rate))
 
 
-class Target:
-    """Ends a run when the loss is at the target; `reached_s` is infinite if it was not."""
+CURVATURES = np.geomspace(TASK["curvature"], TASK["flattest"], TASK["dimension"])
 
-    def __init__(self, limit_s: float, of_mean: bool) -> None:
-        self.reached_s = math.inf
-        self._curvatures = np.geomspace(TASK["curvature"], TASK["flattest"], TASK["dimension"])
-        self._limit_s, self._of_mean = limit_s, of_mean
 
-    def observe(self, moment: Moment) -> bool:
-        models = moment.x.mean(axis=0) if self._of_mean else moment.x
-        if np.mean(0.5 * models**2 @ self._curvatures) <= TARGET:
-            self.reached_s = moment.time_s
-        return self.reached_s == math.inf and moment.time_s <= self._limit_s
-
-    def is_wanted(self) -> bool:
-        """Nobody ends a run between samples."""
-        return True
+def is_reached(x: NDArray[np.float64], *, of_mean: bool) -> bool:
+    """Tell whether the mean loss of models, shape (N, D), or of their mean is at the target."""
+    models = x.mean(axis=0) if of_mean else x
+    return bool(np.mean(0.5 * models**2 @ CURVATURES) <= TARGET)
 
 
 def by_all_reduce(spec: RunSpec, limit_s: float) -> float:
     """Take the mean of all gradients in each step; return the seconds to the target."""
     task, conditions, nodes = make_task(spec), Conditions(spec), np.arange(spec.scenario.nodes)
-    target, x, now = Target(limit_s, of_mean=True), task.starts(), 0.0
+    x, now = task.starts(), 0.0
     for updates in count():
-        if not target.observe(Moment(now, updates, x, None, 0.0)):
-            break
+        if is_reached(x, of_mean=True):
+            return now
+        if now > limit_s:
+            return math.inf
         slowest_s = max(conditions.step_s(node, updates, now) for node in nodes)
         task.step(x, nodes)
         x[:] = x.mean(axis=0)  # all were alike, so this is the step by the mean gradient
         now += slowest_s + ring_s(spec.scenario)
-    return target.reached_s
+    return math.inf
 
 
 def ring_s(scenario: Scenario) -> float:
@@ -98,11 +90,20 @@ def by_gossip(spec: RunSpec, limit_s: float, *, of_mean: bool) -> float:
 
     It is that of the mean of the nodes' losses or, with `of_mean`, of the mean model's.
     """
-    task, target = make_task(spec), Target(limit_s, of_mean)
-    sizes = WireSizes.of(spec, task.dimension)
-    engine = AsynchronousRun(spec, Conditions(spec), task, sizes, task.starts())
-    engine.run(target, math.inf, MOST_S)
-    return target.reached_s
+    run, reached = NodesRun(spec, lambda _: True), list[float]()
+
+    def look() -> None:
+        now = run.network.clock.now()
+        if is_reached(run.parameters, of_mean=of_mean):
+            reached.append(now)
+        if reached or now > limit_s:
+            run.network.stop()
+        else:
+            run.network.call_later(LOOK_EVERY_S, look)
+
+    run.network.call_later(0.0, look)
+    run.run()
+    return reached[0] if reached else math.inf
 
 
 WAYS: dict[str, Callable[[RunSpec, float], float]] = {

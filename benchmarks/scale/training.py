@@ -1,4 +1,4 @@
-"""Training with up to 10,000 nodes, at the level of rules: time to a target, bytes, who serves."""
+"""Training with up to 2,000 whole nodes: time to a target, bytes, who serves; and consensus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ TOPOLOGIES = ("random", "exponential", "ring")
 LOST_AT_S = 3.0
 SCENARIO: dict[str, Any] = {
     "rounds": 150,
-    "detail": "rules",
     "task": "quadratic",
     "quadratic": {"noise": 1.0},
     "target": {"loss": 0.3},

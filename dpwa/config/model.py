@@ -598,17 +598,17 @@ class Config(StrictModel):
         own = self.node(name)
         return tuple(node for node in self.nodes if node is not own)
 
-    def codec_for(self, server: str, reader: str) -> str:
-        """Return the codec of what node `reader` fetches from node `server`.
+    def codecs_for(self, reader: str) -> Callable[[str], str]:
+        """Return a function from the name of a node to the codec of what `reader` fetches from it.
 
-        That of the link between them, else that of the node `server`, else that of the run. Peers
-        that joined at run time have no settings of their own.
+        That is the codec of the link between them, else that of the node, else that of the run.
+        Peers that joined at run time have no settings of their own.
         """
+        codecs = {node.name: node.codec for node in self.nodes if node.codec is not None}
         for link in self.links:
-            if {server, reader} == set(link.between):
-                return link.codec
-        own = next((node.codec for node in self.nodes if node.name == server), None)
-        return own or self.codec
+            if reader in link.between:
+                codecs.update(dict.fromkeys(set(link.between) - {reader}, link.codec))
+        return lambda server: codecs.get(server, self.codec)
 
     def options_of(self, name: str) -> StrictModel:
         """Return the options of a method (a rule, an algorithm, ...), its defaults where unset.

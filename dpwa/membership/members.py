@@ -238,5 +238,5 @@ class PeerKeeper:
                     node.remove_peer(name)
         for name in [name for name in named if name not in self._endpoints]:
             self._endpoints[name] = named[name]
-            node.connect_peer(name, named[name])
+            node.connect_peers({name: named[name]})
         self._members = members  # now that all of it is done: else the rest is, the next time

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dpwa.algorithms import Algorithm, algorithm
@@ -68,15 +69,22 @@ def neighbours_in(config: Config, own: str) -> Neighbours:
     return neighbours
 
 
-def channel_settings(config: Config, own_name: str, peer: str) -> ChannelSettings:
-    # Its modules are imported now, and not by the thread that answers when the peer asks.
-    codec(config.codec_for(server=own_name, reader=peer))
-    return ChannelSettings(
-        codec=codec(config.codec_for(server=peer, reader=own_name)),
-        plain=codec("none"),
-        may_map=config.transport != "tcp",
-        may_stream=config.transport != "shm",
-    )
+def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSettings]:
+    """Return a function from the name of a peer to how to fetch from it."""
+    # Its module is imported now, and not by the thread that answers when a peer asks.
+    codec(config.codecs_for("")(own_name))
+    codec_from = config.codecs_for(own_name)
+
+    @cache
+    def settings(name: str) -> ChannelSettings:
+        return ChannelSettings(
+            codec=codec(name),
+            plain=codec("none"),
+            may_map=config.transport != "tcp",
+            may_stream=config.transport != "shm",
+        )
+
+    return lambda peer: settings(codec_from(peer))
 
 
 def authorizer_of(config: Config, name: str) -> Authorizer:
@@ -147,6 +155,8 @@ class Neighbours:
         self._options = options
         self._own = own
         self._order = {name: position for position, name in enumerate(names)}
+        self._peers: Collection[str] | None = None
+        self._nodes: Sequence[str] = ()  # in order of their positions
         self.are_everybody = topology.name in ("random", "full")
         # whether they change with the round, so that the rounds of both ends must match
         self.are_tagged = topology.period is not same_every_round
@@ -155,11 +165,13 @@ class Neighbours:
         """Return the neighbours in a round; `None` when all peers are."""
         if self.are_everybody:
             return None
-        last = len(self._order)
-        nodes = sorted([self._own, *peers], key=lambda n: (self._order.get(n, last), n))
-        own, count = nodes.index(self._own), len(nodes)
+        if peers != self._peers:  # which seldom come or go, and may be thousands
+            last = len(self._order)
+            nodes = sorted([self._own, *peers], key=lambda n: (self._order.get(n, last), n))
+            self._peers, self._nodes = peers, nodes
+        own, count = self._nodes.index(self._own), len(self._nodes)
         found = neighbours_of(self._topology, self._options, own, count, round_number)
-        return [nodes[position] for position in found]
+        return [self._nodes[position] for position in found]
 
 
 ANY_PORT = 0

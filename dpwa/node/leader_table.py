@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from dpwa.errors import ProtocolError
 from dpwa.policy.leaders import LossReport, LossReports, RunningLoss
@@ -91,9 +91,10 @@ class LeaderTable:
         with self._lock:
             self._reports.forget(node, self._clock.now())
 
-    def welcome(self, node: str) -> None:
+    def welcome(self, nodes: Iterable[str]) -> None:
         with self._lock:
-            self._reports.welcome(node)
+            for node in nodes:
+                self._reports.welcome(node)
 
     def leader(self, *, of_all: bool, among: Collection[str] | None = None) -> str | None:
         """Return the node with the lowest loss, of all or of the own group."""

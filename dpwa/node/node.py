@@ -13,7 +13,7 @@ import random
 import socket
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from dpwa.node.assembly import (
     warn_if_open,
 )
 from dpwa.node.context import NodeContext
+from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
@@ -125,8 +126,7 @@ class Node(Closeable):
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
         self._close_all = finalize(self, _close, self._threads, self._context, weakly(self.leave))
-        for peer in config.peers_of(name):
-            self.connect_peer(peer.name, peer.connect_endpoint)
+        self.connect_peers({peer.name: peer.connect_endpoint for peer in config.peers_of(name)})
         warn_if_open(config, name, self._threads.rx.endpoint)
         warn_if_hidden(config, name, self._threads.rx.endpoint)
         log.info("%s: listening on %s, seed %d", name, self._threads.rx.endpoint, self.seed)
@@ -171,6 +171,10 @@ class Node(Closeable):
         """Version of the newest published snapshot; 0 before the first, never interpolated."""
         return self._context.pool.version
 
+    @property
+    def snapshots_served(self) -> int:
+        return self._snapshots.served
+
     # The peers
 
     @property
@@ -199,17 +203,18 @@ class Node(Closeable):
         impossible.
         """
         self.check_open()
-        self.connect_peer(name, peer_config(name, host, port).connect_endpoint)
+        self.connect_peers({name: peer_config(name, host, port).connect_endpoint})
 
-    def connect_peer(self, name: str, endpoint: str) -> None:
-        """Take a peer at an endpoint into view; no effect when it already is.
+    def connect_peers(self, endpoints: Mapping[str, str]) -> None:
+        """Take peers into view, each at an endpoint; no effect on those that already are.
 
-        Raises `UserError` if the name is this node's own or known at another endpoint.
+        Raises `UserError` if a name is this node's own or known at another endpoint.
         """
-        if self._context.peer_table.add(name, endpoint):
-            self._context.leader_table.welcome(name)
-            settings = channel_settings(self.config, self.name, name)
-            self._threads.tx.add_peer(name, endpoint, settings)
+        new = self._context.peer_table.add(endpoints)
+        self._context.leader_table.welcome(new)
+        settings_of = channel_settings(self.config, self.name)
+        channels = [PeerChannel(name, endpoints[name], settings_of(name)) for name in new]
+        self._threads.tx.add_peers(channels)
 
     def remove_peer(self, name: str) -> None:
         self.check_open()
@@ -310,7 +315,7 @@ class Node(Closeable):
                 **context.pool.report(),
                 **threads.tx.memory_report(),
             },
-            snapshots_served=self._snapshots.served,
+            snapshots_served=self.snapshots_served,
             bytes_sent=threads.rx.bytes_sent + exchanged["sent"],
             bytes_received=threads.tx.bytes_received + exchanged["received"],
             bad_messages=threads.rx.bad_messages,

@@ -43,9 +43,10 @@ log = logging.getLogger("dpwa.peers")
 MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
 _WELL = (Health.UNKNOWN, Health.ALIVE, Health.BEHIND)
+NO_TIMES, NO_LINK = FetchTimes(), LinkEstimate()
 
 
-@dataclass
+@dataclass(slots=True)
 class PeerRecord:
     """What is known of one peer; mutable, used under the lock of its table."""
 
@@ -57,8 +58,8 @@ class PeerRecord:
     spoke: float | None = None  # when it has last asked, which shows no way to it
     link_state: LinkState = LinkState.CONNECTING  # only until it was up or down once
     memory: PeerMemory | None = None
-    times: FetchTimes = field(default_factory=FetchTimes)
-    link: LinkEstimate = field(default_factory=LinkEstimate)
+    times: FetchTimes = NO_TIMES
+    link: LinkEstimate = NO_LINK
     problem: str = ""  # why it is not connected
     refused: Health | None = None  # as what, until it is merged or connected anew
     because: str = ""  # it is refused
@@ -164,22 +165,25 @@ class PeerTable:
         with self._lock:
             return tuple(self._peers)
 
-    def add(self, name: str, endpoint: str) -> bool:
-        """Return whether the peer is new; `UserError` for the own name, or another endpoint."""
-        if name == self._own_name:
-            raise UserError(f"{name!r} is this node itself, not a peer [DPWA-E094]")
+    def add(self, endpoints: Mapping[str, str]) -> list[str]:
+        """Take peers into view by name; return which are new.
+
+        Raises `UserError` for the own name, or for a peer that is known at another endpoint.
+        """
+        if self._own_name in endpoints:
+            raise UserError(f"{self._own_name!r} is this node itself, not a peer [DPWA-E094]")
         with self._lock:
-            known = self._peers.get(name)
-            if known is None:
-                self._peers[name] = PeerRecord(endpoint, self._clock.now())
-                self._flow = self._flow.added(name)
-                return True
-        if known.endpoint != endpoint:
-            raise UserError(
-                f"peer {name!r} is already known at {known.endpoint}; "
-                f"remove it before adding it at {endpoint} [DPWA-E095]"
-            )
-        return False
+            for name in self._peers.keys() & endpoints:
+                known, endpoint = self._peers[name].endpoint, endpoints[name]
+                if known != endpoint:
+                    raise UserError(
+                        f"peer {name!r} is already known at {known}; "
+                        f"remove it before adding it at {endpoint} [DPWA-E095]"
+                    )
+            new, now = [name for name in endpoints if name not in self._peers], self._clock.now()
+            self._peers.update({name: PeerRecord(endpoints[name], now) for name in new})
+            self._flow = self._flow.added(*new)
+        return new
 
     def remove(self, name: str) -> None:
         with self._lock:
@@ -204,38 +208,45 @@ class PeerTable:
         drawn. `budget_s` is the longest that the fetch may take.
         """
         with self._lock:
-            barred = {*exclude, *self._quarantined}
-            if among is not None:
-                barred.update(name for name in self._peers if name not in among)
-            expected_s = dict[str, float]()
-            are_many = len(self._peers) > self.most_connected
-            for name, peer in self._peers.items():
-                is_missing = peer.link_state is LinkState.DOWN and peer.health in ABSENT
-                is_other = peer.health is Health.OTHER_SETTINGS
-                # Of many, only who is drawn is connected again.
-                if is_other or (is_missing and not are_many):
-                    barred.add(name)
-                elif name not in barred and (seconds := peer.expected_s) is not None:
-                    expected_s[name] = seconds
-            is_any_slow = max(expected_s.values(), default=0.0) > min(FLOOR_S, budget_s)
-            slow = shares(expected_s, budget_s) if is_any_slow else {}
+            drawn = self._drawable({*exclude, *self._quarantined}, among)
+            known_s = {n: s for n, peer in drawn.items() if (s := peer.expected_s) is not None}
+            is_any_slow = max(known_s.values(), default=0.0) > min(FLOOR_S, budget_s)
+            slow = shares(known_s, budget_s) if is_any_slow else {}
             now, chosen = self._clock.now(), None
-            far = self._far(barred, now) if are_many else ()
-            if far and not is_among_all(rng):
-                chosen, self._flow = self._flow.choose(rng, now, barred.union(far), slow)
+            near = self._near(drawn, now)
+            if near is not None and not is_among_all(rng):
+                chosen, self._flow = self._flow.choose(rng, now, near, slow)
             if chosen is None:
-                chosen, self._flow = self._flow.choose(rng, now, barred, slow)
+                chosen, self._flow = self._flow.choose(rng, now, drawn, slow)
             return chosen
 
-    def _far(self, barred: Collection[str], now: float) -> set[str]:
-        """Return which of the drawable peers are not near, of more than could be; none if all
-        drawable ones could be.
-        """
-        drawn = {name: peer for name, peer in self._peers.items() if name not in barred}
-        connected = sum(peer.link_state is LinkState.UP for peer in self._peers.values())
-        if len(drawn) <= self.most_connected or connected < NEARLY_ALL * self.most_connected:
-            return set()
-        return {n for n, peer in drawn.items() if not peer.is_near or self._flow.rests(n, now)}
+    def _drawable(
+        self, barred: Collection[str], among: Collection[str] | None
+    ) -> dict[str, PeerRecord]:
+        """Return the peers that may be drawn; there may be thousands."""
+        down, other = LinkState.DOWN, Health.OTHER_SETTINGS
+        # Of many, only who is drawn is connected again.
+        missing = frozenset() if len(self._peers) > self.most_connected else ABSENT
+        among = self._peers if among is None else frozenset(among)
+        return {
+            name: peer
+            for name, peer in self._peers.items()
+            if name in among
+            and name not in barred
+            and peer.health is not other
+            and not (peer.link_state is down and peer.health in missing)
+        }
+
+    def _near(self, drawn: Mapping[str, PeerRecord], now: float) -> list[str] | None:
+        """Return the connected ones of these peers; `None` if all could be connected."""
+        if len(drawn) <= self.most_connected:
+            return None
+        up, flow = LinkState.UP, self._flow
+        connected = [name for name, peer in self._peers.items() if peer.link_state is up]
+        if len(connected) < NEARLY_ALL * self.most_connected:
+            return None
+        near = (name for name in connected if name in drawn and drawn[name].is_near)
+        return [name for name in near if not flow.rests(name, now)]
 
     def _of(self, name: str) -> PeerRecord:
         """Return what is known of a peer; of one that was removed, a record that nobody keeps."""

@@ -92,9 +92,9 @@ class FlowControl:
     back_offs: Mapping[str, BackOff] = field(default_factory=dict)
     pause_until: float = -math.inf  # no peer that rests is asked before this
 
-    def added(self, peer: str) -> FlowControl:
-        """Start a peer at the highest score: nothing is held against it yet."""
-        return self._with(peer, HIGHEST_SCORE)
+    def added(self, *peers: str) -> FlowControl:
+        """Start peers at the highest score: nothing is held against them yet."""
+        return replace(self, scores={**self.scores, **dict.fromkeys(peers, HIGHEST_SCORE)})
 
     def removed(self, peer: str) -> FlowControl:
         left = {name: score for name, score in self.scores.items() if name != peer}
@@ -128,22 +128,23 @@ class FlowControl:
 
     def rests(self, peer: str, now: float) -> bool:
         """Tell whether a peer is left alone for now, as it has failed several times."""
-        return self.back_offs.get(peer, BackOff()).rests(now)
+        return peer in self.back_offs and self.back_offs[peer].rests(now)
 
     def choose(
         self,
         rng: random.Random,
         now: float,
-        exclude: Collection[str] = (),
+        among: Collection[str] | None = None,
         shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Draw the peer to fetch from, or `None`; slow peers take part in a
-        draw by their `shares`.
+        """Draw the peer to fetch from, of all or `among` some; or return `None`.
+
+        Slow peers take part in a draw by their `shares`.
         """
-        allowed = _without(self.scores, exclude) if exclude else self.scores
+        allowed = self.scores if among is None else {peer: self.scores[peer] for peer in among}
         scores = allowed
         if self.back_offs:
-            scores = _without(allowed, {peer for peer in self.back_offs if self.rests(peer, now)})
+            scores = {peer: n for peer, n in allowed.items() if not self.rests(peer, now)}
         if allowed and not scores:
             return self._try_one_that_rests(rng, now, allowed)
         may_retry = now - self.retried_at >= RETRY_EVERY_S
@@ -171,10 +172,6 @@ class FlowControl:
         if self.scores.get(peer) == score:
             return self
         return replace(self, scores={**self.scores, peer: score})
-
-
-def _without(scores: Mapping[str, int], peers: Collection[str]) -> Mapping[str, int]:
-    return {p: score for p, score in scores.items() if p not in peers}
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:

@@ -147,15 +147,11 @@ class Conditions:
         return latency_s * (1.0 + 2.0 * lost) + network.jitter_ms / 2000.0
 
     def is_behind_nat(self, node: int) -> bool:
-        """Tell whether nobody can connect to a node; it connects to others."""
+        """Tell whether nobody can connect to a node; it connects to others, which answer it."""
         return bool(self._is_behind_nat[node])
 
     def is_cut(self, a: int, b: int, now_s: float) -> bool:
         return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
-
-    def reachable(self, a: int, b: int, now_s: float) -> bool:
-        """Tell whether node `a` can connect to node `b`; what `b` answers comes to `a` too."""
-        return not self._is_behind_nat[b] and not self.is_cut(a, b, now_s)
 
     def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
         """Return when nodes are cut off from the others, and which; `None`: the end of it."""

@@ -36,7 +36,15 @@ from dpwa.errors import ConfigError, UserError
 from dpwa.sim.churn import read_trace
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.draws import share_of_nodes
-from dpwa.sim.scenario import ChurnSpec, ComputeSpec, NetworkSpec, RunSpec, Scenario, node_name
+from dpwa.sim.scenario import (
+    MAX_WHOLE_NODES,
+    ChurnSpec,
+    ComputeSpec,
+    NetworkSpec,
+    RunSpec,
+    Scenario,
+    node_name,
+)
 from dpwa.sim.tasks import TASKS
 from dpwa.types import StrictModel
 
@@ -244,9 +252,6 @@ def _with(node: Node, steps: Sequence[str], value: Node) -> Node:
     return _set(node, ConfigValue(step, before.place if before else value.place, below))
 
 
-MOST_WHOLE_NODES = 2000  # with every message: some MB and some 10 ms of a core for each step
-
-
 def impossible(scenario: Scenario) -> Iterator[Clash]:
     """Find what makes a scenario impossible, endless or useless."""
     yield from _end(scenario)
@@ -273,9 +278,14 @@ def _takes_no_time(compute: ComputeSpec) -> bool:
 
 
 def _engine(scenario: Scenario) -> Iterator[Clash]:
-    if scenario.detail == "nodes" and scenario.nodes > MOST_WHOLE_NODES:
-        expected = f"expected rules or auto, as more than {MOST_WHOLE_NODES} whole nodes take hours"
-        yield ("detail",), f"{expected} (got nodes, for {scenario.nodes} of them)"
+    is_asynchronous = scenario.schedule == "asynchronous"
+    if scenario.detail == "arrays" and is_asynchronous:
+        expected = "expected lockstep beside detail: arrays, which take rounds together"
+        yield ("schedule",), f"{expected} (got asynchronous)"
+    elif (scenario.detail == "nodes" or is_asynchronous) and scenario.nodes > MAX_WHOLE_NODES:
+        expected = f"expected at most {MAX_WHOLE_NODES} whole nodes, as more take hours"
+        more = "of more, only plain gossip can be simulated, with schedule: lockstep"
+        yield ("nodes",), f"{expected}; {more} (got {scenario.nodes})"
 
 
 def _targets(scenario: Scenario) -> list[str]:

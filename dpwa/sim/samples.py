@@ -72,7 +72,7 @@ class RunOutcome:
         samples: in order of time; the first is of the beginning, the last of the end.
         nodes: of all that ever lived, in order of their names.
         events: what happened to nodes, as (virtual second, text).
-        detail: which engine it was, `rules` or `nodes`.
+        detail: how it was simulated, as `arrays` or whole `nodes`.
         was_stopped: whether somebody ended it before it was over (Ctrl-C).
     """
 

@@ -9,16 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from dpwa.config import Config
 from dpwa.config.model import MAX_SEED
-from dpwa.types import Fraction, StrictModel
+from dpwa.types import Fraction, StrictModel, refusal
 
 MOST_NODES = 100_000
+MAX_WHOLE_NODES = 2000  # with every message: an hour of a core, and some GB
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+def _check_detail(value: object) -> object:
+    if value == "rules":
+        raise refusal("nodes, as rules alone are simulated no more")
+    return value
 
 
 class Partition(StrictModel):
@@ -166,10 +173,10 @@ class Scenario(StrictModel):
         default="asynchronous",
         description="lockstep: all nodes take each round together; asynchronous: nobody waits",
     )
-    detail: Literal["auto", "rules", "nodes"] = Field(
+    detail: Annotated[Literal["auto", "arrays", "nodes"], BeforeValidator(_check_detail)] = Field(
         default="auto",
-        description="nodes: whole nodes with every message; rules: their algorithms and rules on a "
-        "model of the network, for many nodes; auto: nodes for up to 32 in asynchronous runs",
+        description="nodes: whole nodes with every message, at most 2000; arrays: plain gossip in "
+        "lockstep, of thousands of nodes at once; auto: arrays where they are exact, else nodes",
     )
     membership: Literal["listed", "open"] = Field(
         default="listed",

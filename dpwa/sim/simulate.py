@@ -1,26 +1,18 @@
-"""A run from its beginning to its end, by the engine that fits it."""
+"""A run from its beginning to its end: of whole nodes, or as arrays where that is exact."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from dpwa.errors import UserError
+from dpwa.sim.rules.arrays import ArrayRounds
 from dpwa.sim.samples import RunOutcome, Sample, Watch
-from dpwa.sim.scenario import RunSpec, Scenario
-
-MOST_AUTO_NODES = 32
-
-
-def engine_of(scenario: Scenario) -> str:
-    """Return which engine a scenario is for, `nodes` or `rules`; see `Scenario.detail`."""
-    if scenario.detail != "auto":
-        return scenario.detail
-    is_small = scenario.nodes <= MOST_AUTO_NODES and scenario.schedule == "asynchronous"
-    return "nodes" if is_small else "rules"
+from dpwa.sim.scenario import MAX_WHOLE_NODES, RunSpec, Scenario
 
 
 def require_engine(scenario: Scenario) -> None:
-    """Check that what the engine of a scenario needs is installed."""
-    if engine_of(scenario) == "nodes":
+    """Check that what a scenario needs is installed, as far as is known before it begins."""
+    if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         import dpwa.sim.nodes.engine  # noqa: F401
 
 
@@ -32,14 +24,33 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
         watch: is shown each sample, and returns whether to go on; `None`: on to the end.
 
     Raises:
-        UserError: the engine cannot simulate this, or a library that it needs is missing.
+        UserError: the run cannot be simulated so, or a library that it needs is missing.
     """
-    if engine_of(spec.scenario) == "nodes":
-        from dpwa.sim.nodes.engine import run
-    else:
-        from dpwa.sim.rules.engine import run
     with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its figures say so
+        arrays = _as_arrays(spec)
+        if arrays is not None:
+            return arrays.simulate(watch or _go_on)
+        from dpwa.sim.nodes.engine import run
+
         return run(spec, watch or _go_on)
+
+
+def _as_arrays(spec: RunSpec) -> ArrayRounds | None:
+    """Return the run as arrays; `None`: it needs whole nodes. See `Scenario.detail`."""
+    scenario = spec.scenario
+    if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
+        return None
+    arrays = ArrayRounds(spec)
+    if arrays.fits:
+        return arrays
+    only = "as arrays are only for plain `gossip` in lockstep of which nothing fails"
+    if scenario.detail == "arrays":
+        raise UserError(f"detail: expected auto or nodes, {only} (got arrays) [DPWA-E178]")
+    if scenario.nodes > MAX_WHOLE_NODES:
+        raise UserError(
+            f"nodes: expected at most {MAX_WHOLE_NODES}, {only} (got {scenario.nodes}) [DPWA-E178]"
+        )
+    return None
 
 
 def _go_on(sample: Sample) -> bool:  # noqa: ARG001

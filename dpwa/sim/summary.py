@@ -31,7 +31,7 @@ class SimulationFigures:
         most_served: snapshots that the busiest node has served.
         most_bytes_sent: by one node.
         events: how many there were of nodes that came and went.
-        detail: which engine it was, `rules` or `nodes`.
+        detail: how it was simulated, as `arrays` or whole `nodes`.
         seed: of the run.
         was_stopped: whether it was ended before it was over.
     """

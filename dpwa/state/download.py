@@ -194,8 +194,9 @@ class Candidates:
     def reach(self, names: Collection[str], now: float) -> None:
         """Note who can be reached now; forget the others, unless they are lost."""
         for name in names:
-            self.peers.setdefault(name, Candidate(now, is_lost=name in self.without))
-        for name in [name for name in self.peers if name not in names]:
+            if name not in self.peers:
+                self.peers[name] = Candidate(now, is_lost=name in self.without)
+        for name in self.peers.keys() - names:
             if not self.peers[name].is_lost:
                 del self.peers[name]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -61,7 +60,7 @@ class Inbox(Listener):
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
     def __init__(self, runtime: Runtime = SYSTEM) -> None:
-        self._received: deque[DonorAnswer] = deque()
+        self._received: list[DonorAnswer] = []
         self._changed = runtime.condition()
         self._is_open = False
 
@@ -80,10 +79,12 @@ class Inbox(Listener):
                 self._received.append(DonorAnswer(peer, message, payload))
                 self._changed.notify_all()
 
-    def take(self, timeout_s: float) -> DonorAnswer | None:
+    def take(self, timeout_s: float) -> list[DonorAnswer]:
+        """Return all that has come, in order; wait for the first, at most so long."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._received), timeout_s)
-            return self._received.popleft() if self._received else None
+            taken, self._received = self._received, []
+            return taken
 
 
 GRACE_S = 0.3  # for peers that refuse connections: nodes of a run never start at the same moment
@@ -147,8 +148,8 @@ class JoinResult:
 
 
 POLL_S = 0.005
-_ABOUT_TO_BE_MET = {LinkState.CONNECTING, LinkState.IDLE}
 CONNECT_EVERY_S = 0.25
+FIRST_CONNECTIONS = 8  # made at once, of many peers; then twice as many, and so on
 AGAIN_S = 1.0  # a donor that was given up may be back
 
 Links = Callable[[], Mapping[str, LinkState]]
@@ -161,7 +162,7 @@ class Joiner:
 
     links: Links  # returns the peers in view, and the state of the connection to each
     tell: Tell  # sends a message to a peer
-    connect: Callable[[], None]  # has connections made to more peers
+    connect: Callable[[int], None]  # has connections made to so many more peers, at most
     inbox: Inbox  # where the answers come
     clock: Clock
     most_donors: int  # donors of equal copies that give pieces at once
@@ -205,7 +206,8 @@ class _Attempt:
         self._download: Download | None = None
         self._image: ByteArray = np.empty(0, np.uint8)
         self._seen: dict[str, float] = {}  # since when peers are in view
-        self._connects_at = 0.0
+        self._connects_at, self._connects = 0.0, FIRST_CONNECTIONS
+        self._are_some_up = False  # peers
         self._hopeful = joiner.clock.now()  # when there was somebody to get it from
         self._began = self._moved = self._hopeful  # when pieces were first asked for, and last came
         before, joiner.cut_off = joiner.cut_off, self
@@ -221,10 +223,10 @@ class _Attempt:
             now, links = self._joiner.clock.now(), self._links()
             self._connect(links, now)
             self._follow(links, now)
-            are_all_met = is_settled and not _ABOUT_TO_BE_MET & set(links.values())
+            are_all_met = is_settled and not any(map(self._is_open, links.values()))
             self._ask(now, are_all_met=are_all_met)
-            received = self._joiner.inbox.take(min(POLL_S, deadline.remaining_s() or POLL_S))
-            if received is not None:
+            wait_s = min(POLL_S, deadline.remaining_s() or POLL_S)
+            for received in self._joiner.inbox.take(wait_s):
                 self._hear(received)
             if self._download is not None and self._download.is_complete:
                 self._joiner.cut_off = None
@@ -243,10 +245,12 @@ class _Attempt:
 
     def _connect(self, links: Mapping[str, LinkState], now: float) -> None:
         """Look for a donor among more peers, as long as there is none."""
+        self._are_some_up = LinkState.UP in links.values()
         is_due = not (self._download and self._download.donors) and now >= self._connects_at
         if is_due and LinkState.IDLE in links.values():
             self._connects_at = now + CONNECT_EVERY_S
-            self._joiner.connect()
+            self._joiner.connect(self._connects)
+            self._connects *= 2
 
     def end(self) -> None:
         for donor in sorted(self._donors):
@@ -425,9 +429,14 @@ class _Attempt:
     def _may_come_up(self, name: str, state: LinkState, now: float) -> bool:
         age_s = now - self._seen.setdefault(name, now)
         patience = self._request.patience
-        is_open = state in (LinkState.CONNECTING, LinkState.IDLE)  # which may be just about to
-        patience_s = patience.connecting_s if is_open else patience.refused_s
-        return state is not LinkState.UP and age_s < patience_s
+        if self._is_open(state):
+            return age_s < patience.connecting_s
+        return state is LinkState.DOWN and age_s < patience.refused_s
+
+    def _is_open(self, state: LinkState) -> bool:
+        """Tell whether a peer is about to be connected; of many, those that are up will do."""
+        is_next = state is LinkState.IDLE and not self._are_some_up
+        return state is LinkState.CONNECTING or is_next
 
     def _fetched(self, download: Download) -> Fetched:
         pieces = download.brought

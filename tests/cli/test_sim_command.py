@@ -46,7 +46,7 @@ def test_a_run_has_its_figures_at_the_top(scenario):
     assert 1 < found["rounds_to_target"] <= 30
     assert found["seconds_to_target"] == pytest.approx(found["seconds"])
     assert found["bytes_per_node"] > 0
-    assert found["detail"] == "rules"
+    assert found["detail"] == "arrays"
     assert found["settings"] == {}
 
 
@@ -127,12 +127,13 @@ def test_files_have_samples_nodes_and_figures(scenario, tmp_path):
 
 
 def test_a_run_of_a_sweep_that_cannot_be_simulated_is_told_beside_the_others(scenario):
-    result = sim(scenario, "--sweep", "robust=none,clip", "-j", 1)
+    arrays = ("--set", "detail=arrays")
+    result = sim(scenario, "--sweep", "algorithm=gossip,symmetric", *arrays, "-j", 1)
     assert result.exit_code == 1
-    assert "clip: robust: expected it unset with detail: rules" in result.stdout
-    alone = sim(scenario, "--set", "robust=clip")
+    assert "symmetric: detail: expected auto or nodes, as arrays are only for" in result.stdout
+    alone = sim(scenario, "--set", "algorithm=symmetric", *arrays)
     assert alone.exit_code == 2
-    assert "robust: expected it unset" in alone.stderr
+    assert "detail: expected auto or nodes, as arrays are only for" in alone.stderr
 
 
 @pytest.mark.parametrize(
@@ -190,8 +191,10 @@ def test_the_shipped_scenarios_are_those_of_the_help():
 
 # The scenarios that come with dpwa in a short form, and what is to happen in it.
 SHORT = {
-    "datacenter": (["seconds=2"], []),
-    "home-broadband": (["seconds=300", "churn.return_after_s=60"], ["is killed", "is back"]),
+    "datacenter": (["seconds=2", "nodes=8"], []),
+    "home-broadband": (
+        ["seconds=300", "nodes=8", "churn.return_after_s=60"], ["is killed", "is back"],
+    ),
     "one-straggler": (["seconds=4", "nodes=4"], []),
     "spot-instances": (
         ["seconds=4", "nodes=4", "churn.kill_every_s=2", "churn.return_after_s=1",
@@ -215,7 +218,7 @@ def test_a_shipped_scenario_runs_in_a_short_form(name, tmp_path):
     settings, events = SHORT[name]
     words = (word for text in settings for word in ("--set", text))
     found = simulated(name, *words, "--out", tmp_path)
-    assert found["detail"] == ("rules" if name in ("datacenter", "home-broadband") else "nodes")
+    assert found["detail"] == "nodes"
     samples, nodes = rows_of(tmp_path / "samples.csv"), rows_of(tmp_path / "nodes.csv")
     first = next(float(sample["loss"]) for sample in samples if sample["loss"])
     assert found["loss"] < 0.9 * first
@@ -229,7 +232,7 @@ def test_a_shipped_scenario_runs_in_a_short_form(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", preset_names())
 def test_a_shipped_scenario_is_as_it_says(name):
-    found = simulated(name, "--set", "detail=rules")
+    found = simulated(name)
     assert found["loss"] < 0.35
     assert found["reached"] == (name in ("datacenter", "one-straggler"))
     assert (found["events"] > 0) == (name not in ("datacenter", "one-straggler"))

@@ -58,7 +58,7 @@ def test_without_greenlet_it_is_told_once_and_nothing_is_written(monkeypatch):
     found = run_dpwa("sim", "one-straggler", "--sweep", "algorithm=gossip,lsgd", "--json")
     assert (found.exit_code, found.stdout) == (2, "")
     (line,) = found.stderr.splitlines()
-    assert "detail: nodes needs greenlet" in line
+    assert "simulated nodes need greenlet" in line
 
 
 def children_of(pid):

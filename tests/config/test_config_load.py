@@ -288,12 +288,12 @@ def test_the_codec_is_that_of_the_link_then_of_the_serving_node_then_of_the_run(
     links = [{"between": ["w1", "w2"], "codec": "bf16"}]
     config = load_config({"nodes": nodes, "links": links, "codec": "fp16"}, environ={})
     names = ["w1", "w2", "w3"]
-    used = {(s, r): config.codec_for(s, r) for s in names for r in names}
+    used = {(s, r): config.codecs_for(r)(s) for s in names for r in names}
     assert used["w1", "w2"] == used["w2", "w1"] == "bf16"
     assert used["w1", "w3"] == "int8"
     assert used["w3", "w1"] == used["w2", "w3"] == used["w3", "w2"] == "fp16"
-    assert config.codec_for("joined later", "w1") == "fp16"
-    assert config.codec_for("w1", "joined later") == "int8"
+    assert config.codecs_for("w1")("joined later") == "fp16"
+    assert config.codecs_for("joined later")("w1") == "int8"
 
 
 @pytest.mark.parametrize("nothing", [0, False, None, "off", {}])

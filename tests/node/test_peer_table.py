@@ -16,8 +16,7 @@ from dpwa.wire.shards import WHOLE
 def table_of(*names, clock=None):
     """What w1 knows of peers that were just added."""
     peers = PeerTable("w1", clock or SetClock(20.0), random.Random(0))
-    for name in names:
-        peers.add(name, "tcp://10.0.0.2:7000")
+    peers.add(dict.fromkeys(names, "tcp://10.0.0.2:7000"))
     return peers
 
 

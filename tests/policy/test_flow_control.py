@@ -17,8 +17,8 @@ def flow_of(**scores):
     return FlowControl(scores, retried_at=0.0)
 
 
-def drawn_from(flow, seed=0, exclude=(), shares=()):
-    return flow.choose(random.Random(seed), 1.0, exclude, dict(shares))[0]
+def drawn_from(flow, seed=0, among=None, shares=()):
+    return flow.choose(random.Random(seed), 1.0, among, dict(shares))[0]
 
 
 def failed(flow, peer, now=0.0, times=1, seed=0):
@@ -106,8 +106,9 @@ def test_of_peers_that_all_rest_the_one_is_asked_whose_rest_ends_first():
     chosen, after = flow.choose(random.Random(1), now)
     assert chosen == first
     assert after.choose(random.Random(1), now)[0] is None
-    assert flow.choose(random.Random(1), now, exclude=(first,))[0] in {"a", "b"} - {first}
-    assert flow.choose(random.Random(1), now, exclude=("a", "b"))[0] is None
+    other = {"a", "b"} - {first}
+    assert flow.choose(random.Random(1), now, among=other)[0] in other
+    assert flow.choose(random.Random(1), now, among=())[0] is None
     assert flow.added("c").choose(random.Random(1), now)[0] == "c"
 
 
@@ -165,10 +166,10 @@ def test_when_all_are_slow_they_are_drawn_alike():
     assert sum(drawn.values()) == 10_000
 
 
-def test_excluded_peers_are_not_drawn():
+def test_only_peers_among_those_that_are_named_are_drawn():
     flow = flow_of(a=1000, b=10)
-    assert drawn_from(flow, exclude={"a"}) == "b"
-    assert drawn_from(flow, exclude={"a", "b"}) is None
+    assert drawn_from(flow, among={"b"}) == "b"
+    assert drawn_from(flow, among=()) is None
     assert drawn_from(FlowControl()) is None
 
 

@@ -109,7 +109,9 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ({**SMALL, "target": {"accuracy": 0.9}}, "task: consensus has no accuracy"),
         ({**SMALL, "target": {"loss": 0.9}}, "nothing is trained with task: consensus"),
         ({**SMALL, "target": {"variance_ratio": 2}}, "expected a number below 1"),
-        ({"nodes": 5000, "rounds": 1, "detail": "nodes"}, "(got nodes, for 5000 of them)"),
+        ({"nodes": 5000, "rounds": 1}, "nodes: expected at most 2000 whole nodes"),
+        ({**SMALL, "detail": "arrays"}, "schedule: expected lockstep beside detail: arrays"),
+        ({**SMALL, "detail": "rules"}, "detail: expected nodes, as rules alone are simulated no"),
         ({**SMALL, "network": {"loss": 1}}, "network.loss: expected a number"),
         ({**SMALL, "network": {"upload_mbps": 0}}, "network.upload_mbps: expected a number"),
         ({**SMALL, "network": {"unreachable": 1}}, "network.unreachable: expected a share"),
@@ -192,10 +194,13 @@ def test_variables_of_real_runs_are_passed_over(monkeypatch):
     assert load_scenario(SMALL).config.topology == "random"
 
 
+LARGE = {"nodes": 10_000, "rounds": 1, "schedule": "lockstep"}
+
+
 @pytest.mark.timed
 def test_ten_thousand_nodes_are_read_in_seconds():
     began = time.monotonic()
-    assert len(load_scenario({"nodes": 10_000, "rounds": 1}).config.nodes) == 10_000
+    assert len(load_scenario(LARGE).config.nodes) == 10_000
     assert time.monotonic() - began < at_most(3.0)
 
 

@@ -15,7 +15,6 @@ LONG = {"nodes": 16, "rounds": 1_000_000}  # a sample is due every 5,000 rounds
     [
         {"schedule": "lockstep"},
         {"schedule": "lockstep", "algorithm": "symmetric"},
-        {"detail": "rules"},
         {"detail": "nodes"},
     ],
 )

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import logging
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 import zmq
 
 from dpwa.node.context import NodeContext
-from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
+from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.runtime import NODE_NEEDS, DescriptorsError, open_descriptors
 from dpwa.transport.link import LinkState, PeerLink
 from dpwa.transport.sockets import Context
@@ -59,6 +60,7 @@ class Connections:
         self._has_let_go = has_let_go
         self._most = most
         self._needs_all = False
+        self._rng = context.rng("connections")
         self._sockets: dict[object, PeerChannel] = {}  # of links, and their monitors
         self.leaving: dict[PeerChannel, None] = {}  # in order of being asked to
         self.channels: dict[str, PeerChannel] = {}  # by name of the peer
@@ -68,10 +70,12 @@ class Connections:
         """Whether this node is connected to all peers, or on the way to it."""
         return len(self.channels) <= self._most
 
-    def add(self, name: str, endpoint: str, settings: ChannelSettings) -> bool:
-        """Make a channel; return `False` if it should be connected and cannot."""
-        channel = self.channels[name] = PeerChannel(name, endpoint, settings)
-        return not self.keeps_all or self.open(channel)
+    def add(self, channels: Collection[PeerChannel]) -> list[str]:
+        """Add peers; return the names of those that should be connected and cannot."""
+        self.channels.update({channel.peer: channel for channel in channels})
+        if not self.keeps_all:
+            return []
+        return [channel.peer for channel in channels if not self.open(channel)]
 
     def remove(self, channel: PeerChannel, linger_ms: int) -> None:
         del self.channels[channel.peer]
@@ -79,10 +83,10 @@ class Connections:
         self.mute(channel)
         channel.disconnect(linger_ms)
         if self.keeps_all:
-            self.open_more(needs_all=self._needs_all)  # they were too many until now
+            self.open_more(self._most, needs_all=self._needs_all)  # until now, they were too many
 
-    def open_more(self, *, needs_all: bool) -> None:
-        """Connect to those that have been idle longest, as many as there may be.
+    def open_more(self, most: int, *, needs_all: bool) -> None:
+        """Connect to those that have been idle longest: `most`, and as many as there may be.
 
         `needs_all`: all peers are needed from now on.
         """
@@ -98,7 +102,8 @@ class Connections:
                 )
         room = self._most - len(self.with_link())
         idle = [channel for channel in self.channels.values() if channel.link is None]
-        for channel in sorted(idle, key=lambda channel: channel.used_at)[: max(0, room)]:
+        self._rng.shuffle(idle)  # else all nodes connect to those that are first in their list
+        for channel in nsmallest(min(most, max(0, room)), idle, key=lambda each: each.used_at):
             self.open(channel)
 
     def open(self, channel: PeerChannel, *, must: bool = True) -> bool:

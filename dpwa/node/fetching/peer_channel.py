@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +34,21 @@ class ChannelSettings:
 
 
 class PeerChannel:
-    """The way to one peer. Shared memory is tried anew with every connection."""
+    """The way to one peer, of thousands. Shared memory is tried anew with every connection."""
+
+    __slots__ = (
+        "_is_mappable",
+        "_left",
+        "_memory",
+        "_settings",
+        "endpoint",
+        "is_met",
+        "link",
+        "may_stream",
+        "peer",
+        "unsent",
+        "used_at",
+    )
 
     def __init__(self, peer: str, endpoint: str, settings: ChannelSettings) -> None:
         self.peer = peer
@@ -44,7 +57,7 @@ class PeerChannel:
         self.is_met = False  # whether the peer has said on this connection that it is there
         self.used_at = -math.inf
         # messages for when it is connected; of many, the last few
-        self.unsent: deque[tuple[Message, Frame | None]] = deque(maxlen=MOST_UNSENT)
+        self.unsent: Sequence[tuple[Message, Frame | None]] = ()
         self.may_stream = settings.may_stream
         self._settings = settings
         self._is_mappable = settings.may_map
@@ -79,9 +92,13 @@ class PeerChannel:
         """Send a request without waiting; return whether the connection took it."""
         return self.link is not None and self.link.send(message, payload)
 
+    def send_later(self, message: Message, payload: Frame | None) -> None:
+        self.unsent = [*self.unsent, (message, payload)][-MOST_UNSENT:]
+
     def send_unsent(self) -> None:
-        while self.unsent:
-            self.send(*self.unsent.popleft())
+        unsent, self.unsent = self.unsent, ()
+        for message, payload in unsent:
+            self.send(message, payload)
 
     @property
     def mapped_bytes(self) -> int:
@@ -151,7 +168,7 @@ class PeerChannel:
 
     def disconnect(self, linger_ms: int) -> None:
         """Give up the connection, and the peer's memory: nobody would notice if it were killed."""
-        self.unsent.clear()
+        self.unsent = ()
         self.is_met = False
         self._unmap()
         self._is_mappable = self._settings.may_map

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from dpwa.node.arrival import BrokenFetchError, FetchRequest
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import LINGER_MS, Connections
 from dpwa.node.fetching.fetcher import Fetcher
-from dpwa.node.fetching.peer_channel import ChannelSettings, PeerChannel
+from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.node.identity import clash_of
 from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
@@ -297,7 +298,7 @@ class TxThread(NodeThread):
         was_idle = channel.state is LinkState.IDLE
         is_for_later = connects and self._connections.open(channel, must=must) and was_idle
         if is_for_later or channel.unsent:
-            channel.unsent.append((message, payload))
+            channel.send_later(message, payload)
         elif channel.is_up:
             channel.send(message, payload)
 
@@ -317,12 +318,12 @@ class TxThread(NodeThread):
         self._listeners.look_at_once()
 
     @soon
-    def connect(self, *, needs_all: bool = False) -> None:
-        """Connect to the longest idle peers, as many as there may be.
+    def connect(self, most: int = sys.maxsize, *, needs_all: bool = False) -> None:
+        """Connect to the longest idle peers: `most`, and as many as there may be.
 
         `needs_all`: all of them are needed from now on, and the connections are to stay.
         """
-        self._connections.open_more(needs_all=needs_all)
+        self._connections.open_more(most, needs_all=needs_all)
 
     @soon
     def renew_links(self) -> None:
@@ -330,8 +331,8 @@ class TxThread(NodeThread):
         self._renew_links()
 
     @soon
-    def add_peer(self, name: str, endpoint: str, settings: ChannelSettings) -> None:
-        if not self._connections.add(name, endpoint, settings):
+    def add_peers(self, channels: Collection[PeerChannel]) -> None:
+        for name in self._connections.add(channels):
             self._listeners.link_changed(name, LinkState.DOWN)
 
     @soon
@@ -458,7 +459,7 @@ class TxThread(NodeThread):
             channel.send(self._context.settings.question())  # before any fetch
             channel.send_unsent()
         elif state is LinkState.DOWN:
-            channel.unsent.clear()
+            channel.unsent = ()
             has_left = self._farewells.pop(channel.peer, None) is not None
             if has_left or self._context.peer_table.has_left(channel.peer):
                 self._forget(channel.peer)

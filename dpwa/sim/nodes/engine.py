@@ -93,6 +93,7 @@ class NodesRun:
         longest_s = round_s / looks or LOOK_EVERY_S
         self._look_every_s = min(longest_s, (scenario.seconds or rounds_s) / LOOKS or LOOK_EVERY_S)
         self._is_lockstep = scenario.schedule == "lockstep"
+        self._pace = 0  # in which round the slowest are, where all take them together
         self.events: list[tuple[float, str]] = []
         self._changes: Iterator[NodeChange] = self._conditions.events()
         self._has_changes = True
@@ -127,8 +128,9 @@ class NodesRun:
         return RunOutcome(samples, figures, tuple(self.events), NAME, was_stopped)
 
     def _end_all(self) -> None:
-        for node in self.nodes:
-            node.end()
+        with only_errors():
+            for node in self.nodes:
+                node.end()
 
     def config_of(self, node: SimulatedNode) -> Config:
         if self.spec.scenario.membership == "listed":
@@ -216,7 +218,8 @@ class NodesRun:
             self.network.call_later(0.0, lambda: self._over(node, runtime))
             return
         node.connection = connection
-        self.work(node, runtime, connection)
+        with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its figures say so
+            self.work(node, runtime, connection)
         node.is_done = True
         self._pass_turns()
         while True:
@@ -270,7 +273,7 @@ class NodesRun:
         """Wait until all have taken this round, if they take them together."""
         if self._is_lockstep:
             self._pass_turns()
-            while node.advanced is not None and node.pace > self._slowest():
+            while node.advanced is not None and node.pace > self._pace:
                 node.advanced.wait()
 
     def _slowest(self) -> int:
@@ -278,10 +281,11 @@ class NodesRun:
         return min((n.pace for n in self.nodes if n.has_joined and not n.is_done), default=0)
 
     def _pass_turns(self) -> None:
-        if self._is_lockstep:
-            for node in self.nodes:
-                if node.advanced is not None:
-                    node.advanced.notify_all()
+        """Let those go on that wait for this round, if it is another one now."""
+        before, self._pace = self._pace, self._slowest() if self._is_lockstep else 0
+        for node in self.nodes if self._pace != before else ():
+            if node.advanced is not None:
+                node.advanced.notify_all()
 
     def kill(self, node: SimulatedNode) -> None:
         """End a node without a word."""
@@ -422,8 +426,8 @@ class SimulatedNode:
     def report(self) -> tuple[int, int]:
         if self.connection is None:
             return self._merges, self._served
-        report = self.connection.node.condition()
-        return self._merges + report.merges, self._served + report.snapshots_served
+        node = self.connection.node
+        return self._merges + node.rounds.merges, self._served + node.snapshots_served
 
     def end(self) -> None:
         """Clear up after a process that has ended, one way or the other."""

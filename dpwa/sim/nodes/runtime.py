@@ -26,8 +26,7 @@ try:
     from greenlet import GreenletExit, getcurrent, greenlet
 except ImportError as error:
     raise UserError(
-        "detail: nodes needs greenlet: pip install -c constraints.txt '.[sim]'; detail: rules does "
-        "without [DPWA-E293]"
+        "simulated nodes need greenlet: pip install -c constraints.txt '.[sim]' [DPWA-E293]"
     ) from error
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Simulation by rules: the algorithms and rules of nodes on a model of time and network."""
+"""Rounds in lockstep on arrays: plain gossip of thousands of nodes, algorithms without nodes."""

@@ -1,64 +1,52 @@
 """Plain pulls in lockstep, for all nodes at once: x += f * (x[peers] - x) on one array.
 
 For `algorithm: gossip` where all nodes are there at all times and reach each other, and no fetch
-takes too long; so nothing fails, and flow control has nothing to learn. The factors are those of
-the very rules that nodes use. Else `dpwa.sim.rules.lockstep` takes the same rounds node by node.
+takes too long; so nothing fails, and flow control has nothing to learn: as long as all peers have
+the same score, it draws each of them alike. The factors are those of the very rules that nodes use.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpwa.config import Config
+from dpwa.config.graphs import topology_of
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
+from dpwa.policy.topology import neighbours_of
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.draws import uniform
-from dpwa.sim.rules.peer_book import NeighbourDraws
 from dpwa.sim.rules.wire_sizes import Links, WireSizes
-from dpwa.sim.samples import Moment, NodeFigures, RunRecorder
+from dpwa.sim.samples import Moment, NodeFigures, RunOutcome, RunRecorder, Watch
 from dpwa.sim.scenario import RunSpec, node_name
-from dpwa.sim.tasks import TrainingTask
+from dpwa.sim.tasks import make_task
 from dpwa.types import TrainingProgress
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+NAME = "arrays"
 MOST_READERS = 16  # at one node: more come together once in very many rounds
 _ASKS, _PEERS = 101, 102  # purposes of chance
 
 
-def fits(spec: RunSpec, conditions: Conditions, sizes: WireSizes) -> bool:
-    """Tell whether a run is one of plain pulls in which nothing fails."""
-    config = spec.config
-    is_plain = config.algorithm == "gossip"
-    is_plain = is_plain and not interpolation(config.interpolation).asks_leader
-    longest_s = Links(conditions, sizes).longest_s(min(MOST_READERS, conditions.nodes))
-    return is_plain and conditions.is_calm and longest_s <= config.timeout_ms / 1000
-
-
 class ArrayRounds:
-    """All nodes of a run, as arrays; they begin at `x`, shape (N, D)."""
+    """All nodes of a run, as arrays: their parameters are `x`, shape (N, D)."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        conditions: Conditions,
-        task: TrainingTask,
-        sizes: WireSizes,
-        x: Floats,
-    ) -> None:
-        config, nodes = spec.config, len(x)
-        self.x = x
+    def __init__(self, spec: RunSpec) -> None:
+        config, nodes = spec.config, spec.scenario.nodes
         self.time_s = 0.0
         self.rounds = 0
-        self._config = config
+        self._spec, self._config = spec, config
         self._seed = spec.scenario.seed
-        self._conditions = conditions
-        self._task = task
-        self._sizes = sizes
-        self._links = Links(conditions, sizes)
+        self._conditions = Conditions(spec)
+        self._task = make_task(spec)
+        self.x = self._task.starts()
+        self._sizes = WireSizes.of(spec, self._task.dimension)
+        self._links = Links(self._conditions, self._sizes)
         self._draws = NeighbourDraws(config, nodes)
         self._rng = np.random.default_rng([self._seed, _PEERS])
         self._rule = interpolation(config.interpolation)
@@ -70,6 +58,25 @@ class ArrayRounds:
         self._losses: Floats | None = None
         self._merges, self._asked, self._served = (np.zeros(nodes, np.int64) for _ in range(3))
         self._trained_s, self._waited_s = np.zeros(nodes), np.zeros(nodes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the run is one of plain pulls in lockstep in which nothing fails."""
+        spec, config = self._spec, self._config
+        is_plain = config.algorithm == "gossip" and not self._rule.asks_leader
+        longest_s = self._links.longest_s(min(MOST_READERS, spec.scenario.nodes))
+        are_in_time = longest_s <= config.timeout_ms / 1000
+        is_calm = self._conditions.is_calm and not config.is_open
+        is_usual = config.robust == "none" and not config.quarantine_s and not config.links
+        return is_plain and is_usual and is_calm and are_in_time
+
+    def simulate(self, watch: Watch) -> RunOutcome:
+        """Take the rounds of the run; `watch` sees each sample, and tells whether to go on."""
+        scenario = self._spec.scenario
+        recorder = RunRecorder(self._spec, self._task, self.x, watch)
+        rounds, seconds = scenario.rounds or math.inf, scenario.seconds or math.inf
+        samples = recorder.end(self.run(recorder, rounds, seconds))
+        return RunOutcome(samples, self.figures(), (), NAME, recorder.was_stopped)
 
     def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
         """Take rounds until `rounds` or `seconds` are over, or the recorder has enough."""
@@ -194,3 +201,44 @@ def part_of(fraction: float, turn: int, dimension: int) -> slice:
     parts = min(dimension, math.ceil(1 / fraction))
     index = turn % parts
     return slice(dimension * index // parts, dimension * (index + 1) // parts)
+
+
+EVERYBODY = ("random", "full")
+
+
+class NeighbourDraws:
+    """Draws of peers in the topology of a configuration."""
+
+    def __init__(self, config: Config, nodes: int) -> None:
+        self._nodes = nodes
+        self._options = config.options_of(config.topology)
+        names = [node.name for node in config.nodes]
+        self._topology = topology_of(config.topology, self._options, names)
+        self._period = self._topology.period(self._options, nodes)
+        self._known: dict[int, tuple[Integers, Integers, Integers]] = {}
+
+    def draw(self, round_number: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
+        """Draw a peer for each node that has any; return nodes and peers, both of shape (K,)."""
+        nodes = np.arange(self._nodes)
+        if self._topology.name in EVERYBODY:
+            if self._nodes < 2:
+                return nodes[:0], nodes[:0]
+            peers = rng.integers(self._nodes - 1, size=self._nodes)
+            return nodes, peers + (peers >= nodes)
+        first, degrees, flat = self._at(round_number)
+        asking = np.flatnonzero(degrees)
+        position = (rng.random(self._nodes) * degrees).astype(np.int64)
+        return asking, flat[(first + position)[asking]]
+
+    def _at(self, round_number: int) -> tuple[Integers, Integers, Integers]:
+        """Return where the neighbours of each node begin, how many they are, and all of them."""
+        phase = round_number % self._period
+        if phase not in self._known:
+            found: list[Sequence[int]] = [
+                neighbours_of(self._topology, self._options, node, self._nodes, phase)
+                for node in range(self._nodes)
+            ]
+            degrees = np.array([len(neighbours) for neighbours in found], dtype=np.int64)
+            flat = np.concatenate([np.array(n, dtype=np.int64) for n in found])
+            self._known[phase] = np.cumsum(degrees) - degrees, degrees, flat
+        return self._known[phase]

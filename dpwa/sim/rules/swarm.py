@@ -11,16 +11,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpwa.algorithms import Algorithm, Ask, Terms, algorithm
-from dpwa.policy.interpolation import interpolation
+from dpwa.data.arrays import ArrayValues
+from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
+from dpwa.policy.leaders import LossReports, RunningLoss
+from dpwa.policy.push_sum import Mass
 from dpwa.policy.topology import Topology, neighbours_of, topology
-from dpwa.policy.transactions import Acceptance, DecisionOutcome
-from dpwa.sim.rules.participant import ArrayArrival, Floats, NodeRules, Participant
-from dpwa.types import NoOptions, StrictModel
+from dpwa.policy.transactions import (
+    REMEMBER_S,
+    Acceptance,
+    DecisionOutcome,
+    Transactions,
+)
+from dpwa.types import NoOptions, StrictModel, TrainingProgress
+
+Floats = NDArray[np.float64]
 
 LONG_S = 1e9
 
@@ -40,10 +50,170 @@ class SwarmSettings:
     loss_window: int = 1
 
 
-class Worker(Participant):
-    """A node of a swarm; it remembers all that it has asked and merged."""
+@dataclass(frozen=True)
+class ArraySnapshot:
+    """What a worker has published."""
 
-    keeps_history = True
+    values: ArrayValues
+    buffers: ArrayValues
+    progress: TrainingProgress
+
+
+@dataclass(frozen=True)
+class ArrayArrival:
+    """A snapshot that has come to a worker, with this one's own of the round."""
+
+    peer: str
+    snapshot: ArraySnapshot
+    published: ArrayValues | None  # by this worker in the round
+    units: int = 0  # of push-sum mass that came with it
+
+
+@dataclass
+class ArrayReceived:
+    """`dpwa.algorithms.Received`: an arrival with its factor."""
+
+    peer: str
+    factor: float
+    published: ArrayValues
+    snapshot: ArraySnapshot
+    own: Worker
+    ahead: float = 0.0  # all are streamed
+
+    @property
+    def standing(self) -> TrainingProgress:
+        return self.snapshot.progress
+
+    def merge(self, factor: float, *, delta: float = 0.0, buffers: float | None = None) -> float:
+        own = self.own.model.array
+        origin = delta * self.published.array + (1.0 - delta) * own if delta else own
+        own += factor * (self.snapshot.values.array - origin)
+        self.merge_buffers(factor if buffers is None else buffers)
+        return factor
+
+    def values(self, into: Any = None) -> Any:
+        if into is None:
+            return self.snapshot.values.clone()
+        into.copy_(self.snapshot.values)
+        return into
+
+    def merge_buffers(self, factor: float) -> None:
+        self.own.buffers.lerp_(self.snapshot.buffers, factor)
+
+
+class Worker:
+    """`dpwa.algorithms.View`: one worker, with all that is its own.
+
+    It begins at `array`, of any shape, which has its parameters from now on. It remembers all that
+    it has asked and merged.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        names: Sequence[str],
+        array: Floats,
+        settings: SwarmSettings,
+        algorithm: Algorithm,
+        now: Callable[[], float],
+    ) -> None:
+        self.name = names[number]
+        self.number = number
+        self.group = settings.groups[number] if settings.groups else ""
+        self.peers = [name for name in names if name != self.name]
+        self.model = ArrayValues(array)
+        self.buffers = ArrayValues(np.zeros(1))  # the floating ones, here one number
+        self.rng = random.Random(f"{settings.seed}/{self.name}")
+        self.fetch_probability = settings.fetch_probability
+        self.keeps_local_step = settings.delta
+        self.algorithm = algorithm
+        self.asked: list[Ask] = []
+        self.merged: list[tuple[str, float]] = []  # peers and factors
+        self.loss: float | None = None  # of its last step
+        self.clock = 0.0  # interpolated at each merge, like the parameters
+        self.updates = 0  # with the one under way; never interpolated
+        self.reports = LossReports(self.name, self.group, 1, LONG_S)
+        self.transactions = Transactions(self.name, is_exclusive=True, remember_s=REMEMBER_S)
+        self.mass = Mass()
+        self.snapshot: ArraySnapshot | None = None
+        self.published: ArrayValues | None = None  # in this round
+        self.inbox: list[ArrayArrival] = []
+        self._rule = rule = interpolation(settings.interpolation)
+        constant = {"value": settings.factor} if rule.name == "constant" else {}
+        self._rule_options = rule.options(**constant)
+        self.asks_leader = rule.asks_leader
+        self._now = now
+        self._mean_loss = RunningLoss(settings.loss_window)
+
+    @property
+    def x(self) -> Floats:
+        return self.model.array
+
+    @property
+    def newest(self) -> ArraySnapshot:
+        """The snapshot that others read; LookupError if nothing was published yet."""
+        if self.snapshot is None:
+            raise LookupError(f"{self.name} has published nothing yet")
+        return self.snapshot
+
+    def leader(self, *, of_all: bool = True) -> str | None:
+        """Return the node with the lowest running loss, of all or of the own group."""
+        best = self.reports.leader(self._now(), None if of_all else self.group)
+        return None if best is None else best.node
+
+    def has_groups(self) -> bool:
+        """Tell whether the nodes belong to more than one group, as far as is known."""
+        return self.reports.has_groups(self._now())
+
+    def total_updates(self) -> float:
+        """Return how many updates all have made together, as far as the news goes."""
+        return self.reports.total_updates(self._now(), len(self.peers) + 1)
+
+    def publish(self) -> None:
+        """Do what `update_send` does first."""
+        self.updates += 1
+        self.clock += 1.0
+        if self.algorithm.follows_leaders or self.asks_leader:
+            self._mean_loss.add(self.loss)
+            self.reports.tell(self._mean_loss.mean, self.updates, self._now())
+        values = self.algorithm.publishes(self)
+        self.published = None if values is None else cast(ArrayValues, values).clone()
+        if self.published is not None:
+            progress = TrainingProgress(self.clock, self.loss)
+            self.snapshot = ArraySnapshot(self.published, self.buffers.clone(), progress)
+            self.mass.published()
+
+    def asks(self) -> list[Ask]:
+        """Return whom the algorithm wants to ask now, one after the other."""
+        ask = self.algorithm.asks(self)
+        asks = [] if ask is None else [ask, *self.algorithm.more]
+        self.asked += asks
+        return asks
+
+    def merge(self) -> None:
+        """Do what `update_wait` does: end the step, and merge what has come."""
+        self.algorithm.after_step(self)
+        for arrival in self.inbox:
+            self._merge(arrival)
+        self.inbox.clear()
+
+    def _merge(self, arrival: ArrayArrival) -> None:
+        published = self.model if arrival.published is None else arrival.published
+        received = ArrayReceived(
+            arrival.peer, self._factor(arrival), published, arrival.snapshot, self
+        )
+        factor = self.algorithm.merge(self, received)
+        self.clock = mixed_clock(self.clock, arrival.snapshot.progress.clock, factor)
+        self.merged.append((arrival.peer, factor))
+
+    def _factor(self, arrival: ArrayArrival) -> float:
+        """Return the factor to merge with; mass that has come counts as received."""
+        if arrival.units:
+            factor = self.mass.factor(arrival.units)
+            self.mass.received(arrival.units)
+            return factor
+        own, theirs = TrainingProgress(self.clock, self.loss), arrival.snapshot.progress
+        return merge_factor(self._rule, self._rule_options, own, theirs, 0.0)
 
 
 Train = Callable[[Worker], float | None]
@@ -61,18 +231,10 @@ class Swarm:
         self.now = -1.0  # rounds that were begun before this one
         self.workers: list[Worker] = []
         kind = algorithm(name)
-        rules = self._rules_of(kind, options)
         names = [f"w{number}" for number in range(len(starts))]
         for number, start in enumerate(starts):
-            worker = Worker(
-                number,
-                names,
-                np.array(start, dtype=np.float64),
-                rules,
-                group=self.settings.groups[number] if self.settings.groups else "",
-                seed=self.settings.seed,
-                now=lambda: self.now,
-            )
+            made, x = kind(kind.options_model(**options)), np.array(start, dtype=np.float64)
+            worker = Worker(number, names, x, self.settings, made, lambda: self.now)
             self.workers.append(worker)
         self._by_name = {worker.name: worker for worker in self.workers}
         self._follows = kind.follows_leaders or self.workers[0].asks_leader
@@ -126,22 +288,6 @@ class Swarm:
                 others = [w.newest.buffers.array for w in self.workers if w is not worker]
                 worker.buffers.array[...] = np.mean([worker.buffers.array, *others], axis=0)
 
-    def _rules_of(self, kind: type[Algorithm], options: dict[str, Any]) -> NodeRules:
-        settings = self.settings
-        rule = interpolation(settings.interpolation)
-        constant = {"value": settings.factor} if rule.name == "constant" else {}
-        return NodeRules(
-            make_algorithm=lambda: kind(kind.options_model(**options)),
-            rule=rule,
-            rule_options=rule.options(**constant),
-            divergence_threshold=0.0,
-            fetch_probability=settings.fetch_probability,
-            keeps_local_step=settings.delta,
-            loss_window=settings.loss_window,
-            forget_after_s=LONG_S,
-            minds_beginners=False,
-        )
-
     def _spread_news(self, speakers: Sequence[Worker]) -> None:
         said = [worker.reports.news(self.now, worker.rng, most=1) for worker in speakers]
         for worker in self.workers:
@@ -165,13 +311,13 @@ class Swarm:
 
     def _pull(self, worker: Worker, peers: Sequence[Worker]) -> None:
         if peers[0].snapshot is not None:
-            worker.inbox.append(ArrayArrival(peers[0], peers[0].snapshot, worker.published))
+            worker.inbox.append(ArrayArrival(peers[0].name, peers[0].snapshot, worker.published))
 
     def _share(self, worker: Worker, peers: Sequence[Worker]) -> None:
         peer, transaction = peers[0], self.rng.randbytes(8)
         units = peer.mass.share(transaction)
         if units is not None and peer.snapshot is not None:
-            worker.inbox.append(ArrayArrival(peer, peer.snapshot, worker.published, units=units))
+            worker.inbox.append(ArrayArrival(peer.name, peer.snapshot, worker.published, units))
             peer.mass.delivered(transaction)
 
     def _exchange(self, worker: Worker, peers: Sequence[Worker]) -> None:
@@ -185,8 +331,8 @@ class Swarm:
                 _expect(worker.transactions.agreed(transaction))
                 _expect(peer.transactions.ready(transaction))
                 _expect(worker.transactions.prepared(transaction))
-                worker.inbox.append(ArrayArrival(peer, peer.newest, worker.published))
-                peer.inbox.append(ArrayArrival(worker, worker.newest, peer.published))
+                worker.inbox.append(ArrayArrival(peer.name, peer.newest, worker.published))
+                peer.inbox.append(ArrayArrival(worker.name, worker.newest, peer.published))
                 self._transactions.append((worker, peer, transaction))
                 return
             worker.transactions.refused(transaction)

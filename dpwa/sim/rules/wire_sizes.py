@@ -18,22 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpwa.algorithms.base import follows_leaders
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.plan.costs import fetch_size
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.scenario import RunSpec, node_name
 from dpwa.wire import limits
 from dpwa.wire.fetching import FetchSession, Greeting
-from dpwa.wire.messages import Chunk, Credit, Message, NotReady, SnapshotHeader, encode
-from dpwa.wire.transaction_messages import (
-    Agreed,
-    Busy,
-    DecisionAck,
-    Prepared,
-    Propose,
-    TransactionDecision,
-)
+from dpwa.wire.messages import Chunk, Credit, Message, SnapshotHeader, encode
 
 VALUE_BYTES = 4  # float32, as models have it
 _COUNTER = 10_000  # requests and versions of a run in the mean
@@ -46,23 +37,14 @@ class WireSizes:
 
     request: float  # by who fetches, with the credit that it gives
     answer: float  # by the serving node, all of it
-    refusal: int  # by a serving node that has nothing, or nothing new
     pieces: float  # of an answer
-    asks_exchange: int
-    agrees: int
-    declines: int
-    prepares: int
-    decides: int
-    notes: int
 
     @classmethod
     def of(cls, spec: RunSpec, dimension: int) -> WireSizes:
-        config, nodes = spec.config, spec.scenario.nodes
+        config = spec.config
         layout = _layout(spec, dimension)
         payload, pieces = fetch_size(layout, config.codec, config.fraction)
-        name = node_name(nodes - 1)
-        has_news = follows_leaders(config.algorithm, config.interpolation)
-        greeting = Greeting(name, _news(nodes) if has_news else ())
+        greeting = Greeting(node_name(spec.scenario.nodes - 1), ())
         fetch = FetchSession(_COUNTER, layout, greeting, codec=config.codec, version=_COUNTER)
         request = fetch.request_message(budget_ms=config.timeout_ms)
         header = SnapshotHeader(
@@ -73,48 +55,16 @@ class WireSizes:
             is_finite=True,
             nbytes=layout.nbytes or 0,
             codec=config.codec,
-            news=greeting.news,
+            news=(),
         )
         chunk = Chunk(request=_COUNTER, index=int(pieces), checksum=_CHECKSUM)
         grants = max(0.0, pieces - limits.CREDIT_CHUNKS) / limits.GRANTED_CHUNKS
         piece = wire_bytes([len(encode(chunk)), round(payload / pieces)])
-        transaction = bytes(limits.TRANSACTION_BYTES)
         credit = _nbytes(Credit(request=_COUNTER, chunks=limits.GRANTED_CHUNKS))
         return cls(
             request=_nbytes(request) + grants * credit,
             answer=_nbytes(header) + pieces * piece,
-            refusal=_nbytes(NotReady(request=_COUNTER)),
             pieces=pieces,
-            asks_exchange=_nbytes(
-                Propose(
-                    request=_COUNTER,
-                    transaction=transaction,
-                    name=name,
-                    terms="exchange",
-                    fingerprint=layout.fingerprint,
-                    version=_COUNTER,
-                    news=greeting.news,
-                    budget_ms=config.timeout_ms,
-                )
-            ),
-            agrees=_nbytes(
-                Agreed(
-                    request=_COUNTER,
-                    transaction=transaction,
-                    version=_COUNTER,
-                    clock=_COUNTER + 0.5,
-                    units=2**40,
-                    news=greeting.news,
-                )
-            ),
-            declines=_nbytes(Busy(request=_COUNTER, transaction=transaction)),
-            prepares=_nbytes(
-                Prepared(request=_COUNTER, transaction=transaction, name=name, is_there=True)
-            ),
-            decides=_nbytes(
-                TransactionDecision(request=_COUNTER, transaction=transaction, commit=True)
-            ),
-            notes=_nbytes(DecisionAck(request=_COUNTER, transaction=transaction)),
         )
 
 
@@ -123,12 +73,6 @@ def _layout(spec: RunSpec, dimension: int) -> Layout:
     megabytes = spec.scenario.model_mb
     count = dimension if megabytes is None else max(1, round(megabytes * 1e6 / VALUE_BYTES))
     return Layout((TensorSpec("parameters", "float32", (count,), VALUE_BYTES),))
-
-
-def _news(nodes: int) -> tuple[tuple[str, str, float, int, int, float], ...]:
-    """Return as much news as a message has."""
-    known = min(nodes, limits.MAX_NEWS)
-    return tuple((node_name(nodes - 1 - n), "", 0.5, 2**40, _COUNTER, 0.5) for n in range(known))
 
 
 def _nbytes(message: Message) -> int:

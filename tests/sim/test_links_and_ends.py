@@ -1,19 +1,17 @@
-"""Where the engine of rules once was further from whole nodes than it says: links, codecs, ends."""
+"""Links, codecs and ends of simulated runs."""
 
 import json
 
 import numpy as np
 import pytest
 from support.commands import run_dpwa
-from support.simulations import engine_of, run_spec
+from support.simulations import run_spec
 
-from dpwa.sim.rules.asynchronous import AsynchronousRun
 from dpwa.sim.rules.wire_sizes import WireSizes
 from dpwa.sim.simulate import simulate
 from dpwa.sim.summary import figures_of
 
 SCHEDULES = pytest.mark.parametrize("schedule", ["lockstep", "asynchronous"])
-ENGINES = pytest.mark.parametrize("detail", ["rules", "nodes"])
 
 
 def figures(nodes, settings=None, **scenario):
@@ -28,63 +26,25 @@ def merges(outcome):
 
 def test_streams_that_wait_for_credit_come_to_an_end():
     network = {"latency_ms": 35, "upload_mbps": 10_000, "download_mbps": 10_000}
-    found, outcome = figures(
-        2, {"timeout_ms": 5000}, seconds=8.0, detail="rules", network=network, model_mb=100
-    )
+    found, outcome = figures(2, {"timeout_ms": 5000}, seconds=8.0, network=network, model_mb=100)
     # 96 pieces, 6 at once: 15 times there and back; and the model takes 0.08 s.
     assert found.seconds / found.rounds == pytest.approx(15 * 0.07 + 0.07 + 0.1, rel=0.2)
     assert min(merges(outcome)) >= 4
 
 
-@ENGINES
-def test_what_is_sent_of_a_snapshot_that_nobody_waits_for_is_counted(detail):
+def test_what_is_sent_of_a_snapshot_that_nobody_waits_for_is_counted():
     network = {"upload_mbps": 100, "download_mbps": 100}
-    found, outcome = figures(
-        3, {"timeout_ms": 5000}, seconds=30.0, detail=detail, network=network, model_mb=500
-    )
+    found, outcome = figures(3, {"timeout_ms": 5000}, seconds=30.0, network=network, model_mb=500)
     assert merges(outcome) == [0, 0, 0]
     # Links are busy much of the time, with 12.5 MB/s.
     assert 0.35 * 30 * 12.5e6 < found.bytes_per_node < 1.05 * 30 * 12.5e6
 
 
-def test_an_abandoned_stream_leaves_its_share_of_the_link():
-    spec = run_spec(3, seconds=10.0, model_mb=100, network={"upload_mbps": 800})
-    run = engine_of(AsynchronousRun, spec)
-    streams, network = run._fetches.streams, run._network
-    done = []
-    run.fleet.is_alive[:] = True
-    for receiver in (1, 2):
-        streams.begin(0, receiver, lambda _, to=receiver: done.append((to, network.clock.now())))
-    network.run_until(0.5)
-    streams.end_of(1)  # a quarter of both is sent
-    network.run_until(10.0)
-    ((to, at_s),) = done
-    assert to == 2
-    assert at_s == pytest.approx(0.5 + 0.75, rel=0.05)
-    assert run.fleet.sent[0] == pytest.approx(1.25 * run._fetches.sizes.answer, rel=0.02)
-
-
-def test_a_stream_does_not_come_through_a_partition():
-    cut = [{"at_s": 0.5, "for_s": 0.2, "share": 0.5}]
-    network = {"upload_mbps": 800, "partitions": cut}
-    spec = run_spec(2, {"timeout_ms": 2000}, seconds=9.0, model_mb=100, network=network)
-    run = engine_of(AsynchronousRun, spec)
-    done, lost = [], []
-    run.fleet.is_alive[:] = True
-    run._fetches.streams.begin(0, 1, done.append, lost.append)
-    run._network.run_until(0.6)
-    run._fetches.streams.cut()
-    run._network.run_until(9.0)
-    assert (done, lost) == ([], [False])
-
-
-@ENGINES
 @SCHEDULES
-def test_who_nobody_can_connect_to_takes_no_part_in_exchanges(detail, schedule):
+def test_who_nobody_can_connect_to_takes_no_part_in_exchanges(schedule):
     found, outcome = figures(
         4,
         {"algorithm": "symmetric"},
-        detail=detail,
         schedule=schedule,
         rounds=30,
         network={"unreachable": 0.5},
@@ -106,53 +66,45 @@ def test_a_codec_makes_of_a_model_what_it_makes_of_float32(settings, share):
 def test_other_parts_of_a_version_that_was_merged_are_fetched():
     settings = {"fraction": 0.25, "merge": "interpolate"}
     stragglers = [{"nodes": 3, "slower": 10}]
-    _, outcome = figures(
-        4, settings, seconds=20.0, detail="rules", model_mb=1, compute={"stragglers": stragglers}
-    )
+    _, outcome = figures(4, settings, seconds=20.0, model_mb=1, compute={"stragglers": stragglers})
     # The slow ones publish twenty times each, which is four parts of three nodes each time.
     assert max(merges(outcome)) > 100
 
 
-@ENGINES
-def test_nodes_that_are_lost_come_back_if_nodes_do(detail):
+def test_nodes_that_are_lost_come_back_if_nodes_do():
     churn = {"lost": [{"at_s": 2.0, "share": 1.0}], "return_after_s": 1.0}
-    found, _ = figures(4, detail=detail, seconds=20.0, churn=churn)
+    found, _ = figures(4, seconds=20.0, churn=churn)
     assert (found.nodes, found.events) == (4, 8)
 
 
-@ENGINES
 @SCHEDULES
-def test_a_run_is_as_long_as_it_says_at_most(detail, schedule):
+def test_a_run_is_as_long_as_it_says_at_most(schedule):
     for seconds in (1.95, 2.0, 2.05):
-        found, outcome = figures(3, detail=detail, schedule=schedule, seconds=seconds)
+        found, outcome = figures(3, schedule=schedule, seconds=seconds)
         assert found.seconds == seconds
         assert all(19 <= node.updates <= 21 for node in outcome.nodes)
 
 
 @SCHEDULES
 def test_no_round_is_left_half_done_at_the_end(schedule):
-    spec = run_spec(4, seconds=0.99, schedule=schedule, detail="rules", task="quadratic")
+    spec = run_spec(4, seconds=0.99, schedule=schedule, task="quadratic")
     assert {node.updates for node in simulate(spec).nodes} == {9}
 
 
-@ENGINES
-def test_bytes_of_the_run_are_those_of_its_nodes(detail):
+def test_bytes_of_the_run_are_those_of_its_nodes():
     # Ends in the middle of many streams.
-    found, outcome = figures(
-        6, detail=detail, rounds=30, model_mb=2, target={"variance_ratio": 0.01}
-    )
+    found, outcome = figures(6, rounds=30, model_mb=2, target={"variance_ratio": 0.01})
     assert found.reached
     mean = np.mean([node.bytes_sent for node in outcome.nodes])
     assert found.bytes_per_node == pytest.approx(mean, rel=0.001)
 
 
-@ENGINES
-def test_variance_says_nothing_before_there_is_something_to_compare(detail):
+def test_variance_says_nothing_before_there_is_something_to_compare():
     target = {"variance_ratio": 0.001}
-    trained, _ = figures(4, detail=detail, task="quadratic", rounds=3, target=target)
+    trained, _ = figures(4, task="quadratic", rounds=3, target=target)
     assert trained.rounds_to_target is None or trained.rounds_to_target >= 1.0
     churn = {"start_spread_s": 10.0}
-    spread, _ = figures(4, detail=detail, seconds=60.0, churn=churn, target=target)
+    spread, _ = figures(4, seconds=60.0, churn=churn, target=target)
     assert spread.reached
     assert spread.seconds_to_target >= 10.0
 
@@ -160,7 +112,7 @@ def test_variance_says_nothing_before_there_is_something_to_compare(detail):
 def test_a_run_that_diverges_is_valid_json(tmp_path):
     path = tmp_path / "diverges.yaml"
     path.write_text("nodes: 4\nrounds: 400\ntask: quadratic\nquadratic: {lr: 300}\n")
-    result = run_dpwa("sim", path, "--set", "detail=rules", "--json")
+    result = run_dpwa("sim", path, "--json")
     found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"it has {name}"))
     assert found["loss"] is None
     assert "Warning" not in result.stderr
