@@ -19,8 +19,7 @@ from dpwa.observe.rows import NodeRow, groups, missing
 from dpwa.observe.run_reading import natural_order
 from dpwa.observe.run_view import RunView
 from dpwa.observe.verdicts import listed
-from dpwa.report import wording
-from dpwa.report.wording import clock, share, size
+from dpwa.report.wording import clock, plural, share, size
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
@@ -83,7 +82,7 @@ def _head(shown: Shown, command: str, screen: Screen) -> Text:
     view, rows = shown.view, shown.rows
     words = Counter(word_of(row) for row in rows)
     counts = [f"{count} {word}" for word, count in words.most_common() if word != "live"]
-    nodes = wording.plural(len(rows), "node")
+    nodes = plural(len(rows), "node")
     if view.through:
         parts = [", ".join([nodes, *counts]), clock(view.time), f"read through {view.through}"]
     else:
@@ -325,7 +324,7 @@ class Column:
 
 
 def _short(value: float) -> str:
-    return wording.number(value, 3)
+    return f"{value:.3g}" if abs(value) < 999.5 else number(value)
 
 
 def _waiting(row: NodeRow) -> Value:
