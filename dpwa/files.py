@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dpwa import fault_points
+from dpwa.errors import UserError
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
@@ -51,6 +52,18 @@ def written(path: Path, *, is_durable: bool = False) -> Iterator[BinaryIO]:
     if is_durable:
         flush_names(path.parent)
     fault_points.reached("file.renamed")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an `OSError` of the block, such as a full disk, into a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: expected a file or folder that can be written ({error.strerror})"
+            " [DPWA-E077]"
+        ) from None
 
 
 _locks: set[int] = set()  # descriptors, held by this process

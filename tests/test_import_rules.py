@@ -33,7 +33,8 @@ STOREYS = [
     {"distributed", "multiverso"},
     {"dpwa", "conn", "interpolation", "messaging"},  # the names of 2017
     {"plan"},
-    {"demo", "testing", "report"},
+    {"testing", "report"},
+    {"demo"},
     {"sim"},
     {"cli"},
     {"__main__"},

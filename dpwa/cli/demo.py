@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dpwa.cli import screen
 from dpwa.cli.asking import JsonOption
+
+if TYPE_CHECKING:
+    from dpwa.demo.report import DemoResult
 
 LARGEST_SEED = 2**32 - 1
 
@@ -17,7 +21,7 @@ def demo(
         int, typer.Option(metavar="N", min=2, max=64, help="How many nodes learn together.")
     ] = 4,
     out_dir: Annotated[
-        Path, typer.Option(help="Folder for curves, figures, logs and weights.")
+        Path, typer.Option(help="Folder for the picture, figures and run logs.")
     ] = Path("demo-output"),
     steps: Annotated[
         int, typer.Option(metavar="N", min=1, help="Training steps of each node.")
@@ -37,6 +41,42 @@ def demo(
     """
     from dpwa.demo.run import run_demo
 
-    code = run_demo(nodes, steps, seed, out_dir, as_json=as_json)
-    if code:
-        raise typer.Exit(code)
+    result, failed = run_demo(nodes, steps, seed, out_dir)
+    if result is not None:
+        _show(result, out_dir, is_result=not as_json)
+    if result is not None and as_json:
+        typer.echo(result.model_dump_json(indent=2))
+    if failed:
+        told = ", ".join(f"{name} (exit code {code})" for name, code in failed.items())
+        typer.echo(f"These nodes failed: {told}.", err=True)
+    if failed or result is None or not result.gossip_won():
+        raise typer.Exit(1)
+
+
+def _show(result: DemoResult, out_dir: Path, *, is_result: bool) -> None:
+    """Print a table, what came out of it, and what to do next; beside JSON, on standard error."""
+    console = screen.console(is_result=is_result)
+    means = (f"{result.mean_accuracy:.3f}", f"{result.mean_alone_accuracy:.3f}")
+    rows = [
+        (n.name, str(n.steps), str(n.merges), f"{n.accuracy:.3f}", f"{n.alone_accuracy:.3f}")
+        for n in result.nodes
+    ]
+    headings = ("node", "steps", "merges", "with gossip", "alone")
+    console.print("Test accuracy of each node")
+    rows.append(("mean", "", "", *means))
+    console.print(screen.table(headings, rows, console.width, right=range(1, 5)))
+    won = "won" if result.gossip_won() else "did not win"
+    console.print(
+        f"Gossip {won}: mean test accuracy {means[0]} with gossip, {means[1]} alone.",
+        style="bold green" if result.gossip_won() else "bold red",
+    )
+    if result.consensus_distance is not None:
+        distance = f"{result.consensus_distance:.2g}"
+        console.print(f"At the end the nodes averaged (finish). They are {distance} apart.")
+    for title, text in (
+        ("Picture", out_dir / "demo.png"),
+        ("Figures", out_dir / "result.json"),
+        ("Next", f"dpwa report {out_dir}"),
+        ("", "dpwa launch -n 4 -- python train.py, a program of your own (README.md)"),
+    ):
+        console.print(f"{title:<8} {text}", markup=False, soft_wrap=True)

@@ -1,11 +1,11 @@
-"""The model, one training loop, the same with and without gossip, and how nodes begin together."""
+"""The model, and one training loop, the same with and without gossip."""
 
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dpwa.adapters.merge import Merge
-from dpwa.clock import Deadline, SystemClock
 from dpwa.demo.data import Examples
-from dpwa.demo.records import MEET_TIMEOUT_S, Logbook
-from dpwa.files import written
+from dpwa.demo.records import Phase, Record
 
 if TYPE_CHECKING:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
@@ -29,7 +26,7 @@ FINAL_LEARNING_RATE = 0.0005
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-4
 RECORDS_PER_PHASE = 40
-ROUND_PAUSE_S = 0.01
+Tell = Callable[[Record], object]
 
 
 def build_model(seed: int) -> nn.Module:
@@ -46,13 +43,6 @@ def build_model(seed: int) -> nn.Module:
             nn.ReLU(),
             nn.Linear(HIDDEN_UNITS, 10),
         )
-
-
-def save_weights(model: nn.Module, path: Path) -> None:
-    """Write all parameters as arrays under their names (.npz, readable without pickle)."""
-    arrays = {name: value.detach().numpy() for name, value in model.named_parameters()}
-    with written(path) as out:
-        np.savez(out, **arrays)  # type: ignore[arg-type]  # numpy's stub takes names for options
 
 
 @dataclass(frozen=True)
@@ -105,40 +95,23 @@ class Learner:
         return float((guesses.numpy() == self.task.test.labels).mean())
 
 
-def train(learner: Learner, log: Logbook, gossip: DpwaPyTorchAdapter | None = None) -> None:
+def train(
+    learner: Learner, phase: Phase, tell: Tell, gossip: DpwaPyTorchAdapter | None = None
+) -> int:
+    """Take all steps, and tell of them now and then; return how many peers were merged."""
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
-    loss: float | None = None
-    log.write(0, learner.accuracy())
+    losses: list[float] = []
+    merges = 0
+    tell(Record(phase=phase, step=0, loss=None, accuracy=learner.accuracy()))
     for step in range(1, steps + 1):
         if gossip is not None:
-            gossip.update_send(loss)
-        loss = learner.step()
-        log.trained(loss)
+            gossip.update_send(losses[-1] if losses else None)
+        losses.append(learner.step())
         if gossip is not None:
-            log.merged(gossip.update_wait(loss))
+            merges += gossip.update_wait(losses[-1]) is not None
         if step % every == 0 or step == steps:
-            log.write(step, learner.accuracy())
-
-
-def meet(gossip: DpwaPyTorchAdapter, peers: int) -> None:
-    """Gossip until all nodes are there, so that they begin to train together.
-
-    That is when every peer has answered once, or when one has a loss: it trains already, so it has
-    met all others. Until then all models are the same, and merging changes nothing. The wait is at
-    most `MEET_TIMEOUT_S`.
-    """
-    deadline = Deadline(SystemClock(), MEET_TIMEOUT_S)
-    met: set[str] = set()
-    while len(met) < peers and not deadline.expired():
-        merge = _exchange(gossip)
-        if merge is not None:
-            met.add(merge.peer)
-            if merge.peer_loss is not None:
-                return
-
-
-def _exchange(gossip: DpwaPyTorchAdapter) -> Merge | None:
-    gossip.update_send(None)
-    time.sleep(ROUND_PAUSE_S)
-    return gossip.update_wait(None)
+            mean = fmean(losses[-every:])
+            accuracy = learner.accuracy()
+            tell(Record(phase=phase, step=step, loss=mean, accuracy=accuracy, merges=merges))
+    return merges

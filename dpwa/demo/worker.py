@@ -7,14 +7,19 @@ node it is.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from dpwa.errors import DpwaError
+from dpwa.errors import DpwaError, PeerError
 
+if TYPE_CHECKING:
+    from dpwa.demo.records import Record
+
+MEET_SECONDS = 15.0
 FINISH_SECONDS = 10.0
 
 
@@ -24,7 +29,7 @@ def main() -> None:
         signal.signal(number, _leave)
     arguments = _arguments()
     try:
-        _work(arguments.out_dir, arguments.steps, arguments.seed)
+        _work(arguments.steps, arguments.seed)
     except (DpwaError, OSError) as error:
         sys.exit(f"error: {error}")
 
@@ -35,19 +40,18 @@ def _leave(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="dpwa.demo.worker", description=__doc__)
-    parser.add_argument("--out-dir", type=Path, required=True, help="folder of logs and weights")
     parser.add_argument("--steps", type=int, required=True, help="training steps in each phase")
     parser.add_argument("--seed", type=int, required=True, help="seed of shards, model and batches")
     return parser.parse_args()
 
 
-def _work(out_dir: Path, steps: int, seed: int) -> None:
+def _work(steps: int, seed: int) -> None:
     import torch
 
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.demo.data import label_skewed_shards, load_digits
-    from dpwa.demo.records import Logbook
-    from dpwa.demo.training import Learner, Task, build_model, meet, save_weights, train
+    from dpwa.demo.records import Record
+    from dpwa.demo.training import Learner, Task, build_model, train
 
     torch.set_num_threads(1)
     name, rank = os.environ["DPWA_NAME"], int(os.environ["DPWA_RANK"])
@@ -57,17 +61,25 @@ def _work(out_dir: Path, steps: int, seed: int) -> None:
     task = Task(shard, test, steps, seed=seed * count + rank)
     alone, together = (Learner(build_model(seed), task) for _ in range(2))
     # The node listens from the start: whoever is ready earlier hears "not yet" instead of nothing.
-    with (
-        DpwaPyTorchAdapter(together.model, name, os.environ["DPWA_CONFIG"]) as gossip,
-        Logbook(out_dir / f"{name}.jsonl") as log,
-    ):
-        train(alone, log)
-        log.begin("meeting")
-        log.write(0, together.accuracy())
-        meet(gossip, count - 1)
-        log.begin("gossip")
-        train(together, log, gossip)
-        log.begin("mixing")
-        gossip.finish(seconds=FINISH_SECONDS)
-        log.write(steps, together.accuracy())
-    save_weights(together.model, out_dir / f"{name}.npz")
+    with DpwaPyTorchAdapter(together.model, name, os.environ["DPWA_CONFIG"]) as gossip:
+        train(alone, "alone", _tell)
+        _tell(Record(phase="meeting", step=0, loss=None, accuracy=together.accuracy()))
+        with contextlib.suppress(PeerError):  # the others begin without one that is gone
+            gossip.barrier(timeout_s=MEET_SECONDS)
+        merges = train(together, "gossip", _tell, gossip)
+        report = gossip.finish(seconds=FINISH_SECONDS)
+        _tell(
+            Record(
+                phase="finish",
+                step=steps,
+                loss=None,
+                accuracy=together.accuracy(),
+                merges=merges,
+                consensus_distance=report.distance_after,
+            )
+        )
+
+
+def _tell(record: Record) -> None:
+    sys.stdout.write(record.model_dump_json() + "\n")
+    sys.stdout.flush()

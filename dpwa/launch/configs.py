@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpwa.errors import UserError
-from dpwa.files import written
+from dpwa.files import writing, written
 from dpwa.launch.ports import free_ports
 from dpwa.launch.stopping import interrupted_by_signals
 from dpwa.lifecycle import is_locked
@@ -123,9 +122,6 @@ def write_config(nodes: Sequence[NodeConfig], folder: Path) -> Path:
     if settings.is_file() and settings_in(settings).isdisjoint(("nodes", "join")):
         listed = {"nodes": [node.to_mapping() for node in nodes]}
         text = load_config(settings.absolute(), overrides=listed, environ={}).to_yaml()
-    try:
-        with written(path) as out:
-            out.write(text.encode())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror} [DPWA-E077]") from None
+    with writing(path), written(path) as out:
+        out.write(text.encode())
     return path

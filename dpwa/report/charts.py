@@ -206,7 +206,7 @@ def draw_lines(
         scale(axes, np.concatenate([band.low for band in bands.values()]))
     axes.margins(x=0.01)
     width = unit if seconds is None else f"{unit} since the start"
-    label(axes, width, f"{height}, log scale" if axes.get_yscale() == "log" else height)
+    label(axes, width, height)
     if height == BYTES:
         _count_bytes(axes.yaxis)
     legend(figure, line_handles(looks, list(bands)), 3 if MEAN in bands else 4)

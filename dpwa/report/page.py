@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpwa import __version__
-from dpwa.errors import UserError
-from dpwa.files import written
+from dpwa.files import writing, written
 from dpwa.observe.events import KINDS
 from dpwa.observe.rates import ACTIVITIES
 from dpwa.observe.run_data import Run
@@ -149,24 +147,12 @@ def findings(runs: Runs) -> list[tuple[str, NodeVerdict]]:
 def write_report(runs: Runs, loss: float | None, folder: Path) -> Path:
     """Write the page and the pictures into a folder, which is made; return where the page is."""
     path = folder / PAGE_NAME
-    with folder_to_write(folder):
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
         pictures = list(drawn(charts_of(runs), folder))
         with written(path) as out:
             out.write(page_of(runs, loss, pictures).encode())
     return path
-
-
-@contextmanager
-def folder_to_write(folder: Path) -> Iterator[None]:
-    """Make a folder; whatever cannot be written into it is one `UserError`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise UserError(
-            f"--output: expected a folder that can be written to (got {folder}: {error.strerror})"
-            " [DPWA-E283]"
-        ) from None
 
 
 def page_of(runs: Runs, loss: float | None, pictures: Sequence[Drawn]) -> str:

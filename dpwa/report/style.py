@@ -141,7 +141,8 @@ def save_png(figure: Figure, path: Path) -> None:
 def label(axes: Axes, width: str, height: str, *, grid: str = "y") -> None:
     axes.set_facecolor("none")
     axes.set_xlabel(width, color=FAINT)
-    axes.set_ylabel(height, color=FAINT)
+    is_log = axes.get_yscale() == "log"
+    axes.set_ylabel(f"{height}, log scale" if is_log else height, color=FAINT)
     if grid:
         axes.grid(axis=grid, color=LINE, linewidth=0.8)  # type: ignore[arg-type]
     axes.set_axisbelow(True)

@@ -216,7 +216,7 @@ def test_an_output_that_cannot_be_written_is_one_clear_error(tmp_path, target):
     (tmp_path / "file").write_text("")
     result = run_dpwa("report", tmp_path / "run", "-o", tmp_path / target)
     assert result.exit_code == 2
-    assert result.stderr.startswith("dpwa: --output: expected a folder that can be written to (got")
+    assert result.stderr.startswith(f"dpwa: cannot write {tmp_path / target}: expected a file or")
 
 
 def test_mistakes_are_told_without_a_traceback(tmp_path):
