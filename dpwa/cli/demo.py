@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,7 +77,7 @@ def _show(result: DemoResult, out_dir: Path, *, is_result: bool) -> None:
     for title, text in (
         ("Picture", out_dir / "demo.png"),
         ("Figures", out_dir / "result.json"),
-        ("Next", f"dpwa report {out_dir}"),
+        ("Next", f"dpwa report {shlex.quote(str(out_dir))}"),
         ("", "dpwa launch -n 4 -- python train.py, a program of your own (README.md)"),
     ):
         console.print(f"{title:<8} {text}", markup=False, soft_wrap=True)
