@@ -14,7 +14,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from dpwa.errors import DpwaError, PeerError
+from dpwa.errors import CollectiveError, DpwaError
 
 if TYPE_CHECKING:
     from dpwa.demo.records import Record
@@ -64,7 +64,7 @@ def _work(steps: int, seed: int) -> None:
     with DpwaPyTorchAdapter(together.model, name, os.environ["DPWA_CONFIG"]) as gossip:
         train(alone, "alone", _tell)
         _tell(Record(phase="meeting", step=0, loss=None, accuracy=together.accuracy()))
-        with contextlib.suppress(PeerError):  # the others begin without one that is gone
+        with contextlib.suppress(CollectiveError):  # the others begin without one that is gone
             gossip.barrier(timeout_s=MEET_SECONDS)
         merges = train(together, "gossip", _tell, gossip)
         report = gossip.finish(seconds=FINISH_SECONDS)
