@@ -77,12 +77,6 @@ def test_a_node_goes_on_that_is_interrupted_while_it_enters_or_leaves(case, file
     assert interrupt_at_each(case, random.Random(7), count, files) > count // 2
 
 
-@pytest.mark.slow  # those before take some of them, drawn by a seed
-@of_each_case(**dict.fromkeys(CASES))
-def test_a_node_goes_on_that_is_interrupted_at_each_moment_of_a_round(case, count):
-    assert interrupt_at_each(case, random.Random(7), count) > 100
-
-
 @of_each_case(
     mapped=20, tcp=20, symmetric=20, push_sum=20, collectives=4, tables=20, barriers=10, in_step=10
 )

@@ -34,6 +34,7 @@ def play(how, name, count, seed):
         done = interrupt_at_random(case, count, rng, MOST_S)
     else:
         done = interrupt_at_each(case, rng, None)
+    assert done > 100, f"only {done} interrupts"
     case.check()
     case.close()
     faulthandler.cancel_dump_traceback_later()

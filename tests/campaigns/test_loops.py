@@ -1,4 +1,4 @@
-"""Training loops of a few shapes beside one process on all batches; all of them by hand."""
+"""Loops of a few shapes beside one process; `./scripts/test --long loops` has all."""
 
 import loops
 import pytest
@@ -48,10 +48,3 @@ def test_gradients_in_the_same_memory_are_averaged_once():
 def test_weights_that_a_node_takes_back_before_the_step_are_no_difference(name, caplog):
     assert loops.difference(name, seed=4) < loops.MAX_APART
     assert "parameters differ" not in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [2, 3])
-@pytest.mark.parametrize("name", loops.SHAPES)
-def test_every_loop_is_as_in_one_process_on_all_batches(name, nodes):
-    assert loops.difference(name, nodes, "tcp" if nodes == 2 else "auto", seed=6) < loops.MAX_APART

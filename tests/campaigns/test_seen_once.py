@@ -23,12 +23,6 @@ def test_each_item_is_acknowledged_once_though_two_of_three_processes_are_killed
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_each_item_is_acknowledged_once_though_eight_processes_are_killed_ten_times():
-    run("--runs", 10, "--seed", 1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_items_that_workers_of_loaders_have_fetched_ahead_are_not_acknowledged():
     run("--runs", 1, "--workers", 2, "--nodes", 4, "--kills", 4, "--items", 8192, "--step-s", 0.2)
 
