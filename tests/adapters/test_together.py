@@ -139,7 +139,7 @@ def cases_in_pace():
     yield "tcp", 3, "AdamW", 64
 
 
-@pytest.mark.parametrize(("transport", "count", "kind", "bucket_bytes"), cases_in_pace())
+@pytest.mark.parametrize(("transport", "count", "kind", "bucket_bytes"), [*cases_in_pace()])
 def test_in_pace_it_is_training_on_the_mean_of_all_gradients(
     count, kind, transport, bucket_bytes, monkeypatch
 ):

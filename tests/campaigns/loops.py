@@ -34,18 +34,42 @@ MAX_APART = 1e-6
 WIDTH = 6
 SMALL_BUCKET_BYTES = 300  # so that each module has several
 SGD = torch.optim.SGD
+USUAL = partial(SGD, lr=0.1)
 softplus = nn.functional.softplus
 
 SHAPES = {}
 _drawing = threading.Lock()
 
 
-def shape(*, transport=None, **settings):
+def shape(**settings):
     """Add a shape of loops; it needs these settings."""
 
     def add(train):
         SHAPES[train.__name__] = train, settings
         return train
+
+    return add
+
+
+def each_step(kind=None, optimizer=USUAL, **settings):
+    """Add a shape of loops by what it does in each step, between `update_send` and `update_wait`.
+
+    Args:
+        kind: of module.
+        optimizer: makes that of its parameters.
+        settings: that it needs.
+    """
+
+    def add(act):
+        def train(run):
+            net = run.net(kind)
+            own = optimizer(net.parameters())
+            with run.connected(net, own) as run.gossip:
+                for step in run.steps(run.gossip):
+                    act(run, net, own, step)
+
+        train.__name__ = act.__name__
+        return shape(**settings)(train)
 
     return add
 
@@ -176,45 +200,33 @@ def attached(run):
             run.note()
 
 
-@shape()
-def accumulated_without_sync(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            with gossip.no_sync():
-                loss_of(net, run.batch(step, 1)).backward()
-            loss_of(net, run.batch(step, 3)).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.05)
-            optimizer.step()
+@each_step()
+def accumulated_without_sync(run, net, optimizer, step):
+    optimizer.zero_grad()
+    with run.gossip.no_sync():
+        loss_of(net, run.batch(step, 1)).backward()
+    loss_of(net, run.batch(step, 3)).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+    optimizer.step()
 
 
-@shape()
-def accumulated_with_sync_in_each_pass(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            for micro in range(3):
-                (loss_of(net, run.batch(step, micro)) / 3).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.05)
-            optimizer.step()
+@each_step()
+def accumulated_with_sync_in_each_pass(run, net, optimizer, step):
+    optimizer.zero_grad()
+    for micro in range(3):
+        (loss_of(net, run.batch(step, micro)) / 3).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+    optimizer.step()
 
 
-@shape()
-def last_pass_not_synchronized(run):
+@each_step()
+def last_pass_not_synchronized(run, net, optimizer, step):
     """What a pass adds within no_sync to gradients that are averaged already is averaged, too."""
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step, 0)).backward()
-            with gossip.no_sync():
-                loss_of(net, run.batch(step, 1)).backward()
-            optimizer.step()
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step, 0)).backward()
+    with run.gossip.no_sync():
+        loss_of(net, run.batch(step, 1)).backward()
+    optimizer.step()
 
 
 class Branches(nn.Module):
@@ -228,30 +240,22 @@ class Branches(nn.Module):
         return sum(self.heads[head](middle) for head in heads)
 
 
-@shape()
-def clipped_with_parameters_that_are_not_used(run):
-    net = run.net(Branches)
-    optimizer = SGD(net.parameters(), 0.1, momentum=0.9)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            net(run.batch(step), step % 2).square().mean().backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.05)
-            optimizer.step()
+@each_step(Branches, optimizer=partial(SGD, lr=0.1, momentum=0.9))
+def clipped_with_parameters_that_are_not_used(run, net, optimizer, step):
+    optimizer.zero_grad()
+    net(run.batch(step), step % 2).square().mean().backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+    optimizer.step()
 
 
-@shape()
-def two_passes_over_a_shared_trunk_then_clipped(run):
-    net = run.net(Branches)
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            middle = net.trunk(run.batch(step))
-            net.heads[0](middle).square().mean().backward(retain_graph=True)
-            net.heads[1](middle).sin().mean().backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.05)
-            optimizer.step()
+@each_step(Branches)
+def two_passes_over_a_shared_trunk_then_clipped(run, net, optimizer, step):
+    optimizer.zero_grad()
+    middle = net.trunk(run.batch(step))
+    net.heads[0](middle).square().mean().backward(retain_graph=True)
+    net.heads[1](middle).sin().mean().backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+    optimizer.step()
 
 
 class Gan(nn.Module):
@@ -290,31 +294,23 @@ def gan_without_toggles(run):
     gan(run, toggles=False)
 
 
-@shape()
-def gradient_penalty(run):
+@each_step(optimizer=partial(torch.optim.Adam, lr=0.01))
+def gradient_penalty(run, net, optimizer, step):
     """A pass through gradients, as in WGAN-GP."""
-    net = run.net()
-    optimizer = torch.optim.Adam(net.parameters(), 0.01)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            inputs = run.batch(step).requires_grad_()
-            optimizer.zero_grad()
-            outputs = net(inputs).mean(1)
-            (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
-            (outputs.mean() + (slope.norm(dim=1) - 1).square().mean()).backward()
-            optimizer.step()
+    inputs = run.batch(step).requires_grad_()
+    optimizer.zero_grad()
+    outputs = net(inputs).mean(1)
+    (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+    (outputs.mean() + (slope.norm(dim=1) - 1).square().mean()).backward()
+    optimizer.step()
 
 
-@shape()
-def graph_of_gradients_is_kept(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step, 0)).backward(create_graph=True)
-            loss_of(net, run.batch(step, 1)).backward()
-            optimizer.step()
+@each_step()
+def graph_of_gradients_is_kept(run, net, optimizer, step):
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step, 0)).backward(create_graph=True)
+    loss_of(net, run.batch(step, 1)).backward()
+    optimizer.step()
 
 
 @shape()
@@ -335,33 +331,25 @@ def unfrozen_in_the_middle(run):
             run.note()
 
 
-@shape()
-def frozen_in_the_middle(run):
+@each_step(optimizer=partial(SGD, lr=0.1, momentum=0.9))
+def frozen_in_the_middle(run, net, optimizer, step):
     """What is frozen keeps a gradient, and its optimizer goes on to step with that."""
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1, momentum=0.9)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            if step == 5:
-                net[0].requires_grad_(False)
-            optimizer.zero_grad(set_to_none=step < 3)
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+    if step == 5:
+        net[0].requires_grad_(False)
+    optimizer.zero_grad(set_to_none=step < 3)
+    loss_of(net, run.batch(step)).backward()
+    optimizer.step()
 
 
-@shape()
-def added_in_the_middle(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            if step == 5:
-                net.append(run.net(lambda: nn.Linear(WIDTH, WIDTH)))
-                optimizer.add_param_group({"params": net[-1].parameters(), "lr": 0.05})
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.05)
-            optimizer.step()
+@each_step()
+def added_in_the_middle(run, net, optimizer, step):
+    if step == 5:
+        net.append(run.net(lambda: nn.Linear(WIDTH, WIDTH)))
+        optimizer.add_param_group({"params": net[-1].parameters(), "lr": 0.05})
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step)).backward()
+    nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+    optimizer.step()
 
 
 @shape()
@@ -423,48 +411,36 @@ def two_steps_by_hand_in_place(run):
     by_hand(run, copied)
 
 
-@shape()
-def gradients_without_memory_of_their_own(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            scale = run.batch(step).mean()
-            for each in net.parameters():
-                each.grad = scale.expand_as(each)
-            optimizer.step()
+@each_step()
+def gradients_without_memory_of_their_own(run, net, optimizer, step):
+    scale = run.batch(step).mean()
+    for each in net.parameters():
+        each.grad = scale.expand_as(each)
+    optimizer.step()
 
 
-@shape()
-def clamped_to_new_gradients(run):
+@each_step()
+def clamped_to_new_gradients(run, net, optimizer, step):
     """New gradients that are made of averages are no reason to leave these."""
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            for each in net.parameters():
-                each.grad = each.grad.clamp(-0.01, 0.01)
-            optimizer.step()
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step)).backward()
+    for each in net.parameters():
+        each.grad = each.grad.clamp(-0.01, 0.01)
+    optimizer.step()
 
 
-@shape()
-def gradient_surgery(run):
+@each_step()
+def gradient_surgery(run, net, optimizer, step):
     """PCGrad: of two tasks, each gradient without what is against the other."""
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            found = []
-            for task in range(2):
-                optimizer.zero_grad()
-                loss_of(net, run.batch(step, task)).backward()
-                found.append([each.grad.clone() for each in net.parameters()])
-            for each, one, other in zip(net.parameters(), *found, strict=True):
-                conflict = torch.clamp((one * other).sum(), max=0.0)
-                each.grad = one + other - conflict * one / one.square().sum()
-            optimizer.step()
+    found = []
+    for task in range(2):
+        optimizer.zero_grad()
+        loss_of(net, run.batch(step, task)).backward()
+        found.append([each.grad.clone() for each in net.parameters()])
+    for each, one, other in zip(net.parameters(), *found, strict=True):
+        conflict = torch.clamp((one * other).sum(), max=0.0)
+        each.grad = one + other - conflict * one / one.square().sum()
+    optimizer.step()
 
 
 def private(run, net, inputs, step):
@@ -535,20 +511,16 @@ def scaled_with_parameters_that_are_not_used(run):
             scaler.update()
 
 
-@shape()
-def closures(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1, momentum=0.9)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
+@each_step(optimizer=partial(SGD, lr=0.1, momentum=0.9))
+def closures(run, net, optimizer, step):
 
-            def closure(step=step):
-                optimizer.zero_grad()
-                loss = loss_of(net, run.batch(step))
-                loss.backward()
-                return loss
+    def closure(step=step):
+        optimizer.zero_grad()
+        loss = loss_of(net, run.batch(step))
+        loss.backward()
+        return loss
 
-            optimizer.step(closure)
+    optimizer.step(closure)
 
 
 @shape()
@@ -568,26 +540,22 @@ def closures_that_assign_gradients(run):
             optimizer.step(closure=closure)
 
 
-@shape()
-def sharpness_aware(run):
+@each_step()
+def sharpness_aware(run, net, optimizer, step):
     """SAM: a pass at the parameters, and a second one where the loss is largest around them."""
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            norm = torch.stack([each.grad.norm() for each in net.parameters()]).norm()
-            before = [each.detach().clone() for each in net.parameters()]
-            with torch.no_grad():
-                for each in net.parameters():
-                    each += 0.05 * each.grad / norm
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            with torch.no_grad():
-                for each, old in zip(net.parameters(), before, strict=True):
-                    each.copy_(old)
-            optimizer.step()
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step)).backward()
+    norm = torch.stack([each.grad.norm() for each in net.parameters()]).norm()
+    before = [each.detach().clone() for each in net.parameters()]
+    with torch.no_grad():
+        for each in net.parameters():
+            each += 0.05 * each.grad / norm
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step)).backward()
+    with torch.no_grad():
+        for each, old in zip(net.parameters(), before, strict=True):
+            each.copy_(old)
+    optimizer.step()
 
 
 def changed(net, change):
@@ -676,18 +644,14 @@ class Added(nn.Module):
         return (self.some.view(-1) + self.more.view(-1)).mul(scale).sin().sum()
 
 
-@shape()
-def gradients_that_share_memory(run):
-    net = run.net(Added)
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            scales = run.batch(step).mean(1)
-            net(scales[:, None]).div(len(scales)).backward()
-            if run.node is not None:
-                assert net.some.grad.data_ptr() == net.more.grad.data_ptr()
-            optimizer.step()
+@each_step(Added)
+def gradients_that_share_memory(run, net, optimizer, step):
+    optimizer.zero_grad()
+    scales = run.batch(step).mean(1)
+    net(scales[:, None]).div(len(scales)).backward()
+    if run.node is not None:
+        assert net.some.grad.data_ptr() == net.more.grad.data_ptr()
+    optimizer.step()
 
 
 class WithFunction(SGD):
@@ -891,28 +855,20 @@ def a_pass_on_another_thread(run):
             optimizer.step()
 
 
-@shape()
-def meta_learning(run):
+@each_step()
+def meta_learning(run, net, optimizer, step):
     """MAML: a loss of parameters that are a step away, and a pass through that step."""
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            own = dict(net.named_parameters())
-            inputs = run.batch("support", step, rows=1)
-            losses = []
-            for row in inputs:  # a task each
-                loss = loss_of(lambda x, own=own: functional_call(net, own, x), row[None])
-                slopes = torch.autograd.grad(loss, list(own.values()), create_graph=True)
-                near = {
-                    name: own[name] - 0.1 * each for name, each in zip(own, slopes, strict=True)
-                }
-                losses.append(
-                    loss_of(lambda x, near=near: functional_call(net, near, x), 2 * row[None])
-                )
-            torch.stack(losses).mean().backward()
-            optimizer.step()
+    optimizer.zero_grad()
+    own = dict(net.named_parameters())
+    inputs = run.batch("support", step, rows=1)
+    losses = []
+    for row in inputs:  # a task each
+        loss = loss_of(lambda x, own=own: functional_call(net, own, x), row[None])
+        slopes = torch.autograd.grad(loss, list(own.values()), create_graph=True)
+        near = {name: own[name] - 0.1 * each for name, each in zip(own, slopes, strict=True)}
+        losses.append(loss_of(lambda x, near=near: functional_call(net, near, x), 2 * row[None]))
+    torch.stack(losses).mean().backward()
+    optimizer.step()
 
 
 @shape()
@@ -954,17 +910,13 @@ def hooks_that_change_gradients(run):
     train_plainly(run, net, optimizer)
 
 
-@shape()
-def a_bad_batch_is_dropped_everywhere(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1, momentum=0.9)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            if step % 3 == 1:
-                optimizer.zero_grad()
-            optimizer.step()
+@each_step(optimizer=partial(SGD, lr=0.1, momentum=0.9))
+def a_bad_batch_is_dropped_everywhere(run, net, optimizer, step):
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step)).backward()
+    if step % 3 == 1:
+        optimizer.zero_grad()
+    optimizer.step()
 
 
 @shape()
