@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.inside import context_of
 from support.members import in_lockstep, members, vector
 from support.nodes import config_of, eventually
 
@@ -83,7 +84,7 @@ def test_peers_whose_models_differ_for_a_moment_come_together_afterwards(name):
                 member.net[1].weight.fill_(float(member.name[1:]))
         one, two = nodes
         two.net[0].weight.requires_grad_(False)
-        told = two.node._context.peer_table
+        told = context_of(two.node).peer_table
 
         def is_refused():
             in_lockstep(nodes, 2, by_value)

@@ -58,7 +58,7 @@ def test_centers_are_what_is_served_and_a_partner_that_breaks_off_changes_nothin
             c = (c + 4.0) / 2
         assert member.adapter.update_wait() is not None
         assert member.x.numpy() == pytest.approx(x)
-        assert member.adapter._rounds.algorithm.center.tensors[0].numpy() == pytest.approx(c)
+        assert member.node.rounds.algorithm.center.tensors[0].numpy() == pytest.approx(c)
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
@@ -89,7 +89,7 @@ def test_nodes_that_train_reach_the_minimum_of_all_of_them():
         def is_there():
             gossip(nodes, 20, step)
             means = [
-                float(member.adapter._rounds.algorithm.center.tensors[0].mean()) for member in nodes
+                float(member.node.rounds.algorithm.center.tensors[0].mean()) for member in nodes
             ]
             return abs(sum(means) / 2 - 3.0) < 0.3
 

@@ -11,6 +11,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 import torch
+from support.inside import context_of
 from support.nodes import at_once, config_of, eventually, is_connected
 from torch import nn
 
@@ -256,7 +257,7 @@ def test_it_may_be_called_again_and_training_may_go_on():
         again = nodes.nodes[0].finish(timeout_s=60.0)
         assert again.took_part == ("w2",)
         nodes.train(0)
-        assert not nodes.nodes[0]._node.finish.endings.own.is_finishing
+        assert not nodes.nodes[0].connection.node.finish.endings.own.is_finishing
     assert nodes.values() == pytest.approx([0.5, 0.5])
 
 
@@ -293,7 +294,7 @@ def test_who_waits_keeps_its_share_of_the_mass():
         end = time.monotonic() + 0.5
         while time.monotonic() < end:  # longer than any fetch of the training lasts
             nodes.train(1)
-        waiting = nodes.nodes[0]._node
+        waiting = nodes.nodes[0].connection.node
 
         def has_its_share():
             nodes.train(1)
@@ -322,7 +323,7 @@ def test_the_clock_and_the_number_of_updates_stand_still():
         nodes.finish_all()
         assert min(clocks) <= min(node.clock for node in nodes.nodes)
         assert max(node.clock for node in nodes.nodes) <= max(clocks)
-        assert [node._node.rounds.view.updates for node in nodes.nodes] == [3, 3]
+        assert [node.connection.node.rounds.view.updates for node in nodes.nodes] == [3, 3]
 
 
 EXACTLY = 1e-4
@@ -412,7 +413,7 @@ def test_a_peer_that_had_another_model_a_moment_ago_is_asked_again():
         nets[1][0].requires_grad_(False)
         nodes.train(1)
         nodes.train(0, steps=2)
-        peer_table = nodes.nodes[0].connection.node._context.peer_table
+        peer_table = context_of(nodes.nodes[0].connection.node).peer_table
         eventually(lambda: nodes.train(0) or peer_table.in_words("w2") == "has another model")
         nets[1][0].requires_grad_(True)
         reports = nodes.finish_all()
@@ -509,7 +510,7 @@ def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
     monkeypatch.setattr("dpwa.policy.finishing.SILENT_AFTER_S", 0.5)
     monkeypatch.setattr("dpwa.node.finish_run.SILENT_AFTER_S", 0.5)
     with Nodes(2) as nodes:
-        service = type(nodes.nodes[1]._node.finish.endings)
+        service = type(nodes.nodes[1].connection.node.finish.endings)
         monkeypatch.setattr(service, "hear", lambda *_: None)  # nothing is ever heard
         began = time.monotonic()
         nodes.begin_to_finish(0, timeout_s=1e6)
@@ -534,7 +535,7 @@ def test_a_peer_that_cannot_be_read_is_given_up(monkeypatch):
 
 def test_a_peer_in_quarantine_is_told_as_such():
     with Nodes(2) as nodes:
-        nodes.nodes[0].connection.node._context.peer_table.quarantine({"w2"})
+        context_of(nodes.nodes[0].connection.node).peer_table.quarantine({"w2"})
         nodes.begin_to_finish(0)
         nodes.begin_to_finish(1, timeout_s=1.0, seconds=1.0)
         report = nodes.report(0)
@@ -544,7 +545,7 @@ def test_a_peer_in_quarantine_is_told_as_such():
 
 def test_nodes_that_see_different_peers_end_all_the_same():
     with Nodes(3) as nodes:
-        nodes.nodes[0]._node._context.peer_table.quarantine({"w3"})
+        context_of(nodes.nodes[0].connection.node).peer_table.quarantine({"w3"})
         reports = nodes.finish_all()
     assert reports[0].missed == {"w3": "is in quarantine"}
     assert reports[0].took_part == ("w2",)
@@ -563,7 +564,7 @@ def test_more_nodes_than_are_read_in_a_round_come_to_agree(monkeypatch):
 
 def test_a_number_that_no_round_has_is_not_followed():
     with Nodes(2) as nodes:
-        endings = nodes.nodes[0]._node.finish.endings
+        endings = nodes.nodes[0].connection.node.finish.endings
         lie = Finishing(
             request=0,
             name="w2",
@@ -590,7 +591,7 @@ def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
         (why,) = report.missed.values()  # by whether it was heard of already
         assert why.startswith(("there was no time left for it", "still trains"))
         nodes.begin_to_finish(1)
-        endings = nodes.nodes[0]._node.finish.endings
+        endings = nodes.nodes[0].connection.node.finish.endings
         eventually(lambda: endings.of("w2") and endings.of("w2").ending.is_finishing)
         del nodes.reports[0]
         nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)

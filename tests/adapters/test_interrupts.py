@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from support.inside import context_of
 from support.interrupt_cases import CASES, Gossip, interrupt_at_each, interrupt_at_random
 from support.interrupts import Moments, interrupted
 from support.nodes import config_of, eventually, merge_of
@@ -97,7 +98,7 @@ def test_a_handler_may_close_the_node_at_any_moment_of_a_round(settings):
 
 
 def close_at(moment, moments, case):
-    context = case.one.connection.node._context
+    context = context_of(case.one.connection.node)
     parts = context.pool, context.transactions, context.peer_table, context.leader_table
 
     def close(*_):

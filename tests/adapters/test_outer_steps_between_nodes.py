@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from support.inside import context_of, threads_of
 from support.members import members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
@@ -54,10 +55,10 @@ def test_a_round_without_a_slot_to_publish_in_leaves_a_sound_model(algorithm, op
     settings = {"algorithm": algorithm, algorithm: {"period": 1, **options}}
     config = config_of(2, transport="tcp", timeout_ms=1000, **settings)
     with members(config, [1.0, 1.0]) as (one, other):
-        eventually(lambda: one.node._threads.tx.reaches("w2"))
+        eventually(lambda: threads_of(one.node).tx.reaches("w2"))
         other.round()
         one.round()
-        pool, held = one.node._context.pool, []
+        pool, held = context_of(one.node).pool, []
         for _ in range(6):
             held.append(pool.newest())
             one.round()

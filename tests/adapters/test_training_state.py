@@ -62,6 +62,19 @@ def linear(seed):
     return nn.Linear(4, 2)
 
 
+def adam(net):
+    return torch.optim.Adam(net.parameters(), lr=0.1)
+
+
+def trainings(*makes, **options):
+    """Make two nets, and their states with an optimizer each; the options are of the second."""
+    nets = linear(1), linear(2)
+    states = TrainingState(nets[0]), TrainingState(nets[1], **options)
+    for net, state, make in zip(nets, states, makes * (2 // len(makes)), strict=True):
+        state.optimizers.include(make(net))
+    return nets, states
+
+
 def hand_over(one, two):
     """Let a state take over all of another one."""
     parts = one.capture()
@@ -72,27 +85,26 @@ def hand_over(one, two):
     target.load(parts["optimizer"].image, parts["optimizer"].numbers)
 
 
+def assert_they_train_alike(nets, *states):
+    for net, state in zip(nets, states, strict=True):
+        train(net, state.optimizers.given[0])
+    assert are_equal(*map(state_of, nets))
+
+
 @optimizers
 @pytest.mark.parametrize("steps", [0, 3])
 def test_training_goes_on_exactly_as_the_donors_would(make, steps):
-    nets = linear(1), linear(2)
-    states = [TrainingState(net) for net in nets]
-    for net, state in zip(nets, states, strict=True):
-        state.optimizers.include(make(net))
+    nets, states = trainings(make)
     states[0].optimizers.given[0].param_groups[0]["lr"] *= 0.5  # a schedule has come so far
     train(nets[0], states[0].optimizers.given[0], steps)
     hand_over(*states)
-    for net, state in zip(nets, states, strict=True):
-        train(net, state.optimizers.given[0])
-    assert are_equal(state_of(nets[0]), state_of(nets[1]))
+    assert_they_train_alike(nets, *states)
 
 
 def test_learning_rates_stay_where_nodes_have_different_ones():
-    one, two = TrainingState(linear(1)), TrainingState(linear(2), keeps_lr=True)
-    for state in (one, two):
-        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
+    nets, (one, two) = trainings(adam, keeps_lr=True)
     two.optimizers.given[0].param_groups[0]["lr"] = 0.7
-    train(one._net, one.optimizers.given[0])
+    train(nets[0], one.optimizers.given[0])
     hand_over(one, two)
     assert two.optimizers.given[0].param_groups[0]["lr"] == 0.7
     assert len(two.optimizers.given[0].state) == 2
@@ -135,10 +147,9 @@ def test_every_dtype_and_every_stride_keeps_its_values(dtype):
 
 
 def test_a_state_that_does_not_fit_changes_nothing():
-    one, two = TrainingState(linear(1)), TrainingState(linear(2))
-    for state in (one, two):
-        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
-        train(state._net, state.optimizers.given[0])
+    nets, (one, two) = trainings(adam)
+    for net, state in zip(nets, (one, two), strict=True):
+        train(net, state.optimizers.given[0])
     part = one.capture()["optimizer"]
     before = copy.deepcopy(two.optimizers.given[0].state_dict())
     load = two.optimizer_target().load
@@ -212,16 +223,15 @@ def told(part, lie):
 @pytest.mark.parametrize("lie", lies().values(), ids=lies())
 @pytest.mark.parametrize("steps", [0, 2])
 def test_a_state_that_no_such_optimizer_has_changes_nothing(lie, steps):
-    one, two = TrainingState(linear(1)), TrainingState(linear(2))
-    for state, own_steps in ((one, 3), (two, steps)):
-        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
-        train(state._net, state.optimizers.given[0], own_steps)
+    nets, (one, two) = trainings(adam)
+    train(nets[0], one.optimizers.given[0])
+    train(nets[1], two.optimizers.given[0], steps)
     image, numbers = told(one.capture()["optimizer"], lie)
     before = copy.deepcopy(two.optimizers.given[0].state_dict())
     with pytest.raises(UnfitStateError):
         two.optimizer_target().load(image, numbers)
     assert str(two.optimizers.given[0].state_dict()) == str(before)
-    train(two._net, two.optimizers.given[0])
+    train(nets[1], two.optimizers.given[0])
 
 
 def test_of_optimizers_from_elsewhere_whatever_they_keep_is_taken():
@@ -234,14 +244,10 @@ def test_of_optimizers_from_elsewhere_whatever_they_keep_is_taken():
                 state["row"] = parameter.grad.mean(dim=-1)
                 state["progress"] = -1.0
 
-    one, two = TrainingState(linear(1)), TrainingState(linear(2))
-    for state in (one, two):
-        state.optimizers.include(Factored(state._net.parameters(), {"lr": 0.01}))
-    train(one._net, one.optimizers.given[0])
+    nets, (one, two) = trainings(lambda net: Factored(net.parameters(), {"lr": 0.01}))
+    train(nets[0], one.optimizers.given[0])
     hand_over(one, two)
-    for state in (one, two):
-        train(state._net, state.optimizers.given[0])
-    assert are_equal(state_of(one._net), state_of(two._net))
+    assert_they_train_alike(nets, one, two)
 
 
 SCHEDULERS = {
@@ -256,12 +262,10 @@ SCHEDULERS = {
 @pytest.mark.parametrize("make", SCHEDULERS.values(), ids=SCHEDULERS)
 @pytest.mark.parametrize("has_own", [False, True])
 def test_a_scheduler_hinders_nobody_whether_it_is_made_before_or_after(make, has_own):
-    one, two = TrainingState(linear(1)), TrainingState(linear(2))
-    for state in (one, two):
-        state.optimizers.include(torch.optim.Adam(state._net.parameters(), lr=0.1))
+    nets, (one, two) = trainings(adam)
     scheduler = make(one.optimizers.given[0])
     for _ in range(4):
-        train(one._net, one.optimizers.given[0], 1)
+        train(nets[0], one.optimizers.given[0], 1)
         scheduler.step()
     if has_own:
         make(two.optimizers.given[0])
@@ -269,9 +273,7 @@ def test_a_scheduler_hinders_nobody_whether_it_is_made_before_or_after(make, has
     groups = [state.optimizers.given[0].param_groups[0] for state in (one, two)]
     assert groups[0]["lr"] == groups[1]["lr"]
     assert groups[0]["initial_lr"] == groups[1]["initial_lr"]
-    for state in (one, two):
-        train(state._net, state.optimizers.given[0])
-    assert are_equal(state_of(one._net), state_of(two._net))
+    assert_they_train_alike(nets, one, two)
 
 
 @optimizers
@@ -298,10 +300,11 @@ def test_an_optimizer_that_refuses_what_it_has_half_taken_is_as_it_was():
             super().__setstate__(state)
             raise KeyError("step")
 
-    one, two = TrainingState(linear(1)), TrainingState(linear(2))
-    one.optimizers.include(torch.optim.SGD(one._net.parameters(), lr=0.1, momentum=0.9))
-    two.optimizers.include(Hesitating(two._net.parameters(), lr=0.5, momentum=0.9))
-    train(one._net, one.optimizers.given[0])
+    nets, (one, two) = trainings(
+        lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+        lambda net: Hesitating(net.parameters(), lr=0.5, momentum=0.9),
+    )
+    train(nets[0], one.optimizers.given[0])
     part = one.capture()["optimizer"]
     with pytest.raises(UnfitStateError, match="KeyError"):
         two.optimizer_target().load(part.image, part.numbers)

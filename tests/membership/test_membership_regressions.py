@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from support.inside import member_list_of
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
@@ -77,7 +78,7 @@ def test_a_restart_with_a_clock_that_was_set_back_is_a_member(monkeypatch):
         monkeypatch.setattr("dpwa.runtime.time.time", lambda: now - 3600.0)
         nodes.add("c", "a")
         nodes.agree(timeout_s=15.0)
-        assert not nodes.nodes["c"]._members._member_list.is_replaced
+        assert not member_list_of(nodes.nodes["c"]).is_replaced
 
 
 def test_news_of_as_many_members_as_there_may_be_fit_a_message():

@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from support.inside import member_list_of
 from support.nodes import eventually
 from support.open_cluster import cluster
 from support.ports import free_ports
@@ -23,7 +24,7 @@ UP = LinkState.UP
 
 def member(node, name):
     """What a node knows of another one."""
-    return node._members._member_list.entry(name)
+    return member_list_of(node).entry(name)
 
 
 def tell(node, *entries):
@@ -50,7 +51,7 @@ def test_a_member_that_one_node_does_not_reach_keeps_its_name():
             with pytest.raises(NameTakenError, match="the name w1 is taken, by the living node at"):
                 DpwaConnection("w1", {"join": [places[0]], "seed": 8})
             nodes.agree()
-            assert not w1._members._member_list.is_replaced
+            assert not member_list_of(w1).is_replaced
 
 
 @pytest.mark.parametrize("orphans", [pytest.param((), marks=pytest.mark.slow), ("--child",)])
@@ -87,9 +88,9 @@ def test_a_forged_life_of_a_member_moves_nobody_and_puts_nobody_out(incarnation,
         for node in (a, b, a):
             tell(node, lie)
             assert member(a, "b").endpoint == true
-        eventually(lambda: member(a, "b") == b._members._member_list.own)
+        eventually(lambda: member(a, "b") == member_list_of(b).own)
         assert member(a, "b").endpoint == true
-        assert not b._members._member_list.is_replaced
+        assert not member_list_of(b).is_replaced
         nodes.agree()
 
 
@@ -112,7 +113,7 @@ def test_two_that_have_one_name_and_meet_are_one_in_the_end():
         nodes._stack.callback(later.close)
         a = nodes.add("a", "w1")
         nodes.agree()
-        tell(a, later._members._member_list.own)
-        eventually(lambda: elder._members._member_list.is_replaced)
+        tell(a, member_list_of(later).own)
+        eventually(lambda: member_list_of(elder).is_replaced)
         eventually(lambda: member(a, "w1").endpoint == later.node.endpoint)
-        assert not later._members._member_list.is_replaced
+        assert not member_list_of(later).is_replaced

@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from support.inside import member_list_of
 from support.keys import key_folders
 from support.open_cluster import cluster
 from support.strangers import question
@@ -22,7 +23,7 @@ def test_a_node_says_that_it_hears_from_a_member_that_it_is_asked_for(monkeypatc
     with cluster() as nodes:
         a, b = nodes.add("a"), nodes.add("b", "a")
         nodes.agree()
-        life = b._members._member_list.own.incarnation
+        life = member_list_of(b).own.incarnation
         request = ProbeRequest(request=3, target="b", incarnation=life)
         answer = question(a.node.endpoint, request, None)
         assert answer == ProbeAnswer(request=3, target="b", incarnation=life)
@@ -63,7 +64,7 @@ def test_it_says_nothing_of_one_that_it_does_not_know_or_of_another_life(target,
     with cluster() as nodes:
         a, b = nodes.add("a"), nodes.add("b", "a")
         nodes.agree()
-        life = b._members._member_list.own.incarnation + later
+        life = member_list_of(b).own.incarnation + later
         request = ProbeRequest(request=3, target=target, incarnation=life)
         answer = question(a.node.endpoint, request, None, WhoIs(request=4))
         assert answer.request == 4
@@ -78,7 +79,7 @@ def test_a_silent_member_that_others_hear_is_not_suspected(monkeypatch, tmp_path
         b = nodes.add("b", at_a, keys=str(tmp_path / "b"))
         nodes.add("c", at_a, keys=str(tmp_path / "c"))
         nodes.agree()
-        members = a._members._member_list
+        members = member_list_of(a)
         # The way from b to a is broken, and nobody says so: a hears nothing of b any more.
         heard_from = members.heard_from
         monkeypatch.setattr(

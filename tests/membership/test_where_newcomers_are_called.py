@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from support.inside import member_list_of
 from support.open_cluster import cluster
 from support.ports import free_ports
 from support.strangers import question, request_of
@@ -126,7 +127,7 @@ def test_a_stranger_learns_nothing_of_other_places(watched, waits):
     places += ["tcp://10.255.255.1:9", f"tcp://127.0.0.1:{closed}"]
     with cluster() as nodes:
         node = nodes.add("a")
-        node._members._member_list.waits = waits
+        member_list_of(node).waits = waits
         reasons = set()
         for index, place in enumerate(places[: 4 if waits else 5]):
             answer = asked(node.node.endpoint, f"x{index}", place)
@@ -145,7 +146,7 @@ def test_members_of_whom_a_stranger_tells_are_at_no_local_socket(watched):
             roster = Roster(request=1, name="b", incarnation=1, digest=b"", asks=True)
             news = pack_entries([MemberEntry(name, place, 1)])
             assert isinstance(question(node.node.endpoint, roster, news), Roster)
-        assert {entry.name for entry in node._members._member_list.peers} <= {"y"}
+        assert {entry.name for entry in member_list_of(node).peers} <= {"y"}
         time.sleep(0.2)
         assert watched.callers[0] is False
 

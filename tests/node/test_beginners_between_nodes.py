@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.inside import context_of
 from support.members import gossip, in_lockstep, members
 from support.nodes import at_once, config_of, eventually, status_of
 from support.state_donors import training
@@ -192,12 +193,12 @@ def test_transactions_of_parameters_that_were_given_up_are_not_merged(is_returne
         take_over = late.node.rounds.merger._took_over
 
         def take_over_while_a_transaction_holds(arrival):
-            mine = late.node._context.pool.newest()
+            mine = context_of(late.node).pool.newest()
             take_over(arrival)
             if is_returned:
                 transaction = Settled("w2", mine, returned=b"12345678")
             else:
-                transaction = Settled("w1", one.node._context.pool.newest(), mine)
+                transaction = Settled("w1", context_of(one.node).pool.newest(), mine)
             late.transactions._settled.append(transaction)
 
         monkeypatch.setattr(

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import numpy as np
 from support.imposters import imposter
+from support.inside import context_of
 from support.nodes import config_of, eventually, status_of
 from support.times import at_most
 
@@ -57,7 +58,7 @@ def test_while_the_only_peer_rests_it_is_asked_within_seconds_and_found_to_be_ba
     with DpwaConnection("w1", config) as mine, DpwaConnection("w2", config) as theirs:
         theirs.update_send(PARAMETERS, 0.1)
         eventually(lambda: round_of(mine))
-        peer_table = mine.node._context.peer_table
+        peer_table = context_of(mine.node).peer_table
         for _ in range(20):  # the connection stands, so that none anew ends the rest
             peer_table.record("w2", Outcome.TIMED_OUT)
         assert status_of(mine, "w2")["rests"]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import zmq
+from support.inside import context_of
 from support.nodes import config_of, eventually, status_of
 from support.requests import fetch_of
 from support.times import SetClock, at_most
@@ -266,7 +267,7 @@ def test_of_real_readers_two_honest_ones_have_their_share_beside_a_greedy_one():
     with DpwaConnection("w1", config) as node, ExitStack() as stack:
         context = stack.enter_context(zmq.Context())
         node.update_send(np.ones(16 * MB, np.uint8), 0.1)
-        with node.node._context.pool.newest() as snapshot:
+        with context_of(node.node).pool.newest() as snapshot:
             fingerprint = snapshot.layout.fingerprint
         port = config["nodes"][0]["port"]
         greedy = {"name": "greedy", "credit": 16, "chunk_bytes": limits.CHUNK_BYTES}

@@ -5,6 +5,7 @@ import time
 from contextlib import suppress
 
 import numpy as np
+from support.inside import context_of
 from support.members import members
 from support.nodes import at_once, config_of, eventually, is_connected, status_of
 from support.ports import free_ports
@@ -75,19 +76,19 @@ def test_a_peer_that_is_busy_has_heard_it_too(monkeypatch):
         eventually(lambda: are_connected(one, two))
         hold_up(one, 0.5)
         two.adapter.close()
-        assert one.node._context.peer_table.has_left("w2")
+        assert context_of(one.node).peer_table.has_left("w2")
 
 
 def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts():
     config = config_of(2)
     with DpwaConnection("w1", config) as one:
-        holdup = TxHoldup(one.node._context.peer_table)
+        holdup = TxHoldup(context_of(one.node).peer_table)
         one.node.attach(Holdup(), holdup)
         assert holdup.begun.wait(10.0)
         with DpwaConnection("w2", config) as two:
             eventually(lambda: is_connected(two, "w1"))
             time.sleep(1.0)  # ZeroMQ connects meanwhile, on a thread of its own
-        assert one.node._context.peer_table.has_left("w2")
+        assert context_of(one.node).peer_table.has_left("w2")
         holdup.over.set()
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
         eventually(lambda: status_of(one, "w2")["health"] == "finished")

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from support.inside import context_of
 from support.nodes import at_once, config_of, eventually, is_connected, status_of
 from support.ports import free_ports
 
@@ -142,11 +143,11 @@ def test_a_node_knows_which_process_it_is_before_it_answers(monkeypatch):
     known, real = [], Node._open
 
     def begin(node):
-        known.append(node._context.peer_table.own_process[0])
+        known.append(context_of(node).peer_table.own_process[0])
         real(node)
 
     monkeypatch.setattr(Node, "_open", begin)
     with DpwaConnection("w1", config_of(1)) as alone:
-        own = alone.node._context.peer_table.own_process[0]
+        own = context_of(alone.node).peer_table.own_process[0]
     assert any(own)
     assert known == [own]

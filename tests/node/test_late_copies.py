@@ -4,6 +4,7 @@ import time
 
 import pytest
 import torch
+from support.inside import threads_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 
@@ -39,7 +40,9 @@ def test_rounds_go_by_what_is_being_published(transport):
     config = config_of(4, topology="one_peer_exponential", transport=transport)
     with members(config, [1.0, 2.0, 3.0, 4.0]) as nodes:
         eventually(
-            lambda: all(m.node._threads.tx.reaches(peer) for m in nodes for peer in m.adapter.peers)
+            lambda: all(
+                threads_of(m.node).tx.reaches(peer) for m in nodes for peer in m.adapter.peers
+            )
         )
         in_lockstep(nodes, 4)  # to find the memory of the others
         for member, number in zip(nodes, (1.0, 2.0, 3.0, 4.0), strict=True):
@@ -63,7 +66,9 @@ def test_transactions_are_made_on_what_is_complete(algorithm, transport):
 
     with members(config, [1.0, 2.0]) as nodes:
         eventually(
-            lambda: all(m.node._threads.tx.reaches(peer) for m in nodes for peer in m.adapter.peers)
+            lambda: all(
+                threads_of(m.node).tx.reaches(peer) for m in nodes for peer in m.adapter.peers
+            )
         )
         in_lockstep(nodes, 20, each)
     assert sum(merge is not None for merge in merged) > 10

@@ -6,6 +6,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from support.inside import context_of, threads_of
 from support.members import Member, in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
@@ -69,7 +70,9 @@ def test_boards_spread_news_without_a_message():
         losses = {"w1": 0.5, "w2": 0.1}
         until_all_know(nodes, losses, [("w2", "w2")] * 2)
         eventually(
-            lambda: not any(m.node._context.peer_table.has_unmapped for m in nodes) or _round(nodes)
+            lambda: (
+                not any(context_of(m.node).peer_table.has_unmapped for m in nodes) or _round(nodes)
+            )
         )
         losses["w1"] = 0.01
         until_all_know(nodes, losses, [("w1", "w1")] * 2)
@@ -118,7 +121,7 @@ def test_a_leader_that_says_goodbye_leads_no_more_at_once():
     with members(config, range(3)) as nodes:
         until_all_know(nodes, losses, [("w1", "w1")] * 3)
         # Who was never connected cannot say goodbye.
-        eventually(lambda: all(map(nodes[0].node._threads.tx.reaches, ("w2", "w3"))))
+        eventually(lambda: all(map(threads_of(nodes[0].node).tx.reaches, ("w2", "w3"))))
         nodes[0].adapter.close()
         until_all_know(nodes[1:], losses, [("w2", "w2")] * 2)
 
@@ -204,7 +207,7 @@ def test_a_node_that_is_not_in_view_is_nobodys_peer(one):
 )
 def test_garbage_on_a_board_is_no_news(one, garbage):
     member, _ = one
-    member.node._context.leader_table.hear_packed(garbage)
+    context_of(member.node).leader_table.hear_packed(garbage)
     assert news_of(member)["known"] == 1
     assert news_of(member)["leader"] == "w1"
 

@@ -4,6 +4,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from support.inside import context_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
@@ -40,7 +41,7 @@ def test_reports_do_not_bring_back_a_leader_that_was_removed_from_view():
         told(partner, report("w3", 0.1, incarnation=2**60 + 1))  # it has been started again
         assert member.node.report()["news"]["known"] == 3
         assert member.adapter.leader == "w2"
-        assert member.adapter._rounds.view.leader(of_all=False) == "w2"
+        assert member.node.rounds.view.leader(of_all=False) == "w2"
 
 
 def test_a_peer_that_is_added_again_may_lead_again():
@@ -62,7 +63,7 @@ def test_a_stranger_with_the_lowest_loss_does_not_keep_others_from_leading():
 def test_a_peer_in_quarantine_does_not_lead():
     with one_of_three() as (member, partner):
         told(partner, report("w2", 0.2), report("w3", 0.1))
-        member.node._context.peer_table.quarantine({"w3"})
+        context_of(member.node).peer_table.quarantine({"w3"})
         assert member.adapter.leader == "w2"
 
 
@@ -70,7 +71,7 @@ def test_a_peer_in_quarantine_does_not_lead():
 def test_who_runs_another_algorithm_does_not_lead(kind):
     with one_of_three() as (member, partner):
         partner.heard(AskSettings)
-        own = member.node._context.settings.own
+        own = context_of(member.node).settings.own
         partner.answer(OtherSettings(request=0), pack({**own, "algorithm": "gossip"}))
         eventually(lambda: status_of(member.adapter.connection, "w2")["health"] == "other_settings")
         news = (report("w2", 0.01),)
@@ -114,7 +115,7 @@ def test_news_of_a_stranger_does_not_stop_jumps():
         in_lockstep(nodes, 40, each)
         before = sum(j is not None for j in jumps)
         jumps.clear()
-        nodes[1].node._context.leader_table.hear((("stranger", "g", None, 1, 2**53, 0.0),))
+        context_of(nodes[1].node).leader_table.hear((("stranger", "g", None, 1, 2**53, 0.0),))
         in_lockstep(nodes, 40, each)
         after = sum(j is not None for j in jumps)
         assert after > before / 2

@@ -5,6 +5,7 @@ import math
 import msgpack
 import pytest
 import torch
+from support.inside import context_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
@@ -206,7 +207,7 @@ def test_a_mapped_header_is_checked_like_one_that_is_streamed(changed):
 
 def test_who_is_in_quarantine_bears_nothing_out():
     with members(config_of(3), [HONEST]) as [one]:
-        table = one.node._context.peer_table
+        table = context_of(one.node).peer_table
 
         def judged():
             doubt, most = table.doubt("w2", 500.0, 3.0)

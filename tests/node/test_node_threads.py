@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from support.inside import threads_of
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
@@ -16,7 +17,7 @@ def test_a_thread_that_does_not_end_is_told_by_its_name(kind, name, caplog, monk
     monkeypatch.setattr(kind, "end", lambda thread: None)  # it is not asked to
     monkeypatch.setattr("dpwa.node.threads.STOP_TIMEOUT_S", 0.1)
     connection = DpwaConnection("w1", config_of(1))
-    threads = connection.node._threads
+    threads = threads_of(connection.node)
     with caplog.at_level(logging.ERROR, "dpwa.node"):
         connection.close()
     (told,) = caplog.messages

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import zmq
 from support.imposters import imposter
+from support.inside import context_of
 from support.nodes import config_of, eventually, status_of
 from support.requests import fetch_of, header_of
 from support.shared_memory import told
@@ -260,7 +261,7 @@ def test_a_stopped_reader_does_not_hold_the_publisher(config):
     big = np.zeros(20 * limits.CHUNK_BYTES, np.uint8)
     with DpwaConnection("w1", config) as node, zmq.Context() as context:
         node.update_send(big)
-        with node.node._context.pool.newest() as snapshot:
+        with context_of(node.node).pool.newest() as snapshot:
             fingerprint = snapshot.layout.fingerprint
         dealers = []
         for _ in range(8):
@@ -324,7 +325,7 @@ def test_a_reader_that_does_not_read_is_given_up_and_costs_no_memory(config):
     big = np.zeros(100 * limits.CHUNK_BYTES, np.uint8)
     with DpwaConnection("w1", config) as node, zmq.Context() as context:
         node.update_send(big)
-        with node.node._context.pool.newest() as snapshot:
+        with context_of(node.node).pool.newest() as snapshot:
             fingerprint = snapshot.layout.fingerprint
         dealer = context.socket(zmq.DEALER)
         dealer.linger = 0
@@ -345,7 +346,7 @@ def test_when_readers_hold_every_slot_this_node_still_fetches(config):
         eventually(lambda: timed_round(node)[0] is not None)
         held = []
         while len(held) < 3:
-            held.append(node.node._context.pool.newest())
+            held.append(context_of(node.node).pool.newest())
             node.update_send(PARAMETERS, 0.1)
             node.update_wait(0.1)
         before = node.node.version
@@ -442,7 +443,7 @@ def asking(config):
 
 
 def fingerprint_of(connection):
-    with connection.node._context.pool.newest() as snapshot:
+    with context_of(connection.node).pool.newest() as snapshot:
         return snapshot.layout.fingerprint
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from support.inside import threads_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
@@ -23,7 +24,7 @@ def one_peer(count=4, **settings):
 
 
 def reaches_all(member):
-    return all(map(member.node._threads.tx.reaches, member.adapter.peers))
+    return all(map(threads_of(member.node).tx.reaches, member.adapter.peers))
 
 
 def value(member):
@@ -53,7 +54,7 @@ def two_of_four(**settings):
             return one.node.report()["merges"]
 
         eventually(have_met)
-        if one.adapter._rounds.view.updates % ROUNDS:
+        if one.node.rounds.view.updates % ROUNDS:
             have_met()
         assert one.node.version == two.node.version
         for member, number in ((one, 1.0), (two, 3.0)):
@@ -102,7 +103,7 @@ def test_a_peer_that_is_ahead_is_read_as_it_was_in_this_round(transport):
 def test_a_peer_that_has_ended_costs_nothing():
     with two_of_four(transport="tcp", timeout_ms=60_000) as (one, two):
         two.adapter.close()
-        eventually(lambda: not one.node._threads.tx.reaches("w2"))
+        eventually(lambda: not threads_of(one.node).tx.reaches("w2"))
         one.adapter.update_send()
         start = time.monotonic()
         assert one.adapter.update_wait() is None

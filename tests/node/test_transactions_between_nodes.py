@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
+from support.inside import context_of
 from support.members import gossip, members, settle, vector
 from support.nodes import at_once, config_of, eventually, status_of
 from support.partners import partner_of
@@ -75,15 +76,15 @@ def waited(member):
 
 def assert_nothing_is_held(member):
     """After the last transaction: no record, no lease, and the node publishes as before."""
-    eventually(lambda: not member.transactions._records)
-    assert not member.transactions._settled
+    eventually(lambda: not member.records)
+    assert not member.settled
     member.adapter.update_wait()  # which ends the round
-    pool = member.node._context.pool
+    pool = context_of(member.node).pool
     eventually(lambda: not any(slot.leases for slot in (*pool._slots, *pool._lost)))
     before = member.node.version
     for _ in range(4):
         member.adapter.update_send()
-        member.adapter._rounds.skip()
+        member.node.rounds.skip()
     assert member.node.version == before + 4
     report = member.node.report()
     assert report["rounds_skipped"] == 0
@@ -110,8 +111,7 @@ def test_a_quiet_network_keeps_its_sum_and_comes_to_agree():
         eventually(  # when a decision was sent is forgotten when decisions are next looked at
             lambda: (
                 not any(
-                    member.transactions._records or member.transactions._deliveries._sent_at
-                    for member in nodes
+                    member.records or member.transactions._deliveries._sent_at for member in nodes
                 )
             )
         )
@@ -414,7 +414,7 @@ def test_records_do_not_grow_with_partners_that_never_answer():
         for index in range(20):
             member.round()
             partner.ask(partner.proposal(bytes([index] * 8), budget_ms=20), timeout_s=0.05)
-        eventually(lambda: not member.transactions._records)
+        eventually(lambda: not member.records)
         assert len(member.transactions._deliveries._sent_at) <= 20
         assert member.node.report()["rounds_skipped"] == 0
 
@@ -431,7 +431,7 @@ def test_askers_in_doubt_keep_no_more_snapshots_than_there_is_room_for():
         assert isinstance(answer, Busy)
         before = member.node.version
         eventually(lambda: member.round() or member.node.version > before + 3, timeout_s=3.0)
-        assert len(member.transactions._records) <= 4
+        assert len(member.records) <= 4
 
 
 # Push-sum
@@ -440,7 +440,7 @@ def test_askers_in_doubt_keep_no_more_snapshots_than_there_is_room_for():
 def units_of(member):
     """What a node holds, what it has given and nobody has confirmed, and what is to be merged."""
     transactions = transactions_of(member)
-    waiting = [s.units for s in tuple(member.transactions._settled) if s.returned is None]
+    waiting = [s.units for s in tuple(member.settled) if s.returned is None]
     return transactions["units"] + transactions["units_in_flight"] + sum(waiting)
 
 
@@ -731,9 +731,9 @@ def test_a_node_whose_loss_is_no_number_keeps_nobody_busy(loss):
 def test_a_partner_in_quarantine_is_no_partner():
     with pair(asks=False) as (member, partner):
         member.round()
-        member.node._context.peer_table.quarantine({"w2"})
+        context_of(member.node).peer_table.quarantine({"w2"})
         assert isinstance(partner.ask(partner.proposal(SMALLEST)), Busy)
-        member.node._context.peer_table.quarantine(())
+        context_of(member.node).peer_table.quarantine(())
         assert isinstance(partner.ask(partner.proposal(SECOND)), Agreed)
 
 
@@ -812,8 +812,8 @@ def test_a_share_that_comes_back_is_merged_with_parameters_that_are_there(monkey
         monkeypatch.setattr(
             ModuleState, "start_copy", lambda *args, **how: LateCopy(lambda: real(*args, **how))
         )
-        for slot in member.node._context.pool._slots:  # where the late copy goes to, for one
-            if not slot.leases and slot is not member.node._context.pool._newest:
+        for slot in context_of(member.node).pool._slots:  # where the late copy goes to, for one
+            if not slot.leases and slot is not context_of(member.node).pool._newest:
                 slot.segment.data[:] = np.uint8(0)
         member.adapter.update_send()
         member.adapter.update_wait()
@@ -833,16 +833,16 @@ def test_an_interrupt_in_a_merge_leaves_what_else_was_agreed_on_for_later(monkey
     with pair("push_sum") as (member, partner):
         share_of(member, partner, 4.0)
         share_of(member, partner, 4.0)
-        assert len(member.transactions._settled) == 2
+        assert len(member.settled) == 2
 
         def interrupted(*_):
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(member.adapter._rounds.merger, "merge", interrupted)
+            patch.setattr(member.node.rounds.merger, "merge", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 member.adapter.update_wait()
-        assert [each.is_taken for each in member.transactions._settled] == [True, False]
+        assert [each.is_taken for each in member.settled] == [True, False]
         assert member.adapter.update_wait() is not None
         assert transactions_of(member)["units"] == 3 * UNIT
 
@@ -858,7 +858,7 @@ def test_all_strangers_together_get_no_more_shares_than_one_peer():
 
 
 def newest(member):
-    pool = member.node._context.pool
+    pool = context_of(member.node).pool
     pool.settle()
     return pool.newest()
 
@@ -874,7 +874,7 @@ def test_an_exchange_is_merged_against_what_was_published_when_it_was_agreed_on(
         one.adapter.update_wait()
         one.net.weight.data.fill_(4.0)
         one.adapter.update_send()
-        one.transactions._settled.append(agreed)
+        one.settled.append(agreed)
         one.adapter.update_wait()
         assert set(one.net.weight.flatten().tolist()) == {4.0 + 0.5 * (10.0 - 0.0)}
 
@@ -886,7 +886,7 @@ def test_mass_that_comes_after_another_merge_is_merged_against_what_that_has_lef
         for member in (one, two, three):
             member.adapter.update_send()
         for name, other in (("w2", two), ("w3", three)):
-            one.transactions._settled.append(Settled(name, newest(other)))
+            one.settled.append(Settled(name, newest(other)))
         one.adapter.update_wait()
         first = 4.0 + 0.5 * (10.0 - 4.0)
         assert set(one.net.weight.flatten().tolist()) == {first + 0.5 * (20.0 - first)}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.inside import context_of, threads_of
 from support.launched import run_nodes
 from support.members import Member, in_lockstep
 from support.nodes import config_of, eventually, status_of
@@ -236,13 +237,13 @@ def test_a_peer_that_differs_is_told_no_news_and_compared_again_after_a_goodbye_
 
         def other():
             partner.heard(AskSettings)
-            own = {**node.node._context.settings.own, "algorithm": "lsgd"}
+            own = {**context_of(node.node).settings.own, "algorithm": "lsgd"}
             partner.answer(OtherSettings(request=0), pack(own))
             eventually(lambda: health() == "other_settings")
 
         with partner_of(node) as partner:
             other()
-            node.node._threads.tx.pass_on_news()
+            threads_of(node.node).tx.pass_on_news()
             connection.update_send(values, 0.5)
             connection.update_wait(0.5)
             assert partner.hears((Fetch, NewsMessage), 0.2) is None

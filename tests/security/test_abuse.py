@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from abuse import PROGRAMS, entries, resident_mb
+from support.inside import context_of
 from support.nodes import config_of, eventually
 from support.processes import start
 
@@ -90,7 +91,7 @@ def test_an_attack_does_no_harm(attack, tmp_path):
                 return parameters is not None
 
             eventually(exchange)
-            fingerprint = honest.node._context.pool.layout().fingerprint
+            fingerprint = context_of(honest.node).pool.layout().fingerprint
             memory, files = resident_mb(victim.pid), entries(victim.pid, "fd")
             port = config.node("w1").port
             merged[0], most_mb = 0, 0.0

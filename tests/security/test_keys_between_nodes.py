@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 import zmq
+from support.inside import context_of, threads_of
 from support.keys import key_folders
 from support.nodes import config_of, eventually, is_connected, status_of
 from support.shared_memory import own_shm
@@ -156,7 +157,7 @@ def test_shared_memory_of_nodes_with_keys_is_for_their_user_only(tmp_path, own_s
     cluster.config["transport"] = "shm"
     with cluster.running() as (one, two):
         merges(one, two)
-        names = [node.node._context.pool.shared.name for node in (one, two)]
+        names = [context_of(node.node).pool.shared.name for node in (one, two)]
         files = [path for name in names for path in (SHARED_MEMORY_ROOT / name).iterdir()]
         assert files
         assert {oct(path.stat().st_mode & 0o777) for path in files} == {"0o600"}
@@ -255,10 +256,10 @@ def test_nobody_speaks_in_the_name_of_another_node(tmp_path):
             assert link.send(Goodbye(request=0, name="w2"))
             assert link.send(AskStatus(request=1))
             eventually(link.receive)  # both were read by now
-        assert not one.node._context.peer_table.has_left("w2")
+        assert not context_of(one.node).peer_table.has_left("w2")
         with link_of(cluster, "w2", "w1") as link:  # its own it may say
             assert link.send(Goodbye(request=0, name="w2"))
-            eventually(lambda: one.node._context.peer_table.has_left("w2"))
+            eventually(lambda: context_of(one.node).peer_table.has_left("w2"))
 
 
 def test_the_name_of_a_joining_peer_says_which_key_it_must_have(tmp_path):
@@ -396,12 +397,12 @@ def test_no_secret_is_ever_shown(tmp_path, caplog, capfd):
 
 
 def _parts_of(node):
-    authorizer = node._threads.authorizer
+    authorizer = threads_of(node).authorizer
     return [
         authorizer,
         authorizer.keyring,
         authorizer.keyring.own,
-        node._threads,
-        node._threads.rx,
-        node._threads.tx,
+        threads_of(node),
+        threads_of(node).rx,
+        threads_of(node).tx,
     ]

@@ -18,6 +18,7 @@ import pytest
 import zmq
 from abuse import PROGRAMS
 from programs.attackers import GREETING, MORE, frame, message, ready
+from support.inside import threads_of
 from support.nodes import config_of, eventually, has_merged
 from support.processes import start
 from support.times import at_most
@@ -168,9 +169,9 @@ def test_sockets_are_made_anew_while_others_connect_and_leave():
         storm.start()
         try:
             for count in range(1, 16):
-                node.node._threads.rx.admission.is_clogged = True
-                node.node._threads.rx.wake()
-                eventually(lambda: not node.node._threads.rx.admission.is_clogged)
+                threads_of(node.node).rx.admission.is_clogged = True
+                threads_of(node.node).rx.wake()
+                eventually(lambda: not threads_of(node.node).rx.admission.is_clogged)
                 if count % 5 == 0:
                     with contextlib.closing(Asker(port)) as honest:
                         assert honest.slowest_of(0.05) < at_most(SLOWEST_S)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import zmq
 from recorder import Recorder, play, play_politely
+from support.inside import context_of, threads_of
 from support.keys import key_folders
 from support.nodes import config_of, eventually, is_connected
 from support.ports import free_ports
@@ -36,7 +37,7 @@ class Keyed:
         stack.callback(self.recorder.close)
         self.one = stack.enter_context(DpwaConnection("w1", self._config_for("w1")))
         self.heard = []
-        authorizer = self.one.node._threads.authorizer
+        authorizer = threads_of(self.one.node).authorizer
         heard = authorizer.heard
         authorizer.heard = lambda descriptor: (self.heard.append(descriptor), heard(descriptor))
 
@@ -86,7 +87,7 @@ class Keyed:
         shown = {
             key: report[key] for key in ("merges", "snapshots_served", "clock", "transactions")
         }
-        shown["has_ended"] = self.one.node._context.peer_table.has_left("w2")
+        shown["has_ended"] = context_of(self.one.node).peer_table.has_left("w2")
         shown["peers"] = [p["name"] for p in report["peers"]]
         shown["news"] = report["news"]
         shown["heard"] = len(self.heard)
@@ -113,12 +114,12 @@ def test_with_keys_nothing_of_a_recorded_session_is_heard_over_a_new_connection(
     with keyed.two() as two:
         eventually(lambda: merged(keyed.one, two))
     eventually(
-        lambda: keyed.one.node._context.peer_table.has_left("w2")
+        lambda: context_of(keyed.one.node).peer_table.has_left("w2")
     )  # its farewell is recorded too
     recorded = max(map(bytes, keyed.recorder.sessions), key=len)
     assert len(recorded) > 500
     with keyed.two():
-        eventually(lambda: not keyed.one.node._context.peer_table.has_left("w2"))
+        eventually(lambda: not context_of(keyed.one.node).peer_table.has_left("w2"))
         eventually(lambda: is_connected(keyed.one, "w2"))
         keyed.recorder.cut()
     counts, state = keyed.settled()
@@ -150,7 +151,7 @@ def test_with_keys_a_farewell_is_worth_nothing_in_another_session_of_the_same_pe
         keyed.asks(link)
         before = len(keyed.recorder.sessions[-1])
         assert link.send(Goodbye(request=0, name="w2"))
-        eventually(lambda: keyed.one.node._context.peer_table.has_left("w2"))
+        eventually(lambda: context_of(keyed.one.node).peer_table.has_left("w2"))
     farewell = bytes(keyed.recorder.sessions[-1][before:])
     assert farewell
     with keyed.link() as link:
@@ -180,7 +181,7 @@ class Open:
     def watch(self, node):
         """Take note of what the node w1 hears."""
         self.node = node
-        node._threads.authorizer.heard = self.heard.append
+        threads_of(node).authorizer.heard = self.heard.append
 
     def add(self, name, make=DpwaConnection):
         """A member, which w2 becomes over the recorder."""

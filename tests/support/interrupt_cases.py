@@ -14,6 +14,7 @@ from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import DpwaError
 from dpwa.policy.push_sum import UNIT
 from dpwa.tables.tables import Tables
+from support.inside import context_of
 from support.interrupts import Moments, alarms, described, interrupted_at_random
 from support.nodes import config_of, eventually
 from support.times import Bound
@@ -65,7 +66,7 @@ class Gossip:
 
     def _settle(self):
         for adapter in (self.one, self.two):
-            transactions = adapter.connection.node._context.transactions
+            transactions = context_of(adapter.connection.node).transactions
             while transactions is not None and transactions.is_engaged:
                 adapter.update_wait(0.5)
                 time.sleep(0.001)

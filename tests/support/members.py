@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
+from support.inside import context_of
 from support.nodes import at_once, eventually
 from support.times import HANGS_AFTER_S
 
@@ -24,7 +25,7 @@ class Member:
 
     @property
     def transactions(self):
-        return self.node._context.transactions
+        return context_of(self.node).transactions
 
     @property
     def x(self):
@@ -36,11 +37,21 @@ class Member:
         return self.adapter.update_wait(loss)
 
     @property
+    def records(self):
+        """Of transactions that are under way."""
+        return self.transactions._records
+
+    @property
+    def settled(self):
+        """What waits to be merged."""
+        return self.transactions._settled
+
+    @property
     def is_settled(self):
         """Whether no transaction is under way, and nothing waits to be merged."""
         transactions = self.transactions
         return transactions is None or not (
-            transactions._records or transactions._settled or transactions.has_undelivered
+            self.records or self.settled or transactions.has_undelivered
         )
 
 

@@ -17,6 +17,7 @@ from dpwa.wire.transaction_messages import (
     TransactionDecision,
 )
 from support.imposters import identity_for
+from support.inside import threads_of
 from support.nodes import eventually
 from support.requests import fetch_of, header_of
 from support.times import HANGS_AFTER_S
@@ -162,7 +163,7 @@ def partner_of(member, name="w2"):
             dealer.connect(f"tcp://127.0.0.1:{other}")
             partner = Partner(router, dealer, member, name)
             partner.introduce()
-            eventually(lambda: member.node._threads.tx.reaches(name))
+            eventually(lambda: threads_of(member.node).tx.reaches(name))
             yield partner
 
 

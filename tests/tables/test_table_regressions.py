@@ -41,7 +41,7 @@ def group_of(worker):
 
 
 def has_settled(worker, count):
-    return len(worker.tables.members) == count and worker.tables._user.pending.present.is_ready
+    return len(worker.tables.members) == count and worker.user.pending.present.is_ready
 
 
 def test_an_updater_that_fails_is_told_and_loses_nothing_else(dislikes_seven):
@@ -55,13 +55,13 @@ def test_an_updater_that_fails_is_told_and_loses_nothing_else(dislikes_seven):
             wrong.get()
         wrong.add(np.ones(4), sync=True)
         assert wrong.get().tolist() == [1] * 4
-        assert made[0].tables._user.pending.waiting_bytes == 0
+        assert made[0].user.pending.waiting_bytes == 0
 
 
 def test_what_comes_with_an_addition_that_fails_outlives_a_node(dislikes_seven):
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         wrong, right = vectors(made, 3, updater=dislikes_seven), vectors(made, 3)
-        with made[0].tables._user.pending.changed:  # both are taken at once
+        with made[0].user.pending.changed:  # both are taken at once
             wrong[0].add(np.full(3, 7.0))
             right[0].add(np.ones(3))
         right[0].add(np.full(3, 10.0), sync=True)
@@ -76,8 +76,8 @@ def test_what_comes_with_an_addition_that_fails_outlives_a_node(dislikes_seven):
 def test_a_refusal_that_was_lost_with_its_primary_is_said_by_the_next_one(dislikes_seven):
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         *_, table = vectors(made, 3, updater=dislikes_seven)
-        first = engine_of(made[0])
-        stream = first._mail.stream("w3")
+        first = made[0]
+        stream = first.mail.stream("w3")
         send = stream._send
 
         def lose_answers(message, data):
@@ -87,7 +87,7 @@ def test_a_refusal_that_was_lost_with_its_primary_is_said_by_the_next_one(dislik
         stream._send = lose_answers
         table.add([7.0], [0])
         table.add([1.0], [0])
-        replication, copy = first._replication, first._store.copies[0, 0]
+        replication, copy = first.replication, first.store.copies[0, 0]
         eventually(lambda: replication._on_hold or copy.state.additions)
         made[0].kill()
         eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
@@ -115,13 +115,9 @@ def fails_half_way(monkeypatch):
     return "fails_half_way"
 
 
-def engine_of(worker):
-    return worker.tables._user._engine
-
-
 def copies_of(made, key=(0, 0)):
     """Return a fingerprint of each copy of a shard, by node."""
-    stores = {worker.name: engine_of(worker)._store for worker in made}
+    stores = {worker.name: worker.store for worker in made}
     return {n: fingerprint(s.copies[key].state) for n, s in stores.items() if key in s.copies}
 
 
@@ -155,9 +151,9 @@ def test_a_replica_that_misses_an_addition_has_its_copy_made_anew(is_missed, has
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         table, *others = vectors(made, 3)
         table.add(np.ones(3), sync=True)
-        replication = engine_of(made[1])._replication  # the replica of shard 0
+        replication = made[1].replication  # the replica of shard 0
         if not has_room:
-            store = engine_of(made[1])._store
+            store = made[1].store
             monkeypatch.setattr(replication_module, "RETRY_S", 0.1)
             monkeypatch.setattr(store, "_place", once(no_memory, store._place))
         if is_missed:
@@ -180,7 +176,7 @@ def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(mon
     with workers(3, {"collective_timeout_s": 1.0}) as made:
         barrier(made)
         monkeypatch.setattr(replication_module, "RETRY_S", 0.05)
-        store = engine_of(made[1])._store
+        store = made[1].store
         with monkeypatch.context() as patch, caplog.at_level("WARNING", "dpwa.tables"):
             patch.setattr(store, "_place", no_memory)
             table, *_ = vectors(made, 3)
@@ -193,7 +189,7 @@ def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(mon
                 table.add([1.0], [0], sync=True)  # of which it has a copy
             (told,) = [record.getMessage() for record in caplog.records]
             assert "has no memory for shard 0 of table 0" in told
-        table._user.timeout_s = HANGS_AFTER_S  # from here on nothing is to be late
+        made[0].user.timeout_s = HANGS_AFTER_S  # from here on nothing is to be late
         table.add(np.ones(3), sync=True)
         assert table.get().tolist() == [2, 1, 1]
         assert store.copies.keys() == {(0, 0), (0, 1)}
@@ -203,13 +199,13 @@ def test_until_a_copy_is_made_anew_what_was_there_before_stands_in(monkeypatch):
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         table, *others = vectors(made, 3)
         table.add(np.ones(3), sync=True)
-        primary, replica = (engine_of(worker)._replication for worker in made[:2])
+        primary, replica = (worker.replication for worker in made[:2])
         monkeypatch.setattr(primary, "_send_state", lambda key, target: None)
         monkeypatch.setattr(replica, "_apply", no_memory)
         table.add([1, 0, 0])
-        copies = engine_of(made[1])._store.copies  # the copy is absent for a moment
+        copies = made[1].store.copies  # the copy is absent for a moment
         eventually(lambda: (0, 0) in copies and copies[0, 0].incoming is not None)
-        assert not table._user.pending.is_flushed(table._user.pending.marks())
+        assert not made[0].user.pending.is_flushed(made[0].user.pending.marks())
         monkeypatch.undo()
         made[0].kill()
         eventually(lambda: all(has_settled(worker, 2) for worker in made[1:]))
@@ -221,12 +217,12 @@ def test_a_copy_that_has_missed_an_addition_applies_none_after_it(monkeypatch):
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         table, *others = vectors(made, 3)
         table.add(np.ones(3), sync=True)
-        primary, replica = (engine_of(worker)._replication for worker in made[:2])
+        primary, replica = (worker.replication for worker in made[:2])
         monkeypatch.setattr(primary, "_send_state", lambda key, target: None)
         monkeypatch.setattr(replica, "replicate", once(lambda *_: None, replica.replicate))
         table.add([1, 0, 0])
         table.add([2, 0, 0])
-        copies = engine_of(made[1])._store.copies  # for a moment there may be none
+        copies = made[1].store.copies  # for a moment there may be none
         eventually(lambda: (copy := copies.get((0, 0))) is not None and copy.incoming is not None)
         monkeypatch.undo()
         made[0].kill()
@@ -237,26 +233,26 @@ def test_a_copy_that_has_missed_an_addition_applies_none_after_it(monkeypatch):
 def test_an_addition_is_acknowledged_when_all_replicas_have_it(monkeypatch):
     with workers(3) as made:
         table, *_ = vectors(made, 3, replicas=2)
-        late = engine_of(made[2])._replication
+        late = made[2].replication
         replicate, held_back = late.replicate, []
         monkeypatch.setattr(late, "replicate", lambda *args: held_back.append(args))
         table.add([1, 0, 0])
         eventually(lambda: held_back)
-        eventually(lambda: engine_of(made[1])._store.copies[0, 0].state.additions == 1)
+        eventually(lambda: made[1].store.copies[0, 0].state.additions == 1)
         time.sleep(0.1)
-        pending = table._user.pending
+        pending = made[0].user.pending
         assert not pending.is_flushed(pending.marks())
         for args in held_back:
-            engine_of(made[2]).submit(lambda args=args: replicate(*args))
-        table._user.flush(0, table._user.deadline())
+            made[2].engine.submit(lambda args=args: replicate(*args))
+        made[0].user.flush(0, made[0].user.deadline())
         assert len(set(copies_of(made).values())) == 1
 
 
 def test_who_uses_a_table_of_which_its_primary_has_not_heard_yet_waits():
     with workers(3) as made:
-        first, second, third = (worker.tables._user._engine for worker in made)
+        first, second, third = made
         barrier(made)
-        say, held_back = first._mail.say, []
+        say, held_back = first.mail.say, []
 
         def say_later_to_the_second(name, item):
             if name == "w2":
@@ -264,17 +260,17 @@ def test_who_uses_a_table_of_which_its_primary_has_not_heard_yet_waits():
             else:
                 say(name, item)
 
-        first._mail.say = say_later_to_the_second
-        third.make = lambda number, spec: None  # as if the additions had overtaken it
+        first.mail.say = say_later_to_the_second
+        third.engine.make = lambda number, spec: None  # as if the additions had overtaken it
         tables = on_all([made[0], made[2]], lambda worker: worker.tables.array(3))
         tables[1].add(np.ones(3))
         reading = threading.Thread(target=tables[1].get)
         reading.start()
         time.sleep(0.2)
-        assert not second._store.tables
-        first._mail.say = say
+        assert not second.store.tables
+        first.mail.say = say
         for item in held_back:
-            first.submit(lambda item=item: say("w2", item))
+            first.engine.submit(lambda item=item: say("w2", item))
         reading.join(10.0)
         tables[1].add(np.ones(3), sync=True)
         assert tables[0].get().tolist() == [2] * 3
@@ -288,7 +284,7 @@ def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_al
             table.add(np.ones(3), sync=True)
         third.close()
         eventually(lambda: all(has_settled(worker, 2) for worker in made[:2]))
-        dying, living = (w.tables._user._engine._replication for w in made[:2])
+        dying, living = (w.replication for w in made[:2])
         dying._send_state = lambda key, target: None
         living.replicate = lambda message, data: None  # the copies come to differ
         tables[0].add([5, 0, 0])
@@ -299,7 +295,7 @@ def test_a_primary_that_dies_while_copies_are_made_takes_nothing_acknowledged_al
             again.tables.wait_for_all()
             eventually(lambda: has_settled(second, 3))
             del living.replicate
-            copy = living._store.copies.get((0, 0))
+            copy = made[1].store.copies.get((0, 0))
             assert copy is None or not copy.state.is_whole  # the only one is the primary's
             first.kill()
             eventually(lambda: "w1" not in second.tables.members and has_settled(second, 2))
@@ -434,7 +430,7 @@ def test_keys_need_not_lie_side_by_side_in_memory():
 def test_in_step_a_read_that_timed_out_is_in_step_when_called_again():
     with workers(2, {"collective_timeout_s": 0.5}, sync=True) as made:
         tables = dict(zip(("w1", "w2"), vectors(made, 2), strict=True))
-        slow = made[1].tables._user
+        slow = made[1].user
         slow.timeout_s, read, delays, timeouts = 10.0, slow.read, [0.8], []
 
         def read_late(*args):
@@ -465,7 +461,7 @@ def test_in_step_a_read_that_timed_out_is_in_step_when_called_again():
 def test_a_barrier_that_is_passed_just_after_its_timeout_counts_once():
     with workers(2, {"collective_timeout_s": 2.0}) as made:
         vectors(made, 4)
-        late = made[0].tables._user
+        late = made[0].user
         wait = late.wait
 
         def too_short(check, deadline, what):

@@ -31,9 +31,30 @@ class Worker:
         self.connection = DpwaConnection(name, config)
         self.tables = Tables(self.connection, **options)
 
+    @property
+    def user(self):
+        """What the calls of the tables go through."""
+        return self.tables._user
+
+    @property
+    def engine(self):
+        return self.user._engine
+
+    @property
+    def replication(self):
+        return self.engine._replication
+
+    @property
+    def store(self):
+        return self.engine._store
+
+    @property
+    def mail(self):
+        return self.engine._mail
+
     def kill(self):
         """End the node without a word, as far as one can that lives in the same process."""
-        self.tables._user.close()
+        self.user.close()
         self.connection.close()
 
     def close(self):
@@ -252,7 +273,7 @@ def test_additions_that_nobody_waits_for_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(user, "MAX_WAITING_BYTES", 100_000)
     with workers(2) as made:
         table, _ = vectors(made, 1000)
-        pending, most = made[0].tables._user.pending, 0
+        pending, most = made[0].user.pending, 0
         for _ in range(300):
             table.add(np.ones(1000))
             most = max(most, pending.waiting_bytes)

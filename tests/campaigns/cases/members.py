@@ -4,6 +4,8 @@ import random
 from functools import partial
 from unittest import mock
 
+from support.inside import member_list_of
+
 from cases.situation import FORMED_WITHIN_S, WatchedRun, drawn_network
 from dpwa.membership.member_list import MemberList
 from dpwa.policy.members.states import HIGHEST, MemberEntry, MemberStatus, Times
@@ -124,7 +126,7 @@ class AnyMembers(WatchedRun):
         return f"tcp://10.0.0.{index}:{self._ports[index]}"
 
     def _living_views(self):
-        return [node.connection._members._member_list for node in self.members]
+        return [member_list_of(node.connection) for node in self.members]
 
     def _agree(self):
         """Tell whether all views are equal, and of just those that live."""
@@ -153,7 +155,7 @@ class AnyMembers(WatchedRun):
 
     def _stall(self):
         node = self._rng.choice(self.members)
-        own = node.connection._members._member_list.own
+        own = member_list_of(node.connection).own
         stalled_s = self._rng.uniform(0.5, self._rng.choice([SHORT_STALL_S, LONGEST_STALL_S]))
         life = own.name, own.incarnation
         self._stalled_s[life] = self._stalled_s.get(life, 0.0) + stalled_s

@@ -1,0 +1,16 @@
+"""What is inside of a node: tests that look there do so by these, and by no private name."""
+
+
+def context_of(node):
+    """Return what the parts of a node share."""
+    return node._context
+
+
+def threads_of(node):
+    """Return the network threads of a node."""
+    return node._threads
+
+
+def member_list_of(connection):
+    """Return the view that a node has of an open cluster."""
+    return connection._members._member_list
