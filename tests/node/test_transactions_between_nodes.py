@@ -188,18 +188,6 @@ def test_prepared_before_the_own_fetch_is_complete_is_as_good_as_after():
         torch.testing.assert_close(member.x, vector_of(2.0))
 
 
-def test_prepared_after_the_deadline_commits_nothing():
-    with pair() as (member, partner):
-        proposal = asked(member, partner)
-        partner.agree(proposal)
-        partner.serve(partner.heard(Fetch), 3.0)
-        assert waited(member) is None
-        partner.prepare(proposal.transaction)
-        assert not partner.heard(TransactionDecision).commit
-        member.adapter.update_wait()
-        torch.testing.assert_close(member.x, vector_of(1.0))
-
-
 def test_who_is_prepared_for_a_transaction_that_nobody_knows_is_told_that_it_is_off():
     with pair(asks=False) as (member, partner):
         member.round()
@@ -321,17 +309,6 @@ def test_a_proposal_that_comes_twice_is_agreed_to_alike_and_collected_once():
         )
         partner.heard(Fetch)
         partner.hears_no(Fetch, 0.2)
-
-
-def test_a_commit_of_what_was_not_prepared_is_not_applied():
-    with pair(asks=False) as (member, partner):
-        member.round()
-        partner.ask(partner.proposal(SMALLEST))
-        assert partner.decide(SMALLEST, commit=True)
-        member.round()
-        torch.testing.assert_close(member.x, vector_of(1.0))
-        assert transactions_of(member)["unresolved"] == 1
-        assert_nothing_is_held(member)
 
 
 def test_prepared_for_a_transaction_that_the_node_itself_prepares_changes_nothing():
