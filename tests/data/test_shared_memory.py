@@ -6,7 +6,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.nodes import again_and_again
 from support.processes import descriptors, ended, start
 from support.shared_memory import own_shm, told
 from support.times import SetClock
@@ -267,20 +267,12 @@ def _threads_take_turns_often():
 @pytest.mark.usefixtures("_threads_take_turns_often")
 def test_how_much_is_mapped_may_be_asked_while_it_changes(shared, tmp_path):
     with pool_of(shared) as pool, mapped(shared, tmp_path) as memory:
-        asked, stop = [], threading.Event()
-
-        def ask():
-            while not stop.is_set():
-                asked.append(memory.nbytes)
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        for nbytes in range(1, 200):
-            publish(pool, nbytes)
-            memory.pin(LAYOUT).release()
-        is_still_asking = thread.is_alive()
-        stop.set()
-        thread.join()
+        asked = []
+        with again_and_again(lambda: asked.append(memory.nbytes)) as asking:
+            for nbytes in range(1, 200):
+                publish(pool, nbytes)
+                memory.pin(LAYOUT).release()
+            is_still_asking = asking.is_alive()
     assert is_still_asking
     assert max(asked) > 0
 
@@ -467,17 +459,9 @@ def test_looking_for_a_version_leaves_nothing_pinned(shared, tmp_path):
 
 
 def test_a_version_is_pinned_while_the_publisher_hurries(shared, tmp_path):
-    stop = threading.Event()
     with pool_of(shared, slots=4) as pool, PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
         publish(pool)
-
-        def hurry():
-            while not stop.is_set():
-                publish(pool)
-
-        thread = threading.Thread(target=hurry)
-        thread.start()
-        try:
+        with again_and_again(lambda: publish(pool)):
             for _ in range(300):
                 wanted = pool.version
                 lease = peer.pin(LAYOUT, wanted)
@@ -485,9 +469,6 @@ def test_a_version_is_pinned_while_the_publisher_hurries(shared, tmp_path):
                     with lease as snapshot:
                         assert snapshot.version >= wanted
                         assert (snapshot.data == snapshot.version % 256).all()
-        finally:
-            stop.set()
-            thread.join()
 
 
 # News on the board

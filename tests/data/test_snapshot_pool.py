@@ -1,10 +1,11 @@
-import threading
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.interrupts import Moments
+from support.nodes import again_and_again
 from support.times import SetClock
 from support.writers import filling
 
@@ -301,24 +302,20 @@ def test_a_pool_needs_two_slots(make_pool):
 def test_no_reader_ever_sees_a_torn_snapshot(make_pool):
     pool = make_pool()
     publish(pool, 0, nbytes=200_000).release()
-    torn, stop = [], threading.Event()
+    torn = []
 
     def read():
-        while not stop.is_set():
-            with pool.newest() as snapshot:
-                if np.ptp(snapshot.data) or snapshot.data[0] != snapshot.progress.clock % 256:
-                    torn.append(snapshot.version)
+        with pool.newest() as snapshot:
+            if np.ptp(snapshot.data) or snapshot.data[0] != snapshot.progress.clock % 256:
+                torn.append(snapshot.version)
 
-    readers = [threading.Thread(target=read) for _ in range(4)]
-    for reader in readers:
-        reader.start()
-    for value in range(1, 2_000):
-        lease = publish(pool, value, nbytes=200_000)
-        if lease is not None:
-            lease.release()
-    stop.set()
-    for reader in readers:
-        reader.join()
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(again_and_again(read))
+        for value in range(1, 2_000):
+            lease = publish(pool, value, nbytes=200_000)
+            if lease is not None:
+                lease.release()
     assert not torn
 
 

@@ -1,9 +1,8 @@
 """Publishing in a loop while four processes fetch: every snapshot arrives whole."""
 
-import threading
-
 import numpy as np
 import pytest
+from support.nodes import again_and_again
 from support.ports import free_ports
 from support.processes import ended, start
 from support.writers import filling
@@ -29,21 +28,13 @@ def test_no_fetched_snapshot_is_torn(fetches, transport):
         for own in reader_ports
     ]
     with Node("publisher", config) as node, ended(*readers):
-        stop = threading.Event()
-
         write_next_version = filling(lambda: node.version + 1, np.float64)
 
         def publish():
-            while not stop.is_set():
-                node.rounds.begin(None)
-                node.rounds.publish(layout, 8 * ELEMENTS, write_next_version)
+            node.rounds.begin(None)
+            node.rounds.publish(layout, 8 * ELEMENTS, write_next_version)
 
-        publisher = threading.Thread(target=publish)
-        publisher.start()
-        try:
+        with again_and_again(publish):
             results = [reader.communicate(timeout=500) for reader in readers]
-        finally:
-            stop.set()
-            publisher.join()
         assert [output for output, _ in results] == [f"{fetches // count} 0\n"] * count
         assert node.version > 100

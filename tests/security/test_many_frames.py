@@ -19,7 +19,7 @@ import zmq
 from abuse import PROGRAMS
 from programs.attackers import GREETING, MORE, frame, message, ready
 from support.inside import threads_of
-from support.nodes import config_of, eventually, has_merged
+from support.nodes import again_and_again, config_of, eventually, has_merged
 from support.processes import start
 from support.times import at_most
 
@@ -156,18 +156,15 @@ def test_sockets_are_made_anew_while_others_connect_and_leave():
     """ZeroMQ's own thread tells of each, and must not wait for who has listened to that."""
     with DpwaConnection("w1", config_of(1, transport="tcp", log_level="error")) as node:
         port = int(node.node.endpoint.rpartition(":")[2])
-        is_over, connected_s = threading.Event(), []
+        connected_s = []
 
         def connect_and_leave():
-            while not is_over.is_set():
-                began = time.monotonic()
-                with contextlib.suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), timeout=5).close()
-                connected_s.append(time.monotonic() - began)
+            began = time.monotonic()
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            connected_s.append(time.monotonic() - began)
 
-        storm = threading.Thread(target=connect_and_leave)
-        storm.start()
-        try:
+        with again_and_again(connect_and_leave):
             for count in range(1, 16):
                 threads_of(node.node).rx.admission.is_clogged = True
                 threads_of(node.node).rx.wake()
@@ -175,9 +172,6 @@ def test_sockets_are_made_anew_while_others_connect_and_leave():
                 if count % 5 == 0:
                     with contextlib.closing(Asker(port)) as honest:
                         assert honest.slowest_of(0.05) < at_most(SLOWEST_S)
-        finally:
-            is_over.set()
-            storm.join()
         assert max(connected_s) < at_most(SLOWEST_S)  # none had to ask TCP twice
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.imposters import imposter
-from support.nodes import at_once, config_of, eventually
+from support.nodes import again_and_again, at_once, config_of, eventually
 from support.state_answers import Donor
 from support.state_donors import (
     ALONE,
@@ -216,20 +216,11 @@ def test_a_donor_of_corrupt_pieces_is_given_up():
 )
 def test_raw_parameters_can_be_fetched_before_the_first_update(parameters):
     config = config_of(2, **ALONE)
-    is_over = threading.Event()
     with DpwaConnection("w1", config) as first, DpwaConnection("w2", config) as second:
         assert second.fetch_state() is None
-
-        def train():
-            while not is_over.wait(0.003):
-                first.update_send(parameters, 0.5)
-
-        thread = threading.Thread(target=train)
-        thread.start()
-        eventually(lambda: first.clock >= 2)
-        found, clock = second.fetch_state()
-        is_over.set()
-        thread.join()
+        with again_and_again(lambda: first.update_send(parameters, 0.5), 0.003):
+            eventually(lambda: first.clock >= 2)
+            found, clock = second.fetch_state()
     assert type(found) is type(parameters)
     assert clock == second.clock >= 2
     if isinstance(parameters, bytes):

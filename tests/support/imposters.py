@@ -1,12 +1,12 @@
 """Peers that do not behave: each speaks real ZeroMQ on a real port, from a thread of its own."""
 
-import threading
 from contextlib import contextmanager
 
 import zmq
 
 from dpwa.errors import ProtocolError
 from dpwa.wire.messages import AskIdentity, Identity, decode, encode
+from support.nodes import again_and_again
 
 
 def identity_for(frames):
@@ -33,22 +33,17 @@ def imposter(port, answer):
     router = context.socket(zmq.ROUTER)
     router.linger = 0
     router.bind(f"tcp://127.0.0.1:{port}")
-    stop = threading.Event()
 
     def serve():
-        while not stop.is_set():
-            if router.poll(20):
-                identity, *frames = router.recv_multipart()
-                told = identity_for(frames)
-                for reply in [[told]] if told else answer(frames):
-                    router.send_multipart([identity, *reply])
+        if router.poll(20):
+            identity, *frames = router.recv_multipart()
+            told = identity_for(frames)
+            for reply in [[told]] if told else answer(frames):
+                router.send_multipart([identity, *reply])
 
-    thread = threading.Thread(target=serve, name="imposter")
-    thread.start()
     try:
-        yield
+        with again_and_again(serve):
+            yield
     finally:
-        stop.set()
-        thread.join()
         router.close()
         context.term()

@@ -1,7 +1,6 @@
 """Keys in folders, and sockets behind an authorizer."""
 
 import contextlib
-import threading
 import time
 import types
 
@@ -12,6 +11,7 @@ from dpwa.transport.curve import CurveAuthorizer
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.keys import KeyFolder
 from dpwa.transport.sockets import serving_socket
+from support.nodes import again_and_again
 
 
 def key_folder(path, *names):
@@ -46,22 +46,17 @@ def guarded(context, folder, name, endpoint):
 def authenticating(context, authorizer, changed=lambda: None):
     """An authenticator that answers on a thread of its own; the test keeps its own for itself."""
     authenticator = Authenticator(context, authorizer, changed)
-    is_over = threading.Event()
+    poller = zmq.Poller()
+    for each in authenticator.sockets:
+        poller.register(each, zmq.POLLIN)
 
     def serve():
-        poller = zmq.Poller()
-        for each in authenticator.sockets:
-            poller.register(each, zmq.POLLIN)
-        while not is_over.is_set():
-            poller.poll(20)
-            authenticator.hear()
-            authenticator.tick(time.monotonic())
+        poller.poll(20)
+        authenticator.hear()
+        authenticator.tick(time.monotonic())
 
-    thread = threading.Thread(target=serve)
-    thread.start()
     try:
-        yield
+        with again_and_again(serve):
+            yield
     finally:
-        is_over.set()
-        thread.join()
         authenticator.close()

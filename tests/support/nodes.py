@@ -1,7 +1,9 @@
 """Configurations of nodes on free loopback ports, and patience for what happens soon."""
 
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -9,6 +11,7 @@ from support.ports import free_ports
 from support.times import HANGS_AFTER_S, Bound
 
 __all__ = [
+    "again_and_again",
     "at_once",
     "config_of",
     "eventually",
@@ -47,6 +50,24 @@ def at_once(tasks):
     with ThreadPoolExecutor(len(tasks)) as threads:
         for called in [threads.submit(task) for task in tasks]:
             called.result()
+
+
+@contextmanager
+def again_and_again(task, pause_s=0.0):
+    """Call a task all the time, on a thread of its own, until the block is over."""
+    is_over = threading.Event()
+
+    def run():
+        while not (is_over.wait(pause_s) if pause_s else is_over.is_set()):
+            task()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def merge_of(first, second, loss=None, during=lambda: None):

@@ -1,6 +1,5 @@
 """A partner in transactions that does what a test wants, step by step, over real sockets."""
 
-import threading
 import time
 from contextlib import contextmanager
 
@@ -18,7 +17,7 @@ from dpwa.wire.transaction_messages import (
 )
 from support.imposters import identity_for
 from support.inside import threads_of
-from support.nodes import eventually
+from support.nodes import again_and_again, eventually
 from support.requests import fetch_of, header_of
 from support.times import HANGS_AFTER_S
 
@@ -173,22 +172,16 @@ def serving(*partners, value=0.0, delay_s=0.0):
 
     Yields the fetches that were answered.
     """
-    stop, served = threading.Event(), []
+    served = []
 
     def serve():
-        while not stop.is_set():
-            for partner in partners:
-                fetch = partner.hears(Fetch, 0.005)
-                if fetch is not None:
-                    time.sleep(delay_s)
-                    partner.version += 1
-                    partner.serve(fetch, value)
-                    served.append(fetch)
+        for partner in partners:
+            fetch = partner.hears(Fetch, 0.005)
+            if fetch is not None:
+                time.sleep(delay_s)
+                partner.version += 1
+                partner.serve(fetch, value)
+                served.append(fetch)
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
+    with again_and_again(serve):
         yield served
-    finally:
-        stop.set()
-        thread.join()

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-import threading
 from pathlib import Path
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.testing import FaultPlan, FaultyProcess
 from dpwa.testing.faults import VARIABLE
+from support.nodes import again_and_again
 from support.processes import PROGRAMS, Program
 
 PROGRAM = PROGRAMS / "gossip.py"
@@ -48,21 +48,14 @@ def are_equal(one, two):
 @contextlib.contextmanager
 def training(*adapters):
     """Let nodes make updates in the background that change nothing, once every 10 ms."""
-    is_over = threading.Event()
 
     def train():
-        while not is_over.wait(0.01):
-            for adapter in adapters:
-                adapter.update_send(0.5)
-                adapter.update_wait(0.5)
+        for adapter in adapters:
+            adapter.update_send(0.5)
+            adapter.update_wait(0.5)
 
-    thread = threading.Thread(target=train)
-    thread.start()
-    try:
+    with again_and_again(train, 0.01):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 @contextlib.contextmanager

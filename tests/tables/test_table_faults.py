@@ -7,11 +7,11 @@ all when it was acknowledged.
 import contextlib
 import random
 import signal
-import threading
 from dataclasses import dataclass
 
 import pytest
 from support.collective_processes import collective_processes
+from support.nodes import again_and_again
 
 POINTS = [
     "table.add.sent",
@@ -135,21 +135,14 @@ def values_of(group):
 @contextlib.contextmanager
 def woken(group, victims):
     """Wake who has stopped, again and again: one may reach its fault point after another woke."""
-    over = threading.Event()
 
     def wake():
-        while not over.wait(STOPPED_FOR_S):
-            for victim in victims:
-                with contextlib.suppress(ProcessLookupError):
-                    group[victim].signal(signal.SIGCONT)
+        for victim in victims:
+            with contextlib.suppress(ProcessLookupError):
+                group[victim].signal(signal.SIGCONT)
 
-    waker = threading.Thread(target=wake)
-    waker.start()
-    try:
+    with again_and_again(wake, STOPPED_FOR_S):
         yield
-    finally:
-        over.set()
-        waker.join()
 
 
 def check(found, accounts):

@@ -1,11 +1,11 @@
 """A call ends in time, whatever is at the other end."""
 
-import threading
 import time
 from contextlib import contextmanager
 
 import pytest
 import zmq
+from support.nodes import again_and_again
 
 from dpwa.clock import SystemClock
 from dpwa.transport.calls import Calls, NoAnswer, Question
@@ -19,22 +19,16 @@ def one_that_sends_all_away():
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         port = router.bind_to_random_port("tcp://127.0.0.1")
         router.linger = 0
-        is_over, visitors = threading.Event(), set()
+        visitors = set()
 
         def answer():
-            while not is_over.is_set():
-                if router.poll(0):
-                    visitors.add(router.recv_multipart()[0])
-                for visitor in visitors:
-                    router.send_multipart([visitor, encode(GoAway(request=0))], zmq.NOBLOCK)
+            if router.poll(0):
+                visitors.add(router.recv_multipart()[0])
+            for visitor in visitors:
+                router.send_multipart([visitor, encode(GoAway(request=0))], zmq.NOBLOCK)
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        try:
+        with again_and_again(answer):
             yield f"tcp://127.0.0.1:{port}"
-        finally:
-            is_over.set()
-            thread.join()
 
 
 @pytest.fixture
