@@ -4,6 +4,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from support.runtimes import Time
 
 from dpwa.config import load_config
 from dpwa.membership.asking import MOST_TRIALS, TICK_S, TRIAL, Asking
@@ -11,19 +12,11 @@ from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.service import CallBack
 from dpwa.policy.members.states import MemberEntry, MemberStatus
-from dpwa.runtime import SystemRuntime
 from dpwa.transport import calls
 from dpwa.transport.link import LinkState
 
 DEAD = 60
 OWN = MemberEntry("own", "tcp://127.0.0.1:1", 1)
-
-
-class Time(SystemRuntime):
-    seconds = 0.0
-
-    def now(self):
-        return self.seconds
 
 
 class SwallowedLink:

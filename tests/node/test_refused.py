@@ -9,20 +9,11 @@ import pytest
 from support.commands import run_dpwa
 from support.members import Member
 from support.nodes import config_of, eventually
+from support.runtimes import Ahead
 
 from dpwa import DpwaConnection
 from dpwa.errors import MismatchError
 from dpwa.node.gossip_rounds import LOOKED_EVERY_S, SAID_EVERY_S
-from dpwa.runtime import SystemRuntime
-
-
-class Ahead(SystemRuntime):
-    """The time of this machine, and as many seconds more as a test lets pass."""
-
-    seconds = 0.0
-
-    def now(self):
-        return super().now() + self.seconds
 
 
 def healths(node):

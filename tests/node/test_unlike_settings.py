@@ -13,6 +13,7 @@ from support.members import Member, in_lockstep
 from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
 from support.processes import PROGRAMS
+from support.runtimes import Ahead
 
 from dpwa import DpwaConnection
 from dpwa.algorithms import Algorithm, Ask, base, register_algorithm
@@ -24,7 +25,6 @@ from dpwa.config.schema import options_model, setting_names
 from dpwa.errors import ConfigError
 from dpwa.node.fetching.tx_thread import GONE_AFTER_S
 from dpwa.node.settings import Settings
-from dpwa.runtime import SystemRuntime
 from dpwa.transport.link import LinkState
 from dpwa.types import StrictModel, Unlike
 from dpwa.wire.messages import AskSettings, Fetch, Goodbye, NewsMessage, OtherSettings, pack
@@ -214,15 +214,6 @@ def test_a_peer_that_differs_is_not_asked_either_if_an_algorithm_names_it(monkey
     config = config_of(2, algorithm="names", transport="tcp", timeout_ms=300)
     found = play([{**config, "names": {"reach": reach}} for reach in (1, 2)])
     assert found == ([1.0, 2.0], [0, 0], [["other_settings"], ["other_settings"]])
-
-
-class Ahead(SystemRuntime):
-    """The time of this machine, and as many seconds more as a test lets pass."""
-
-    seconds = 0.0
-
-    def now(self):
-        return super().now() + self.seconds
 
 
 def test_a_peer_that_differs_is_told_no_news_and_compared_again_after_a_goodbye_that_was_none():

@@ -1,13 +1,13 @@
 """When a member counts as lost, and what one hears who was left out; in a time of its own."""
 
 import pytest
+from support.runtimes import Time
 
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
 from dpwa.errors import TableLostError
 from dpwa.policy.ballots import STALLED_S
 from dpwa.policy.group_views import GroupView, Member
-from dpwa.runtime import SystemRuntime
 from dpwa.tables.channels import UNREACHABLE_S
 from dpwa.tables.directory import Told
 from dpwa.tables.engine import DOUBT_EVERY_S, RECONNECTED_S, Engine, Settings
@@ -21,13 +21,6 @@ RANKS = ("w1", "w2", "w3")
 OWN = Member("w1", b"life--w1")
 STARTUP_S = 60.0
 STEP_S = 0.05
-
-
-class Time(SystemRuntime):
-    seconds = 0.0
-
-    def now(self):
-        return self.seconds
 
 
 class Node:
