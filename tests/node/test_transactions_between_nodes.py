@@ -311,6 +311,18 @@ def test_a_proposal_that_comes_twice_is_agreed_to_alike_and_collected_once():
         partner.hears_no(Fetch, 0.2)
 
 
+def test_a_commit_of_what_was_not_prepared_is_not_applied_and_warned_of(caplog):
+    with pair(asks=False) as (member, partner):
+        member.round()
+        partner.ask(partner.proposal(SMALLEST))
+        assert partner.decide(SMALLEST, commit=True)
+        member.round()
+        torch.testing.assert_close(member.x, vector_of(1.0))
+        assert transactions_of(member)["unresolved"] == 1
+        assert_nothing_is_held(member)
+    assert "1 of 1 transactions ended without an answer" in caplog.text
+
+
 def test_prepared_for_a_transaction_that_the_node_itself_prepares_changes_nothing():
     with pair(asks=False) as (member, partner):
         member.round()
