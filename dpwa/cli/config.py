@@ -39,8 +39,8 @@ def init(
     ] = 20470,
     host: Annotated[str, typer.Option(help="Host of all nodes.")] = "localhost",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write; else standard output.")
-    ] = None,
+        Path, typer.Option("-o", "--output", help="File to write; - is standard output.")
+    ] = Path("-"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Write a commented configuration for nodes w1, w2, ... on one host.
@@ -67,10 +67,7 @@ def init(
             f"--host: expected a host name or IP address, without a port (got {shown(host)})"
             " [DPWA-E022]"
         ) from None
-    if output is None:
-        typer.echo(text, nl=False)
-    else:
-        write_new(output, text, force=force)
+    write_new(output, text, force=force)
 
 
 @app.command()

@@ -131,7 +131,13 @@ def require_new(output: Path, *, force: bool) -> None:
 
 
 def write_new(output: Path, text: str, *, force: bool) -> None:
-    """Write a file, and say so; one that exists is overwritten with `force` only."""
+    """Write a file, and say so; one that exists is overwritten with `force` only.
+
+    The file `-` is standard output.
+    """
+    if output == Path("-"):
+        typer.echo(text, nl=False)
+        return
     require_new(output, force=force)
     try:
         # "x" leaves no moment between looking for the file and creating it.

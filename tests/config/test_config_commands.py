@@ -61,6 +61,17 @@ def test_new_configurations_do_as_the_documentation_advises(written: Path, tmp_p
     assert advised == []  # what is advised is the default
 
 
+def test_init_writes_to_standard_output_unless_it_is_told_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told, untold = run("init", "-o", "-"), run("init")
+    assert (told.exit_code, told.stderr) == (untold.exit_code, untold.stderr) == (0, "")
+    assert told.stdout == untold.stdout
+    assert len(load_config(yaml.safe_load(told.stdout), environ={}).nodes) == 4
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_init_overwrites_only_when_forced(written: Path) -> None:
     before = written.read_text()
     result = run("init", "-n", "1", "-o", str(written))

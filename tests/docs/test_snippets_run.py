@@ -230,6 +230,7 @@ def test_the_tutorial(tmp_path):
             variables, arguments = words(command)
             run_command(tmp_path, arguments, environment(**variables))
     assert len([*tmp_path.glob("*-*.txt")]) == 8  # four nodes alone, four with gossip
+    assert {file.name for file in tmp_path.glob("*.pt")} == {"alone.pt", "gossip.pt"}
     run_in(tmp_path, [sys.executable, "plot.py"], environment())
     assert (tmp_path / "errors.png").stat().st_size > 10_000
 
