@@ -46,11 +46,14 @@ class IdentityService(Service):
     def __init__(self, context: NodeContext) -> None:
         self._name, self._clock = context.name, context.runtime
         self._peer_table = context.peer_table
+        self.is_over = False  # as this node leaves: who has heard its goodbye must not take it back
         # nodes that ask, as long as it is not known which node has the name
         self._asked: dict[tuple[str, bytes], tuple[AskIdentity, Reply]] = {}
         self._clashes: dict[str, _Clash] = {}  # by what is said of them
 
     def handle(self, sender: bytes, message: AskIdentity, reply: Reply) -> None:  # noqa: ARG002
+        if self.is_over:
+            return
         if message.expects != self._name:
             text = f"{message.name} takes this node for {message.expects}: compare their addresses"
             self._note(message.name, f"{text} in the configurations", "[DPWA-W090]", 0.0)

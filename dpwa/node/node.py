@@ -364,6 +364,7 @@ class Node(Closeable):
     def leave(self, error: type[BaseException] | None) -> None:
         """Note that the node ends now, and by which error, so that it can tell its peers."""
         self._threads.tx.reason = self.finish.leave("" if error is None else error.__name__)
+        self._identity.is_over = True
 
     def close(self) -> None:
         """Stop serving and fetching; idempotent, takes a few seconds at the very most.

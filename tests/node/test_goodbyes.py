@@ -95,6 +95,34 @@ def test_a_goodbye_that_is_read_before_its_connection_is_seen_to_come_up_counts(
         eventually(lambda: holdup.near[-1:] == [False])  # it was gone before it was met
 
 
+def test_a_node_that_ends_before_its_connections_are_up_says_goodbye_when_they_are():
+    config = config_of(2)
+    alone = {**config, "nodes": config["nodes"][1:]}
+    with DpwaConnection("w1", config) as one, DpwaConnection("w2", alone) as two:
+        holdup = TxHoldup(two.node._context.peer_table)
+        two.node.attach(Holdup(), holdup)
+        assert holdup.begun.wait(10.0)
+        two.add_peer("w1", "127.0.0.1", config["nodes"][0]["port"])
+        two.node.tx.end()  # now it connects and ends in one turn
+        holdup.over.set()
+        two.close()
+        assert one.node._context.peer_table.has_left("w2")
+
+
+def test_whoever_has_heard_a_goodbye_is_not_connected_anew_to_the_node_that_leaves():
+    with members(config_of(2), [1.0, 2.0]) as (one, two):
+        eventually(lambda: are_connected(one, two))
+        two.node.leave(None)
+        one.node.remove_peer("w2")
+        one.node.add_peer("w2", "127.0.0.1", two.node.config.node("w2").port)
+        channel = eventually(lambda: one.node.tx._channels.get("w2"))
+        assert eventually(lambda: channel.is_to_be_met)
+        one.node.tx.peer_left("w2")
+        two.adapter.close()
+        eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
+        assert status_of(one.adapter.connection, "w2")["health"] == "finished"
+
+
 def test_a_peer_that_left_and_is_back_elsewhere_is_not_taken_for_one_that_has_left():
     with members(config_of(2), [1.0, 2.0]) as (one, two):
         eventually(lambda: are_connected(one, two))

@@ -55,26 +55,27 @@ def say_goodbye(
     deadline: Deadline,
     poller: zmq.Poller,
 ) -> None:
-    """Tell the connected peers, and wait for their answers until the deadline.
+    """Tell the peers, and wait for their answers until the deadline.
 
-    If a connection is closed with unread answers on it, TCP resets it, and a busy peer never sees
-    the goodbye. `ending` are peers that have said goodbye themselves: nobody waits for their
-    answers.
+    A peer is told, too, if the connection to it comes up only now. If a connection is closed with
+    unread answers on it, TCP resets it, and a busy peer never sees the goodbye. `ending` are peers
+    that have said goodbye themselves: nobody waits for their answers.
     """
-    waiting = [link for link in links if link.state is LinkState.UP]
-    waiting = [link for link in waiting if link.send(goodbye)]
-    waiting = [link for link in waiting if link.peer not in ending]
+    waiting = dict.fromkeys(links, False)  # and whether each was told
     for link in waiting:
         poller.register(link.socket, zmq.POLLIN)
         poller.register(link.monitor, zmq.POLLIN)
-    while waiting and not deadline.expired():
-        if not poller.poll(int(deadline.remaining_s() * 1000) + 1):
-            return
-        for link in list(waiting):
-            if _has_answered(link) or LinkState.DOWN in link.update():
-                waiting.remove(link)
+    while waiting:
+        for link, is_told in list(waiting.items()):
+            is_lost = LinkState.DOWN in link.update() or link.state is LinkState.DOWN
+            if link.state is LinkState.UP and not is_told:
+                waiting[link] = link.send(goodbye)
+            if is_lost or link.peer in ending or (is_told and _has_answered(link)):
+                del waiting[link]
                 poller.unregister(link.socket)
                 poller.unregister(link.monitor)
+        if deadline.expired() or not poller.poll(int(deadline.remaining_s() * 1000) + 1):
+            return
 
 
 def _has_answered(link: PeerLink) -> bool:
@@ -223,7 +224,7 @@ class TxThread(NodeThread):
             self.fetcher.transactions.deliver()
         goodbye = Goodbye(request=1, name=self._context.name, reason=self.reason)
         deadline = Deadline(self._context.runtime, FAREWELL_S)
-        links = [c.link for c in self._connections.up() if c.link is not None]
+        links = [c.link for c in self._connections.with_link() if c.link is not None]
         self._listeners.end()
         try:
             say_goodbye(links, goodbye, self._farewells, deadline, self._runtime.poller())
