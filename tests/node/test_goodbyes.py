@@ -110,17 +110,22 @@ def test_a_node_that_ends_before_its_connections_are_up_says_goodbye_when_they_a
 
 
 def test_whoever_has_heard_a_goodbye_is_not_connected_anew_to_the_node_that_leaves():
-    with members(config_of(2), [1.0, 2.0]) as (one, two):
-        eventually(lambda: are_connected(one, two))
-        two.node.leave(None)
-        one.node.remove_peer("w2")
-        one.node.add_peer("w2", "127.0.0.1", two.node.config.node("w2").port)
-        channel = eventually(lambda: one.node.tx._channels.get("w2"))
-        assert eventually(lambda: channel.is_to_be_met)
-        one.node.tx.peer_left("w2")
-        two.adapter.close()
+    config = config_of(2)
+    with DpwaConnection("w1", config) as one:
+        peer_table, tx = one.node._context.peer_table, one.node.tx
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
-        assert status_of(one.adapter.connection, "w2")["health"] == "finished"
+        peer_table.peer_left("w2", "")
+        tx.peer_left("w2")
+        holdup = TxHoldup(peer_table)
+        one.node.attach(Holdup(), holdup)
+        assert holdup.begun.wait(10.0)
+        with DpwaConnection("w2", config) as two:
+            two.node.leave(None)
+            holdup.over.set()
+            eventually(lambda: tx._channels["w2"].is_to_be_met)
+            time.sleep(0.3)  # for w2 to say who it is
+            assert one.node.links["w2"] is LinkState.CONNECTING
+            assert peer_table.has_left("w2")
 
 
 def test_a_peer_that_left_and_is_back_elsewhere_is_not_taken_for_one_that_has_left():
