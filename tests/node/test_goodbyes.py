@@ -99,20 +99,20 @@ def test_a_node_that_ends_before_its_connections_are_up_says_goodbye_when_they_a
     config = config_of(2)
     alone = {**config, "nodes": config["nodes"][1:]}
     with DpwaConnection("w1", config) as one, DpwaConnection("w2", alone) as two:
-        holdup = TxHoldup(two.node._context.peer_table)
+        holdup = TxHoldup(context_of(two.node).peer_table)
         two.node.attach(Holdup(), holdup)
         assert holdup.begun.wait(10.0)
         two.add_peer("w1", "127.0.0.1", config["nodes"][0]["port"])
         two.node.tx.end()  # now it connects and ends in one turn
         holdup.over.set()
         two.close()
-        assert one.node._context.peer_table.has_left("w2")
+        assert context_of(one.node).peer_table.has_left("w2")
 
 
 def test_whoever_has_heard_a_goodbye_is_not_connected_anew_to_the_node_that_leaves():
     config = config_of(2)
     with DpwaConnection("w1", config) as one:
-        peer_table, tx = one.node._context.peer_table, one.node.tx
+        peer_table, tx = context_of(one.node).peer_table, one.node.tx
         eventually(lambda: one.node.links["w2"] is LinkState.DOWN)
         peer_table.peer_left("w2", "")
         tx.peer_left("w2")
@@ -122,7 +122,7 @@ def test_whoever_has_heard_a_goodbye_is_not_connected_anew_to_the_node_that_leav
         with DpwaConnection("w2", config) as two:
             two.node.leave(None)
             holdup.over.set()
-            eventually(lambda: tx._channels["w2"].is_to_be_met)
+            eventually(lambda: one.node.links["w2"] is LinkState.CONNECTING)
             time.sleep(0.3)  # for w2 to say who it is
             assert one.node.links["w2"] is LinkState.CONNECTING
             assert peer_table.has_left("w2")
