@@ -182,7 +182,7 @@ class GossipRounds:
         and `if_refused` is `raise`.
         """
         self.check_open()
-        self._look_for_refusals()
+        self.look_for_refusals()
         self._end_round()
         self._waits = 0
         self._begins += 1
@@ -449,7 +449,7 @@ class GossipRounds:
                 "no peer merges this node as long as that is so;" if gossips else "if that lasts,",
             )
 
-    def _look_for_refusals(self) -> None:
+    def look_for_refusals(self) -> None:
         """Log, each minute, that all peers are refused; or raise, as `if_refused` has it."""
         now = self._context.runtime.now()
         if now < self._look_at:

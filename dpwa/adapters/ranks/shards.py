@@ -35,12 +35,13 @@ from dpwa.adapters.ranks.group import (
 from dpwa.algorithms import Ask, Terms, algorithm
 from dpwa.config import Config, load_config
 from dpwa.connection import DpwaConnection
-from dpwa.errors import DpwaError, ParametersError, UserError
+from dpwa.errors import DpwaError, MismatchError, ParametersError, UserError
 from dpwa.node.arrival import Arrival
 from dpwa.node.assembly import neighbours_in
 from dpwa.node.finish import Averaged
 from dpwa.policy.finishing import FinishReport
 from dpwa.transport.link import LinkState
+from dpwa.types import Loss
 from dpwa.wire import limits
 
 
@@ -234,6 +235,13 @@ class Shards(RankGroup):
         except DpwaError as error:
             return error
         return None
+
+    def mean(self, loss: Loss, problem: Exception | None, with_leader_loss: bool) -> float | None:
+        try:  # here, where the ranks tell each other: each has peers and a time of its own
+            self._node.rounds.look_for_refusals()
+        except MismatchError as error:
+            problem = problem or error
+        return super().mean(loss, problem, with_leader_loss)
 
     def run(self, call: Callable[[], R]) -> R:
         """Run something on each rank; what they must agree on, they do in the course of it."""

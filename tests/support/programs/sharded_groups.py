@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import dpwa
-from dpwa.errors import DpwaError
+from dpwa.errors import DpwaError, MismatchError
 from dpwa.transport.link import LinkState
 
 
@@ -255,6 +255,7 @@ def refused(name, rank, config, folder):
     with dpwa.connect(net, config=config, name=name) as gossip:
         found["seconds"] = error_of(lambda: gossip.finish(seconds=-1.0))
     found["one rank"] = called_after_close(net, name, rank, config)
+    found["peers refused"] = called_with_peers_refused(net, name, rank, config)
     plain = nn.Linear(4, 4)
     with dpwa.connect(plain, config={**config, **apart(nodes, rank)}, name=name) as gossip:
         fully_shard(plain)
@@ -267,6 +268,18 @@ def called_after_close(net, name, rank, config):
     with dpwa.connect(net, config=config, name=name) as gossip:
         if rank == 1:
             gossip.close()
+        return error_of(lambda: gossip.update_send(1.0))
+
+
+def called_with_peers_refused(net, name, rank, config):
+    """One rank finds all peers refused, a moment before the other."""
+
+    def refuse():
+        raise MismatchError("every peer is refused")
+
+    with dpwa.connect(net, config=config, name=name) as gossip:
+        if rank == 1:
+            gossip.connection.node.rounds.look_for_refusals = refuse
         return error_of(lambda: gossip.update_send(1.0))
 
 
