@@ -284,7 +284,7 @@ def _decode_header(frame: Frame) -> Message:
         raise VersionError(version, limits.PROTOCOL_VERSION)
     if not isinstance(header.get("type"), str):
         raise ProtocolError("a message without a type")
-    kind = _type_of(header["type"])
+    kind = MESSAGE_TYPES.get(header["type"]) or _loaded(header["type"])
     try:
         return kind.model_validate(header)
     except ValidationError as error:
@@ -293,12 +293,11 @@ def _decode_header(frame: Frame) -> Message:
         raise ProtocolError(f"{kind.__name__}.{place}: {first['msg']}") from None
 
 
-def _type_of(name: str) -> type[Message]:
-    """Return the class of a type of message; `ImportError`: its module cannot be loaded."""
-    if name not in MESSAGE_TYPES and name in _MODULE_OF:
-        importlib.import_module(_MODULE_OF[name])
-    if name not in MESSAGE_TYPES:
+def _loaded(name: str) -> type[Message]:
+    """Load the class of a type of message; `ImportError`: its module cannot be loaded."""
+    if name not in _MODULE_OF:
         raise ProtocolError("a message of an unknown type")
+    importlib.import_module(_MODULE_OF[name])
     return MESSAGE_TYPES[name]
 
 

@@ -281,7 +281,7 @@ class RxThread(NodeThread):
             one_too_many = self._clients.heard(sender)
             if one_too_many is not None:
                 self._reply_to(router, one_too_many)(GoAway(request=0))
-            service = self._service_of(type(message))
+            service = self._services.get(type(message)) or self._loaded(type(message))
             if service is None:
                 raise ProtocolError(f"{message.type!r} is no request")
             self._due[service] = None
@@ -297,9 +297,9 @@ class RxThread(NodeThread):
             self.bad_messages += 1
             log.debug("ignored a message: %s", error)
 
-    def _service_of(self, kind: type[Message]) -> Service | None:
-        """Return the service of a type of message, which may have to be loaded now."""
-        load = None if kind in self._services else self._loads.get(kind.__module__)
+    def _loaded(self, kind: type[Message]) -> Service | None:
+        """Load the service of a type of message, if there is one."""
+        load = self._loads.get(kind.__module__)
         if load is not None:
             load()
             self._loads.pop(kind.__module__, None)
