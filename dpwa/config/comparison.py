@@ -47,7 +47,7 @@ def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, 
 
 
 def _compared(config: Config) -> Iterator[tuple[tuple[str, ...], object]]:
-    values = config.to_mapping()
+    values = config.model_copy(update={"nodes": ()}).to_mapping()  # there may be thousands
     groups = (f" (group {node.group})" if node.group else "" for node in config.nodes)
     values["nodes"] = ", ".join(
         n.name + group for n, group in zip(config.nodes, groups, strict=True)

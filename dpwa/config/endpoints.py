@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 MAX_PORT = 65535
 MAX_IPC_PATH_BYTES = 100  # sockaddr_un holds 108; some are left for a lock file's suffix
@@ -61,6 +62,7 @@ def is_listen_endpoint(value: str) -> bool:
     return is_endpoint(probe)
 
 
+@lru_cache(maxsize=4096)  # each node of a list asks for all of them
 def is_ipv6_address(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).version == 6

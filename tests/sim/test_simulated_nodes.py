@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,16 @@ def test_who_leaves_says_goodbye_and_nobody_waits_for_it(tmp_path):
     assert not run.nodes[1].lives_now  # it has not even waited for a second
     report = run.nodes[0].connection.node.report()
     assert {peer["name"]: peer["health"] for peer in report["peers"]}["n1"] == "left"
+    run.end()
+
+
+def test_nodes_of_many_start_at_once_and_do_not_all_connect_to_the_same():
+    run, told = nodes_run(20, {"connections": 4}, seconds=9.0), Counter()
+    run.tcp.tap = lambda time_s, sender, to, frames: told.update([to])
+    run.begin()
+    run.network.run_until(0.35)
+    assert {node.updates for node in run.nodes} == {3}  # they waited for nobody
+    assert max(told.values()) < 2.5 * sum(told.values()) / len(run.nodes)
     run.end()
 
 
