@@ -59,7 +59,7 @@ def report(
     from dpwa.report.page import common_loss, findings, labels_of, sentences, table_of, write_report
     from dpwa.report.style import require_matplotlib
 
-    require_matplotlib("report")
+    require_matplotlib()
     read = [_facts(folder, number) for folder in folders]
     runs = dict(zip(labels_of(folders), read, strict=True))
     default = Path("comparison") if len(runs) > 1 else folders[0] / "report"

@@ -48,9 +48,9 @@ class NodeFacts:
     def name(self) -> str:
         return self.log.name
 
-    def is_(self, *kinds: str) -> bool:
-        """Tell whether there is a verdict of one of these kinds."""
-        return any(verdict.kind in kinds for verdict in self.verdicts)
+    def is_(self, kind: str) -> bool:
+        """Tell whether there is a verdict of this kind."""
+        return any(verdict.kind == kind for verdict in self.verdicts)
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,6 @@ class Facts:
     @property
     def steps(self) -> float:
         return sum(node.log.total("steps") for node in self.nodes.values())
-
-    @property
-    def rounds(self) -> float:
-        """Rounds of gradients, of all nodes."""
-        return sum(node.log.total("rounds") for node in self.nodes.values())
 
     @property
     def best(self) -> NodeFacts | None:

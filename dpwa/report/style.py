@@ -54,14 +54,9 @@ COLOURS = {  # what it is called in CSS, and what it is on dark pages
 _STYLES: tuple[Any, ...] = ("-",) * 4 + ((0, (5, 1.5)),) * 2 + ((0, (2, 1)),) * 2
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
-    "svg.image_inline": True,
     "text.parse_math": False,
     "text.color": INK,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9.5,
-    "axes.unicode_minus": True,
-    "path.simplify": True,
 }
 _NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
@@ -101,13 +96,13 @@ def short(name: str) -> str:
     return f" {name}" if name.startswith("_") else name  # legends pass over what begins with _
 
 
-def require_matplotlib(command: str) -> None:
+def require_matplotlib() -> None:
     """Raise `UserError` without matplotlib, before anything takes its time."""
     import importlib.util
 
     if importlib.util.find_spec("matplotlib") is None:
         raise UserError(
-            f"dpwa {command} needs matplotlib; install it with: "
+            "dpwa report needs matplotlib; install it with: "
             'pip install -c constraints.txt ".[plot]" in a checkout [DPWA-E285]'
         )
 

@@ -32,7 +32,7 @@ OBJECTS = {
 PARTS_OF_A_LOOP = {("docs/algorithms.md", "ea = AllReduceEA(")}  # begin within loops
 NO_COMMANDS = {
     "dpwa COMMAND --help": "stands for all of them",
-    "dpwa … needs matplotlib": "a message",
+    "dpwa report needs matplotlib": "a message",
 }
 NO_CONFIGURATIONS = {
     ("docs/launch.md", "num_nodes: 4"): "a task of SkyPilot",
