@@ -92,14 +92,15 @@ class Gossip:
         """One round, of which those who fail take no part: nobody hears them, they hear nobody."""
         swarm, workers = self._swarm, self._swarm.workers
         lost = {worker.name for worker in workers if self._rng.random() < failing}
+        named = {worker.name: worker for worker in workers}
         swarm.publish(workers)
         swarm.ask([worker for worker in workers if worker.name not in lost])
         for worker in workers if lost else ():
             for arrival in list(worker.inbox):
-                if not lost.isdisjoint((worker.name, arrival.peer.name)):
+                if not lost.isdisjoint((worker.name, arrival.peer)):
                     worker.inbox.remove(arrival)
                     if arrival.units:
-                        arrival.peer.mass.received(arrival.units)  # back from the way
+                        named[arrival.peer].mass.received(arrival.units)  # back from the way
         swarm.merge(workers)
 
 

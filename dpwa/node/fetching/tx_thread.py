@@ -65,7 +65,7 @@ def say_goodbye(
     for link in waiting:
         poller.register(link.socket, zmq.POLLIN)
         poller.register(link.monitor, zmq.POLLIN)
-    while waiting:
+    while True:
         for link, is_told in list(waiting.items()):
             is_lost = LinkState.DOWN in link.update() or link.state is LinkState.DOWN
             if link.state is LinkState.UP and not is_told:
@@ -74,8 +74,9 @@ def say_goodbye(
                 del waiting[link]
                 poller.unregister(link.socket)
                 poller.unregister(link.monitor)
-        if deadline.expired() or not poller.poll(int(deadline.remaining_s() * 1000) + 1):
+        if deadline.expired() or not waiting:
             return
+        poller.poll(int(deadline.remaining_s() * 1000) + 1)
 
 
 def _has_answered(link: PeerLink) -> bool:
