@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,6 +36,9 @@ def moment():
     global moments
     moments += 1
     if moments == options.kill:
+        folder = json.loads(options.config).get("checkpoint", {}).get("dir")
+        while folder and not [*Path(folder).glob("w*-*.json")]:
+            time.sleep(0.01)  # a disk may be slower than these steps
         os.kill(os.getpid(), signal.SIGKILL)
 
 
