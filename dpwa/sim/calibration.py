@@ -1,0 +1,494 @@
+"""A scenario out of the run logs of a real run, as YAML: what computing takes, and the links.
+
+    step of node i    mean seconds of training in a step, without gossip: t_i. The simulator draws
+                      steps from a log-normal distribution, whose median is t_i exp(-sigma^2 / 2)
+    jitter            sigma^2 = ln(1 + v), v the variance of steps by the square of their mean
+    publish, merge    seconds of it, by megabytes that were published or merged
+    latency           half of the seconds from a request to its answer
+    bandwidth         payload by the seconds in which it was streamed
+
+Streams that share a link take longer, and how many share it depends on the whole run. So the last
+two are only where `refine` begins: it simulates the run, and changes the links until simulated
+nodes measure on them what the real ones did. Where nodes keep to `max_upload_mbps`, it begins with
+links that are much faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from dpwa.config import Config, load_config
+from dpwa.config.schema import OF_REAL_RUNS, yaml_comment, yaml_flow
+from dpwa.errors import UserError
+from dpwa.observe.figures import COUNTERS, INDEX, figures_of
+from dpwa.observe.history import Floats
+from dpwa.observe.rates import ACTIVITIES, since_restart
+from dpwa.observe.run_data import NodeLog, Run
+from dpwa.report.wording import duration, number, plural, share, size
+from dpwa.sim.load import load_scenario
+from dpwa.sim.scenario import node_name
+from dpwa.sim.summary import figures_of as figures_of_outcome
+
+LEAST_NODES = 2
+LEAST_STEPS = 5  # of each node, to tell what a step of it takes
+WARMING_UP = 0.1  # share of the samples at the beginning that are left out; at least one is
+MOST_TOLD = 3  # names in an error
+
+
+@dataclass(frozen=True)
+class ObservedNode:
+    """One node, over the samples between its first steps and its last ones."""
+
+    name: str
+    group: str  # empty for none
+    began: float  # when its first step began, in seconds since the epoch
+    seconds: float  # from the first of these samples to the last
+    grown: Mapping[str, float]  # by how much each counter of `FIGURES` has grown meanwhile
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds of a training step."""
+        return self.grown["train_s"] / self.grown["steps"]
+
+    @property
+    def jitter_s2(self) -> float:
+        """Variance of its steps, in square seconds: half the mean square of their changes.
+
+        J. von Neumann, Distribution of the Ratio of the Mean Square Successive Difference to the
+        Variance (1941). Steps that become slower and slower do not count as jitter.
+        """
+        return self.grown["step_changes_s2"] / self.grown["steps"] / 2.0
+
+
+@dataclass(frozen=True)
+class ObservedRun:
+    """All nodes of a run, in the order in which they are simulated: those of a group in a row."""
+
+    nodes: tuple[ObservedNode, ...]
+    settings: Mapping[str, Any]  # as `dpwa.observe.recorder.settings_told` has them
+    is_open: bool  # nodes come and go
+    seconds: float  # from the first step of any node to the last
+    hosts: int  # how many there were
+    remarks: tuple[str, ...] = ()  # what is not as it might be expected, in words
+
+    def total(self, figure: str) -> float:
+        return sum(node.grown[figure] for node in self.nodes)
+
+    @property
+    def start_spread_s(self) -> float:
+        """Seconds from the first step of the first node to that of the last."""
+        began = [node.began for node in self.nodes]
+        return max(began) - min(began)
+
+    @property
+    def steps_per_s(self) -> float:
+        """Training steps of all nodes together."""
+        return sum(node.grown["steps"] / node.seconds for node in self.nodes)
+
+    @property
+    def sent_bytes_per_s(self) -> float:
+        """Mean payload that a node sends in a second."""
+        rates = [node.grown["sent_bytes"] / node.seconds for node in self.nodes]
+        return sum(rates) / len(rates)
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of the time of all nodes that they waited for peers."""
+        return self.total("wait_s") / sum(self.total(f"{name}_s") for name in ACTIVITIES)
+
+
+def observe(run: Run) -> ObservedRun:
+    """Return what the logs of a run say of its nodes while they trained.
+
+    Raises UserError if there is one node only, an older dpwa has written the logs, they are of
+    different runs, or the run was too short.
+    """
+    logs = list(run.nodes.values())
+    if len(logs) < LEAST_NODES:
+        found = ", ".join(run.nodes)
+        raise UserError(
+            f"{run.folder}: expected the run logs of {LEAST_NODES} nodes or more (got {found})"
+            " [DPWA-E297]"
+        )
+    settings = _common_settings(run, logs)
+    nodes = _observed(run, logs)
+    groups = list(dict.fromkeys(node.group for node in nodes))
+    nodes.sort(key=lambda node: groups.index(node.group))
+    ends = [_last_step_at(since_restart(log.rows)) for log in logs]
+    return ObservedRun(
+        nodes=tuple(nodes),
+        settings=settings,
+        is_open=logs[0].told.get("membership") == "open",
+        seconds=max(ends) - min(node.began for node in nodes),
+        hosts=len({process.host for log in logs for process in log.processes}),
+        remarks=tuple(_remarks(logs)),
+    )
+
+
+def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
+    first = logs[0]
+    for log in logs:
+        settings, wanted = log.told.get("settings"), first.told.get("settings")
+        known = [name for name in COUNTERS if np.isfinite(log.figure(name)).any()]
+        if not isinstance(settings, dict) or (known and "streams" not in known):
+            raise UserError(
+                f"{run.folder}: expected logs that have the settings of the run (got {log.name}, "
+                "of an older dpwa) [DPWA-E298]"
+            )
+        wanted = wanted or {}
+        differ = [k for k in settings if k != "log_level" and settings[k] != wanted.get(k)]
+        if differ:
+            raise UserError(
+                f"{run.folder}: expected the logs of one run ({first.name} and {log.name} differ "
+                f"in {', '.join(differ[:MOST_TOLD])}) [DPWA-E299]"
+            )
+    found: Mapping[str, Any] = first.told["settings"]
+    return found
+
+
+def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
+    """Return the nodes since the last of them began, if that is long enough.
+
+    Before, fewer shared the links.
+    """
+    found = {log.name: _observed_since(log, 0.0) for log in logs}
+    too_short = [name for name, node in found.items() if node is None]
+    if too_short:
+        named = ", ".join(too_short[:MOST_TOLD]) + (", ..." if too_short[MOST_TOLD:] else "")
+        raise UserError(
+            f"{run.folder}: too short to tell: expected {LEAST_STEPS} steps of each node or more, "
+            f"between its second second and its last one (too few of {named}) [DPWA-E300]"
+        )
+    nodes = [node for node in found.values() if node is not None]
+    all_began = max(node.began for node in nodes)
+    together = [node for log in logs if (node := _observed_since(log, all_began)) is not None]
+    return together if len(together) == len(nodes) else nodes
+
+
+def _observed_since(log: NodeLog, since: float) -> ObservedNode | None:
+    """Return what a log says of a node since a moment; `None` if it has hardly trained."""
+    rows = since_restart(log.rows)
+    steps = _steps_of(rows)
+    begun, rising = np.flatnonzero(steps > 0), _rising(steps)
+    if len(begun) < 2 or len(rising) < 2:
+        return None
+    # The last sample that has more steps than the one before may have been taken after the end.
+    earliest = max(begun[1], round(WARMING_UP * len(rows)), np.searchsorted(rows[:, 0], since))
+    first, last = rows[min(earliest, len(rows) - 1)], rows[rising[-2]]
+    grown = {name: float(last[1 + INDEX[name]] - first[1 + INDEX[name]]) for name in COUNTERS}
+    if last[0] <= first[0] or grown["steps"] < LEAST_STEPS:
+        return None
+    spent_s = sum(float(first[1 + INDEX[f"{name}_s"]]) for name in ACTIVITIES)
+    group = str(log.told.get("group") or "")
+    return ObservedNode(log.name, group, first[0] - spent_s, float(last[0] - first[0]), grown)
+
+
+def _steps_of(rows: Floats) -> Floats:
+    return np.nan_to_num(rows[:, 1 + INDEX["steps"]])
+
+
+def _rising(steps: Floats) -> Any:
+    return 1 + np.flatnonzero(steps[1:] > steps[:-1])
+
+
+def _last_step_at(rows: Floats) -> float:
+    return float(rows[_rising(_steps_of(rows))[-1], 0])
+
+
+def _remarks(logs: Sequence[NodeLog]) -> Iterator[str]:
+    listed = logs[0].told.get("listed")
+    if isinstance(listed, int) and logs[0].told.get("membership") != "open" and listed > len(logs):
+        yield f"{listed} nodes are listed, and {len(logs)} of them have logs here"
+    again = [log.name for log in logs if len(log.processes) > 1]
+    if again:
+        yield f"started again: {', '.join(again)}; of each, the newest process counts"
+    if sum(log.event_counts.get("diverged", 0) for log in logs):
+        yield "nodes have diverged"
+
+
+BITS_PER_MB = 8e6 / 1e6  # megabits in a megabyte
+FAR_ABOVE = 10.0  # times `max_upload_mbps`, where that alone may be what streams take
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Parameters of a scenario."""
+
+    steps_ms: tuple[float, ...]  # of each node, in the order of the observed ones
+    jitter: float  # sigma of the steps of one node
+    publish_ms_per_mb: float  # of a node's own work
+    merge_ms_per_mb: float
+    model_mb: float | None  # megabytes of a snapshot; `None`: nothing was merged, so nobody knows
+    latency_ms: float = 0.0  # from one node to another, one way
+    mbps: float | None = None  # that a node sends, and receives; `None`: nothing was streamed
+
+
+def fit(run: ObservedRun) -> Fit:
+    """Return the parameters that the figures of a run say at once."""
+    variance = sum(n.grown["steps"] * n.jitter_s2 / n.step_s**2 for n in run.nodes)
+    jitter = math.sqrt(math.log1p(variance / run.total("steps")))
+    median_of_mean = math.exp(-(jitter**2) / 2.0)
+    megabytes, merges = 0.0, run.total("merges")
+    if merges:  # each takes a `fraction` of a snapshot
+        shards = math.ceil(1.0 / float(run.settings.get("fraction", 1.0)))
+        megabytes = shards * run.total("merged_bytes") / merges / 1e6
+    published_mb, merged_mb = run.total("steps") * megabytes, merges * megabytes
+    return Fit(
+        steps_ms=tuple(1000.0 * node.step_s * median_of_mean for node in run.nodes),
+        jitter=jitter,
+        publish_ms_per_mb=1000.0 * run.total("publish_s") / published_mb if published_mb else 0.0,
+        merge_ms_per_mb=1000.0 * run.total("merge_s") / merged_mb if merged_mb else 0.0,
+        model_mb=megabytes or None,
+        latency_ms=1000.0 * _answer_s(run.total("answer_s"), run.total("fetches")) / 2.0,
+        mbps=_mbps(run),
+    )
+
+
+def _answer_s(seconds: float, fetches: float) -> float:
+    """Return the mean seconds of an answer; 0 if none was timed."""
+    return seconds / fetches if fetches else 0.0
+
+
+def _mbps(run: ObservedRun) -> float | None:
+    if not run.total("streams") or not run.total("stream_s") or not run.total("received_bytes"):
+        return None
+    mbps = BITS_PER_MB * run.total("received_bytes") / 1e6 / run.total("stream_s")
+    limit = run.settings.get("max_upload_mbps")
+    return mbps if limit is None else max(mbps, FAR_ABOVE * float(limit))
+
+
+LEAST_SPREAD_S = 0.5  # of starts: less is no matter
+DIGITS = 4  # of what is fitted
+FILE = "file"  # the topology, whose edges have names of nodes, and the key of its options
+# Of the machine, or of the simulation.
+_NOT_OF_SCENARIOS = {
+    *(*OF_REAL_RUNS, "nodes", "seed", "transport", "log_level", "options", "links", FILE),
+}
+
+Settings = dict[str, Any]
+
+
+def scenario_of(run: ObservedRun, fit: Fit) -> Settings:
+    """Return a scenario, as plain values, which `load_scenario` takes."""
+    found: Settings = {"nodes": len(run.nodes), "seconds": _rounded(run.seconds), "detail": "nodes"}
+    if fit.model_mb is not None:
+        found["model_mb"] = _rounded(fit.model_mb)
+    found["compute"] = {
+        "steps_ms": [_rounded(step_ms) for step_ms in fit.steps_ms],
+        "jitter": _rounded(fit.jitter, 2),
+    }
+    found["costs"] = {
+        "publish_ms_per_mb": _rounded(fit.publish_ms_per_mb, 3),
+        "merge_ms_per_mb": _rounded(fit.merge_ms_per_mb, 3),
+    }
+    network = _network(run, fit)
+    if network:
+        found["network"] = network
+    if run.start_spread_s >= LEAST_SPREAD_S:
+        found["churn"] = {"start_spread_s": _rounded(run.start_spread_s, 2)}
+    if run.is_open:
+        found["membership"] = "open"
+    return found | _changed_settings(run)
+
+
+def _network(run: ObservedRun, fit: Fit) -> Settings:
+    found: Settings = {}
+    latency_ms = _rounded(fit.latency_ms, 3)
+    if fit.mbps is not None:
+        mbps = _rounded(fit.mbps)
+        found = {"latency_ms": latency_ms, "upload_mbps": mbps, "download_mbps": mbps}
+    groups = [(name, len(list(nodes))) for name, nodes in groupby(n.group for n in run.nodes)]
+    if len(groups) > 1 and all(name for name, _ in groups):
+        found["sites"] = [{"name": name, "share": float(count)} for name, count in groups]
+        if fit.mbps is not None:
+            found["between_sites_latency_ms"] = latency_ms
+    return found
+
+
+def _changed_settings(run: ObservedRun) -> Settings:
+    """Return the settings of a run that differ from the defaults, with options of methods.
+
+    Raises ConfigError if there are some that this dpwa does not know, such as of a plugin.
+    """
+    told = {
+        key: value
+        for key, value in run.settings.items()
+        if key not in _NOT_OF_SCENARIOS and (key, value) != ("topology", FILE)
+    }
+    nodes = [
+        {"name": node_name(index), "host": "10.0.0.1", "port": 7000 + index}
+        for index in range(len(run.nodes))
+    ]
+    config = load_config({"nodes": nodes, **told})
+    found = {
+        name: told[name]
+        for name, field in Config.model_fields.items()
+        if name in told and getattr(config, name) != field.get_default(call_default_factory=True)
+    }
+    options = {n: config.options_of(n).model_dump(mode="json") for n in dict(config.options)}
+    return found | options
+
+
+def _rounded(value: float, digits: int = DIGITS) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+MOST_TRIES = 8
+CLOSE = 0.03  # relative
+STEPS = 3000  # of all nodes, that are simulated to compare by: with fewer, chance decides
+MOST_NODES = 32  # more take minutes
+LARGEST_CHANGE = 4.0  # in one try
+MOST_MBPS = 1e5
+PATIENCE = 1.5  # a fetch that takes longer is not waited for by all trainers: so more is changed
+TELLING_WAITS = 0.02  # share of the time
+_COUNTED = ("answer_s", "fetches", "stream_s", "streams", "wait_s")
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation of the run has come to, in the figures that a real one has."""
+
+    answer_s: float  # mean, from a request to its answer
+    stream_s: float  # mean, of a stream
+    steps_per_s: float  # of all nodes together
+    sent_bytes_per_s: float  # by a node in the mean, with headers
+    wait_s: float  # of the trainer for each stream, in the mean
+    waiting_share: float  # of the time of all nodes
+
+
+def simulated(run: ObservedRun, fit: Fit) -> Simulated:
+    """Simulate a part of the run, with the very classes that have measured the real one."""
+    from dpwa.sim.nodes.engine import NodesRun
+
+    settings = scenario_of(run, fit)
+    settings["seconds"] = STEPS / run.steps_per_s
+    settings.pop("churn", None)  # late starts would take most of so short a run
+    spec = load_scenario(settings)
+    engine = NodesRun(spec, lambda _: True)
+    totals = dict.fromkeys(_COUNTED, 0.0)
+
+    def add_up() -> None:
+        reports = [n.connection.node.condition() for n in engine.nodes if n.connection is not None]
+        for values in map(figures_of, reports):
+            for name in _COUNTED:
+                totals[name] += values[INDEX[name]]
+
+    engine.network.call_later(settings["seconds"] * (1.0 - 1e-9), add_up)
+    figures = figures_of_outcome(spec, engine.run())
+    streams = max(1.0, totals["streams"])
+    return Simulated(
+        answer_s=_answer_s(totals["answer_s"], totals["fetches"]),
+        stream_s=totals["stream_s"] / streams,
+        steps_per_s=figures.steps_per_s,
+        sent_bytes_per_s=figures.bytes_per_node / figures.seconds,
+        wait_s=totals["wait_s"] / streams,
+        waiting_share=figures.waiting_share,
+    )
+
+
+def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
+    """Return a fit with better links, and what comes of it in the simulation."""
+    round_s = (run.total("train_s") + run.total("wait_s")) / run.total("steps")
+    tried: list[tuple[float, Fit, Simulated]] = []
+    next_fit = fit
+    while len(tried) < MOST_TRIES:
+        found = simulated(run, next_fit)
+        ratio, missing_s = _difference(run, found)
+        error = max(abs(ratio - 1.0), abs(missing_s) / round_s)
+        tried.append((error, next_fit, found))
+        if error < CLOSE or found.stream_s == 0.0 or next_fit.mbps is None:
+            break
+        ratio = min(max(ratio, 1.0 / LARGEST_CHANGE), LARGEST_CHANGE)
+        latency_ms = next_fit.latency_ms + PATIENCE * 1000.0 * missing_s / 2.0
+        next_fit = replace(
+            fit,
+            latency_ms=max(fit.latency_ms, latency_ms),  # answers do not come before that
+            mbps=min(MOST_MBPS, next_fit.mbps * ratio),
+        )
+    _, fit, found = min(tried, key=lambda each: each[0])
+    return fit, found
+
+
+def _difference(run: ObservedRun, found: Simulated) -> tuple[float, float]:
+    """Return how many times as long simulated streams took, and what real fetches took besides.
+
+    The trainer waits also for threads to hand over, which shows in nothing but its waits. Where it
+    hardly waits, they tell nothing, and answers have to do.
+    """
+    streams = run.total("streams")
+    if not streams:
+        return 1.0, 0.0
+    ratio = found.stream_s * streams / run.total("stream_s")
+    if run.waiting_share >= TELLING_WAITS:
+        return ratio, run.total("wait_s") / streams - found.wait_s
+    answer_s = _answer_s(run.total("answer_s"), run.total("fetches"))
+    return ratio, answer_s - found.answer_s if answer_s else 0.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A scenario that is fitted to a real run."""
+
+    run: ObservedRun
+    fit: Fit
+    simulated: Simulated | None  # what comes of it; `None`: there are too many nodes to try
+
+    @property
+    def scenario(self) -> Settings:
+        """As plain values, which `load_scenario` takes."""
+        return scenario_of(self.run, self.fit)
+
+    def remarks(self) -> Iterator[str]:
+        """Say what the run was, how its simulation compares with it, and what is not known."""
+        run, found = self.run, self.simulated
+        yield f"{duration(run.seconds)} of {len(run.nodes)} nodes on {plural(run.hosts, 'host')}"
+        if found is None:
+            yield f"more than {MOST_NODES} nodes: links were not refined by simulation"
+        else:
+            steps, again = number(run.steps_per_s), number(found.steps_per_s)
+            yield f"steps per second: {steps}, {again} simulated"
+            sent, again = size(run.sent_bytes_per_s), size(found.sent_bytes_per_s)
+            yield f"sent by a node in a second: {sent}, {again} simulated"
+            waiting = share(run.waiting_share)
+            yield f"waiting: {waiting} of the time, {share(found.waiting_share)} simulated"
+        if self.fit.model_mb is None:
+            yield "nothing was merged: the size of the model is not known"
+        if self.fit.mbps is None:
+            yield "nothing was streamed: links have their defaults; `transport: tcp` would stream"
+        yield from run.remarks
+
+
+def calibrate(run: Run) -> Calibration:
+    """Fit a scenario to a real run."""
+    observed = observe(run)
+    found = fit(observed)
+    if len(observed.nodes) > MOST_NODES:
+        return Calibration(observed, found, None)
+    return Calibration(observed, *refine(observed, found))
+
+
+HEAD = """\
+# A scenario for `dpwa sim`, fitted to a real run by `dpwa sim calibrate {folder}`.
+# docs/simulator.md says how, and what it is good for.
+"""
+TASK = """
+# What is trained is not your model, but a task of the simulator: consensus, quadratic,
+# factorisation or digits. With a target, such as {variance_ratio: 0.001} or {loss: 0.3},
+# the simulation ends there, and tells when that was.
+task: consensus
+"""
+
+
+def yaml_text(calibration: Calibration, folder: str) -> str:
+    """Return the file; `folder` is that of the run logs."""
+    names = ", ".join(node.name for node in calibration.run.nodes)
+    parts = [HEAD.format(folder=folder), *map(yaml_comment, calibration.remarks()), "\n"]
+    parts.append(yaml_comment(f"steps of {names}, in this order"))
+    parts += [f"{key}: {yaml_flow(value)}\n" for key, value in calibration.scenario.items()]
+    return "".join([*parts, TASK])

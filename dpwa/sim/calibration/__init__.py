@@ -1,1 +1,0 @@
-"""Calibration: the figures of a real run, out of its run logs, as a scenario that simulates it."""
