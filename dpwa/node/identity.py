@@ -46,6 +46,7 @@ class IdentityService(Service):
     def __init__(self, context: NodeContext) -> None:
         self._name, self._clock = context.name, context.runtime
         self._peer_table = context.peer_table
+        self._is_open = context.config.is_open
         self.is_over = False  # as this node leaves: who has heard its goodbye must not take it back
         # nodes that ask, as long as it is not known which node has the name
         self._asked: dict[tuple[str, bytes], tuple[AskIdentity, Reply]] = {}
@@ -93,7 +94,12 @@ class IdentityService(Service):
         )
 
     def _taken_by(self, message: AskIdentity) -> str:
-        """Return where the node is that has the name of a node that asks; empty: it is that one."""
+        """Return where the node is that has the name of a node that asks; empty: it is that one.
+
+        With `join`, members agree by incarnation on the node that has a name, and tell the other.
+        """
+        if self._is_open:
+            return ""
         incarnation, endpoint = self._peer_table.connected_process(message.name)
         return endpoint if incarnation not in (b"", message.incarnation) else ""
 
