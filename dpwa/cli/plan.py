@@ -75,11 +75,11 @@ def plan(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what a round of gossip costs over a link, and what other settings would cost.
+    """Compute the cost of a round of gossip over a link, for your settings and for others.
 
-    Of the present settings, and of each of `codec`, `fraction`, `fetch_probability` and `algorithm:
-    together` changed alone, it tells the payload of a round, the seconds of a fetch and the share
-    of the time that a node waits: see docs/links.md.
+    The first row is for your settings. In each other row, one setting differs: `codec`, `fraction`,
+    `fetch_probability` or `algorithm: together`. The columns are the payload of a round, the
+    seconds of a fetch, and the share of the time that a node waits. See docs/links.md.
 
     Examples:
         dpwa plan --parameters 124M --step-ms 400 --latency-ms 20 --bandwidth-mbps 200

@@ -288,6 +288,6 @@ def _print_table(rows: Sequence[Sequence[str]], nodes: int, factor: float) -> No
     console = screen.console()
     title = f"{plural(nodes, 'node')}, factor {factor:g}"
     console.print(title, style="bold")
-    headings = ("topology", "degree", "gap", "rounds", "drawn", "who is pulled from")
+    headings = ("topology", "degree", "gap", "rounds", "drawn", "a node fetches from")
     table = screen.table(headings, rows, console.width, right=range(1, 5), text=[5])
     console.print(table)

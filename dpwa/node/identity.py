@@ -47,7 +47,7 @@ class IdentityService(Service):
         self._name, self._clock = context.name, context.runtime
         self._peer_table = context.peer_table
         self._is_open = context.config.is_open
-        self.is_over = False  # as this node leaves: who has heard its goodbye must not take it back
+        self.is_over = False  # it leaves: a peer that has heard its goodbye must not connect again
         # nodes that ask, as long as it is not known which node has the name
         self._asked: dict[tuple[str, bytes], tuple[AskIdentity, Reply]] = {}
         self._clashes: dict[str, _Clash] = {}  # by what is said of them

@@ -200,19 +200,19 @@ def exponential_period(options: object, nodes: int) -> int:  # noqa: ARG001
 
 @register_topology("random")
 def random_peer(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """Everybody: flow control draws one of all peers."""
+    """All others. Flow control picks one of them."""
     return _others(index, nodes)
 
 
 @register_topology("full")
 def full(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """Everybody, as random: the complete graph."""
+    """All others, as with random: the complete graph."""
     return _others(index, nodes)
 
 
 @register_topology("ring")
 def ring(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The nodes before and after on a circle."""
+    """The next and the previous node on a ring."""
     return _circulant(index, nodes, (-1, 1))
 
 
@@ -231,7 +231,7 @@ def grid(options: LatticeOptions, index: int, nodes: int, round_number: int) -> 
 
 @register_topology("torus", LatticeOptions)
 def torus(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """A grid whose rows and columns are closed to circles.
+    """A grid whose opposite edges are connected.
 
     Each row and each column is a circle of as many nodes as it has: where the last row is short,
     those columns that it does not reach are shorter by one.
@@ -247,7 +247,7 @@ def torus(options: LatticeOptions, index: int, nodes: int, round_number: int) ->
 
 @register_topology("exponential")
 def exponential(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The nodes 1, 2, 4, 8, ... places further on.
+    """The nodes 1, 2, 4, 8, ... positions ahead.
 
     Neighbours (i + 2^k) mod N for k = 0 .. ceil(log2 N) - 1.
 
@@ -261,7 +261,7 @@ def exponential(options: NoOptions, index: int, nodes: int, round_number: int) -
 def one_peer_exponential(
     options: NoOptions, index: int, nodes: int, round_number: int
 ) -> Sequence[int]:
-    """One node a round, by turns 1, 2, 4, ... places further on.
+    """One node per round, in turn 1, 2, 4, ... positions ahead.
 
     Neighbour (i + 2^(t mod ceil(log2 N))) mod N in round t. With f = 0.5 and snapshots of the same
     round, ceil(log2 N) rounds give the exact mean if and only if N is a power of two.
@@ -274,7 +274,7 @@ def one_peer_exponential(
 
 @register_topology("star", StarOptions)
 def star(options: StarOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """One node in the middle from all others, and they from it."""
+    """The center from all others, all others from the center."""
     if options.center >= nodes:
         raise UserError(
             f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"
@@ -290,7 +290,7 @@ def small_world(
     nodes: int,
     round_number: int,  # noqa: ARG001
 ) -> Sequence[int]:
-    """A ring of near neighbours with some shortcuts.
+    """Near nodes on a ring, and some shortcuts.
 
     Source: Watts and Strogatz, "Collective dynamics of small-world networks" (1998).
     """
@@ -300,7 +300,7 @@ def small_world(
 
 @register_topology("file", FileOptions)
 def file(options: FileOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """Edges that a file lists, one a line.
+    """The edges in a file, one per line.
 
     This rule only holds the name: `edges_topology` makes the topology of edges that have been read.
     """

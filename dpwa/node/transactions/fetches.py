@@ -124,8 +124,9 @@ class TransactionFetches:
             self._committed(attempt)
 
     def partner_prepared(self, said: Prepared) -> None:
-        """Go on with a transaction of which a peer has, or cannot have, all of this node's
-        snapshot; for one that is over, the peer is told how it ended.
+        """Continue a transaction: a peer has this node's snapshot, or cannot have it.
+
+        If the transaction is over, tell the peer how it ended.
         """
         attempt, transaction = self._fetching.attempt, said.transaction
         is_attempt = attempt is not None and attempt.transaction == transaction
