@@ -241,7 +241,7 @@ class Group:
         """End a collective of which all members are known to be ready."""
         with self.lock:
             if self.called == self.number and after(Event.ALL_READY, self.phase) is not None:
-                self._conclude(Decision(holds=True, joiners=tuple(joiners)))
+                self._conclude(Decision(holds=True, joiners=tuple(sorted(joiners))))
 
     @property
     def decision(self) -> Decision | None:

@@ -426,7 +426,7 @@ class PacedRounds:
     def _keep(self, members: Iterable[Member]) -> None:
         """Take those only for equal of whom that is known who are still members."""
         kept = self._equal.intersection(members)
-        for each in self._equal - kept:
+        for each in sorted(self._equal - kept):
             self._parted(each.name)
         self._equal = kept
 
@@ -463,7 +463,8 @@ class PacedRounds:
             self._fall_out(behind.text)
             return ()
         limits.took_s = self._runtime.now() - max(began, limits.entered_at)
-        self._deadline.end += limits.took_s
+        if nbytes:  # values travel beside the timeout, messages within it
+            self._deadline.end += limits.took_s
         return contributors
 
     def _fall_out(self, why: str) -> None:

@@ -2,6 +2,10 @@
 
 import hashlib
 import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import virtual
@@ -58,6 +62,17 @@ def test_whatever_happens_to_members_all_views_are_equal_and_true():
 @pytest.mark.parametrize("name", virtual.CASES)
 def test_no_promise_is_broken_and_a_seed_is_the_same_run_to_the_byte_whatever_ran_before(name):
     assert digest_of(name, 5) == digest_of(name, 5)
+
+
+def test_a_seed_is_the_same_run_in_every_process():
+    code = "import test_virtual; print(test_virtual.digest_of('paced', 91))"
+    command = [sys.executable, "-c", code]
+    places = {"cwd": Path(__file__).parent, "check": True, "stdout": subprocess.PIPE}
+    found = {
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, **places).stdout
+        for seed in "13"
+    }
+    assert len(found) == 1
 
 
 def test_a_broken_promise_is_told_with_its_seed_and_the_command_that_plays_it_again(
