@@ -409,6 +409,9 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         or has not been there in the first 10 s after it came into view. It takes at most
         `timeout_s + seconds`, and a few seconds. No fault of a peer is raised.
 
+        A second call returns the report of the first if that has no problem, and if no node has
+        trained or changed its parameters since.
+
         Args:
             seconds: longest time to average.
             timeout_s: longest time to wait for peers that still train; by default as long as this

@@ -193,6 +193,7 @@ class Finish:
         self._rounds = rounds
         self._tx = tx
         self._run: FinishRun | None = None  # that is under way
+        self._last: FinishReport | None = None  # if all took part, and without a problem
         self._problem = ""  # of the last one, or why the node leaves
         self._has_left = False
         self.endings = Endings(context, lambda: view.updates)
@@ -218,6 +219,9 @@ class Finish:
             timeout_s = max(LEAST_WAIT_S, self._trained_s())
         self._rounds.end_training(loss)
         self.endings.rest = averaged.rest
+        last = self._last
+        if last is not None and self._is_as_it_ended(averaged):
+            return last
         from dpwa.node.finish_run import FinishRun
 
         run = self._run = FinishRun(self._context, self._tx, self.endings, averaged)
@@ -229,6 +233,7 @@ class Finish:
         run.tell()
         report = replace(report, diverged=self._diverged(report))
         self._problem = report.problem
+        self._last = None if report.problem or report.missed else report
         # Peers that have left have failed; a node that they leave alone has not.
         have_left = all(why.startswith(IN_WORDS[Health.LEFT]) for why in report.missed.values())
         is_left_alone = have_left and not report.took_part
@@ -238,6 +243,11 @@ class Finish:
         code = "" if level == logging.INFO else " [DPWA-W051]"
         log.log(level, "%s: %s%s", self._context.name, report, code)
         return report
+
+    def _is_as_it_ended(self, averaged: Averaged) -> bool:
+        """Tell whether neither this node nor a peer has trained or changed since the last call."""
+        own = self.endings.own
+        return own.is_over and self.endings.others_have_ended() and averaged.publish() == own.values
 
     def follow(self, report: FinishReport) -> None:
         """Note that another rank has ended the training, of which this node has a part."""

@@ -261,6 +261,20 @@ def test_it_may_be_called_again_and_training_may_go_on():
     assert nodes.values() == pytest.approx([0.5, 0.5])
 
 
+def test_another_call_without_a_change_is_the_same_end_though_a_peer_has_closed():
+    with Nodes(3) as nodes:
+        first = nodes.finish_all()
+        nodes.nodes[0].close()
+        assert [node.finish() for node in nodes.nodes[1:]] == first[1:]
+        with torch.no_grad():
+            nodes.nets[2].bias.add_(1.0)
+        changed = nodes.nodes[2].finish()
+        assert "w1" in changed.missed
+        assert changed.rounds > 0
+        nodes.train(1)
+        assert "w1" in nodes.nodes[1].finish().missed
+
+
 def test_a_closed_node_cannot_finish():
     node = DpwaPyTorchAdapter(nn.Linear(2, 1), "w1", config_of(1))
     node.close()
