@@ -1,6 +1,7 @@
 """A process that has imported what programs need, and forks them, as imports take longest.
 
-Usage: fork_server.py LISTENER MODULE...     (LISTENER: descriptor of a socket; MODULE: to import)
+Usage: fork_server.py LISTENER MODULE...     (LISTENER: descriptor of a socket; MODULE: to import,
+                                              with a dot at the end: a package with all in it)
 
 A request is a JSON object with `argv`, `env` and `cwd`, along with the descriptors of three
 standard streams; an answer is `["begun", pid]`, or `["ended", pid, code]` when one has ended. Each
@@ -13,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import pkgutil
 import runpy
 import selectors
 import signal
@@ -28,7 +30,10 @@ MAX_PACKET_BYTES = 1 << 17
 def serve(listener, modules):
     gc.disable()  # for the time of the imports
     for module in modules:
-        importlib.import_module(module)
+        package = importlib.import_module(module.removesuffix("."))
+        if module.endswith("."):
+            for inside in pkgutil.walk_packages(package.__path__, module):
+                importlib.import_module(inside.name)
     gc.collect()
     gc.enable()
     gc.freeze()  # or each of them would look through all of it, and copy it by that

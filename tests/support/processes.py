@@ -230,9 +230,13 @@ class _Forks:
 
 # torch, which few programs need, has a server of its own: all would pay for it when they end.
 PLAIN, TORCH = "plain", "torch"
+_OF_NODES = (  # packages that a node loads at their first use
+    *("dpwa.algorithms.", "dpwa.collectives.", "dpwa.discovery.", "dpwa.membership.", "dpwa.node."),
+    *("dpwa.observe.", "dpwa.policy.", "dpwa.state.", "dpwa.tables.", "dpwa.transport."),
+)
 _MODULES = {
-    PLAIN: ("dpwa.connection", "dpwa.tables.tables", "dpwa.cli.main", "dpwa.launch"),
-    TORCH: ("torch._dynamo", "dpwa.adapters.pytorch", "dpwa.tables.tables"),
+    PLAIN: ("dpwa.connection", *_OF_NODES, "dpwa.cli.main", "dpwa.launch"),
+    TORCH: ("torch._dynamo", *_OF_NODES, "dpwa.adapters."),
 }
 _SHARED = "TESTS_FORK_SERVERS"
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
