@@ -220,7 +220,7 @@ class StateService(Service):
             updates=copy.state.updates,
         )
         reply(offer, part.numbers)
-        fault_points.reached("state.offered")
+        fault_points.reached(f"state.offered.{ask.part}")
 
     def _progress(self, ask: AskState) -> StateStanding:
         progress = self._donor_snapshots.progress()

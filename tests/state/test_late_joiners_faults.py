@@ -22,7 +22,7 @@ PIECES = 31
     "fault",
     [
         Fault("state.asked", 1, "SIGKILL"),
-        Fault("state.offered", 1, "SIGSTOP"),
+        Fault("state.offered.values", 1, "SIGSTOP"),
         Fault("state.piece_served", 5, "SIGKILL"),
         Fault("state.piece_served", 5, "SIGSTOP"),
     ],

@@ -54,7 +54,7 @@ def test_all_that_a_late_node_takes_over_is_of_one_update(options):
 def test_if_the_donor_is_lost_between_two_parts_both_are_of_another(signal):
     config = config_of(3, transport="tcp", initial_state_timeout_s=20, fetch_probability=0.0)
     # The module is offered first, then the optimizer: of the latter, nothing comes.
-    plan = FaultPlan((Fault("state.offered", 2, signal),))
+    plan = FaultPlan((Fault("state.offered.optimizer", 1, signal),))
     with trained(config, "w1", FAST, plan) as one, trained(config, "w2", FAST) as two:
         wait_until(one, 50)
         two.stop()  # so that the first one is asked first
@@ -70,7 +70,7 @@ def test_if_the_donor_is_lost_between_two_parts_both_are_of_another(signal):
 
 def test_if_the_only_donor_is_lost_between_two_parts_the_module_stays_and_it_is_said():
     config = config_of(3, transport="tcp", initial_state_timeout_s=20)
-    plan = FaultPlan((Fault("state.offered", 2, "SIGKILL"),))
+    plan = FaultPlan((Fault("state.offered.optimizer", 1, "SIGKILL"),))
     with trained(config, "w1", FAST, plan) as one:
         wait_until(one, 50)
         process = start("staggered.py", "w3", json.dumps(config))
