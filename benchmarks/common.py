@@ -38,7 +38,7 @@ TRANSPORTS = ("auto", "shm", "tcp")
 LOCAL_HOST = "127.0.0.1"
 BYTES_PER_VALUE = 4  # float32
 PATIENCE_S = 120.0  # for another process that does not come
-LEAST_TIMEOUT_MS = 5_000
+MIN_TIMEOUT_MS = 5_000
 SLOWEST_BYTES_PER_MS = 10_000  # of a link that a fetch must not time out on: 80 Mbit/s
 WARM_UPS = 2  # repetitions that nobody counts: fresh memory, new connections
 FAILURES_ALLOWED = 0.1  # share of the rounds of a measure that may merge nothing
@@ -74,7 +74,7 @@ class Plan:
             {"name": node_name(rank), "host": host, "port": port}
             for rank, (host, port) in enumerate(zip(self.hosts, self.ports[link], strict=True))
         ]
-        timeout_ms = LEAST_TIMEOUT_MS + self.nbytes // SLOWEST_BYTES_PER_MS
+        timeout_ms = MIN_TIMEOUT_MS + self.nbytes // SLOWEST_BYTES_PER_MS
         return Config.model_validate(
             {
                 "nodes": nodes,

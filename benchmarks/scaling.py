@@ -22,7 +22,7 @@ from typing import Any
 from common import print_table
 
 PARTS = Path(__file__).resolve().parent / "scale"
-MOST_IN_A_VIEW = 256  # of real nodes: of more, the limit is raised for the study
+MAX_IN_A_VIEW = 256  # of real nodes: of more, the limit is raised for the study
 LIVES_S = 600.0  # of a member that comes to its end, where they do one by one
 
 
@@ -116,7 +116,7 @@ def alone(nodes: int, seed: int, lives_s: float) -> Row:
     """Let membership run alone, in a process whose limits are raised if they are too low."""
     command = [sys.executable, str(PARTS / "views.py"), "--nodes", str(nodes), "--seed", str(seed)]
     command += ["--lives-s", str(lives_s)]
-    if nodes > MOST_IN_A_VIEW:
+    if nodes > MAX_IN_A_VIEW:
         command += ["--most", str(nodes)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))

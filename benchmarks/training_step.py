@@ -27,8 +27,8 @@ from common import (
 MODELS = ("resnet18", "cnn")
 MODES = ("gossip", "alone")
 BATCH_SIZE = 8
-LEAST_MERGES = 0.9  # of the steps with gossip
-MOST_BYTES = 50_000_000  # of a model: ResNet-18 has 45 MB
+MIN_MERGES = 0.9  # of the steps with gossip
+MAX_BYTES = 50_000_000  # of a model: ResNet-18 has 45 MB
 
 
 def main() -> None:
@@ -47,12 +47,12 @@ def _options() -> argparse.Namespace:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    nodes = run_again(plan_of(MOST_BYTES, options.models))
+    nodes = run_again(plan_of(MAX_BYTES, options.models))
     rows, result = [], {}
     for name in options.models:
         merges = sum(node[name]["merges"] for node in nodes)
         steps = len(nodes) * options.blocks * options.steps
-        if merges < LEAST_MERGES * steps:
+        if merges < MIN_MERGES * steps:
             raise BenchmarkError(f"{name}: {merges} merges in {steps} steps")
         medians = [
             median([second for node in nodes for second in node[name][mode]]) for mode in MODES

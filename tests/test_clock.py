@@ -11,7 +11,7 @@ import dpwa.clock
 from dpwa.clock import AwakeClock
 from dpwa.virtual_network import VirtualClock
 
-MOST_S = 0.5
+MAX_WAIT_S = 0.5
 ASLEEP_AFTER_S = 2.0
 
 
@@ -22,7 +22,7 @@ def time():
 
 @pytest.fixture
 def awake(time):
-    return AwakeClock(time, MOST_S, ASLEEP_AFTER_S)
+    return AwakeClock(time, MAX_WAIT_S, ASLEEP_AFTER_S)
 
 
 def pass_time(time, seconds):
@@ -56,7 +56,7 @@ def test_a_long_pause_is_sleep_and_is_told_once(time, awake):
 @given(st.lists(st.tuples(st.sampled_from(["look", "ask"]), st.floats(0.0, 5.0)), max_size=30))
 def test_it_never_goes_back_nor_faster_than_time(steps):
     time = VirtualClock(7.0)
-    awake, before, at = AwakeClock(time, MOST_S, ASLEEP_AFTER_S), 7.0, 7.0
+    awake, before, at = AwakeClock(time, MAX_WAIT_S, ASLEEP_AFTER_S), 7.0, 7.0
     for step, seconds in steps:
         pass_time(time, seconds)
         if step == "look":
@@ -84,7 +84,7 @@ def test_a_machine_that_was_suspended_was_asleep(monkeypatch):
     passed = {7: 100.0}
     module = loaded_where(monkeypatch, CLOCK_BOOTTIME=7, clock_gettime=passed.__getitem__)
     monkeypatch.setattr(real_time, "monotonic", lambda: 5.0)
-    awake = module.AwakeClock(module.SystemClock(), MOST_S, ASLEEP_AFTER_S)
+    awake = module.AwakeClock(module.SystemClock(), MAX_WAIT_S, ASLEEP_AFTER_S)
     assert not awake.look()
     passed[7] += 60.0
     assert awake.look()

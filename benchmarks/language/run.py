@@ -47,7 +47,7 @@ CONDITIONS = ("calm", "kill", "slow", "both")
 FIRST_KILL_S, KILL_EVERY_S = 15, 12
 EVALUATE_S = 5.0
 START_S, LAST_EVALUATION_S = 120.0, 10.0  # how long all have to come, and to evaluate at the end
-MOST_RESTARTS = 40
+MAX_RESTARTS = 40
 POLL_S = 0.02
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -289,12 +289,12 @@ class Run:
         launchers = {
             "ddp": [
                 *("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1"),
-                *("--nproc-per-node", str(self.count), "--max-restarts", str(MOST_RESTARTS)),
+                *("--nproc-per-node", str(self.count), "--max-restarts", str(MAX_RESTARTS)),
                 script,
             ],
             "dpwa": [
                 *("-m", "dpwa", "launch", "-c", self.environment.get("DPWA_CONFIG", "")),
-                *("--restart", f"on-failure:{MOST_RESTARTS}"),
+                *("--restart", f"on-failure:{MAX_RESTARTS}"),
                 *([] if self.options.cold else ["--spare"]),
                 *("--", self.python, script),
             ],
@@ -342,7 +342,7 @@ class Run:
                 process = self.processes.get(f"w{index}")
                 if process and process.poll() is not None and now < seconds:
                     self.restarts += 1
-                    if self.restarts > MOST_RESTARTS:
+                    if self.restarts > MAX_RESTARTS:
                         raise RunError(f"w{index} fails again and again; see {self.folder}")
                     end(set(children(os.getpid())) - {p.pid for p in self.processes.values()})
                     self.start(index)

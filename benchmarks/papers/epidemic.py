@@ -12,7 +12,7 @@ from dpwa.policy.leaders import LossReports
 EXPECTED = {16: 6.1, 64: 9.0, 256: 11.5, 1024: 13.8, 4096: 16.1}  # mean of the exact Markov chain
 TRIALS = {16: 400, 64: 150, 256: 40, 1024: 10, 4096: 3}
 QUICK_TRIALS = {16: 10, 64: 4}
-MOST = 4  # reports in a message: of the node itself, of the best two, and one drawn
+MAX_REPORTS = 4  # reports in a message: of the node itself, of the best two, and one drawn
 LONG_S = 1e9
 
 
@@ -55,7 +55,7 @@ def rounds_until_known(nodes: int, seed: str) -> int:
     ignorant, rounds = set(range(nodes)) - {losses.index(0)}, 0
     while ignorant:
         now = float(rounds)
-        said = [one.news(now, rng, MOST) for one in reports]
+        said = [one.news(now, rng, MAX_REPORTS) for one in reports]
         for i, one in enumerate(reports):
             peer = rng.randrange(nodes - 1)
             one.hear(said[peer + (peer >= i)], now)

@@ -22,7 +22,7 @@ from dpwa.sim.nodes.engine import NodesRun
 from dpwa.sim.scenario import RunSpec, Scenario, node_name
 from dpwa.sim.tasks import TASKS, make_task
 
-MOST_S = 600.0  # virtual, of a run
+MAX_RUN_S = 600.0  # virtual, of a run
 TARGET = 0.2  # loss; about 45 at the start
 SLOWER = 10.0  # the straggler
 SLOW_SIZE = 16  # nodes, of which one is slow
@@ -43,7 +43,7 @@ def run_of(nodes: int, seed: int, rate: float, straggles: bool = False) -> RunSp
             "nodes": nodes,
             "seed": seed,
             "task": "quadratic",
-            "seconds": MOST_S,
+            "seconds": MAX_RUN_S,
             "model_mb": MODEL_MB,
             "network": NETWORK,
             "compute": {**COMPUTE, "stragglers": slow},
@@ -122,12 +122,12 @@ def fastest(name: str, nodes: int, seeds: Sequence[int], rate: float) -> tuple[f
     def seconds(tried: float, best: float) -> float:
         left_s = best * len(seeds)  # to be no worse than the best
         for seed in seeds:
-            left_s -= WAYS[name](run_of(nodes, seed, tried), min(left_s, MOST_S))
+            left_s -= WAYS[name](run_of(nodes, seed, tried), min(left_s, MAX_RUN_S))
             if left_s < 0.0:
                 return math.inf
         return best - left_s / len(seeds)
 
-    best, best_rate = seconds(rate, MOST_S), rate
+    best, best_rate = seconds(rate, MAX_RUN_S), rate
     for factor in (2.0, 0.5):
         tried = best_rate * factor
         while tried <= 1.0 and (better := seconds(tried, best)) < best:
@@ -149,7 +149,7 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
     times = {}
     for name, way in WAYS.items():
         normal, rate = found[name][sizes.index(nodes)]
-        times[name] = normal, way(run_of(nodes, seed, rate, straggles=True), MOST_S)
+        times[name] = normal, way(run_of(nodes, seed, rate, straggles=True), MAX_RUN_S)
     return [stragglers(nodes, times), *scale(sizes, found)]
 
 

@@ -14,7 +14,7 @@ from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 WORKERS = 8  # that factorise
 SIZE = 64  # rows and columns of the matrix
 REACHED = 1e-4  # of the loss at the beginning
-MOST_STEPS = 400
+MAX_STEPS = 400
 NETWORK_WORKERS = 4
 LR = 0.1  # of the network
 ALONE = {"fetch_probability": 0.0}
@@ -54,7 +54,7 @@ def factorisation(ranks: tuple[int, ...], seeds: range) -> Claim:
 def steps_to_factorise(
     name: str, settings: dict[str, float], options: dict[str, int], rank: int, seed: int
 ) -> int:
-    """Descend |X X^T - M|^2 / 4 from different starts; at most `MOST_STEPS`."""
+    """Descend |X X^T - M|^2 / 4 from different starts; at most `MAX_STEPS`."""
     task = make(
         "factorisation",
         WORKERS,
@@ -68,13 +68,13 @@ def steps_to_factorise(
     )
     swarm = Swarm(name, task.starts(), SwarmSettings(seed, **settings), **options)
     first = math.inf
-    for step in range(MOST_STEPS):
+    for step in range(MAX_STEPS):
         train_round(swarm, task)
         best = min(worker.loss for worker in swarm.workers)
         first = best if step == 0 else first
         if best <= REACHED * first:
             return step
-    return MOST_STEPS
+    return MAX_STEPS
 
 
 def network(seed: int, steps: int, runs: int) -> list[Claim]:

@@ -16,7 +16,7 @@ from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 TARGET = 1e-9  # of V / V0
 EXACT = 1e-24
-MOST_ROUNDS = 400
+MAX_ROUNDS = 400
 FAILURES = (0.0, 0.001, 0.005, 0.01)  # share of the nodes that a round goes without
 
 
@@ -112,13 +112,13 @@ def disagreement(x: np.ndarray) -> float:
 
 
 def rounds_to_target(nodes: Crowd, failing: float) -> int:
-    """Return how many rounds V takes to come to `TARGET` of V0; at most `MOST_ROUNDS`."""
+    """Return how many rounds V takes to come to `TARGET` of V0; at most `MAX_ROUNDS`."""
     goal = TARGET * disagreement(nodes.x)
-    for count in range(1, MOST_ROUNDS + 1):
+    for count in range(1, MAX_ROUNDS + 1):
         nodes.round(failing)
         if disagreement(nodes.x) <= goal:
             return count
-    return MOST_ROUNDS
+    return MAX_ROUNDS
 
 
 def full_grids(grids: list[tuple[int, int]], seed: int) -> Claim:

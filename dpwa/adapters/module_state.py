@@ -121,7 +121,7 @@ def _counted(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     }
 
 
-MOST_THREADS = 8  # memory has not the speed for more
+MAX_THREADS = 8  # memory has not the speed for more
 PIECE_BYTES = 64 * 1024**2  # copied to the host at once
 
 
@@ -166,7 +166,7 @@ def digests(named: Sequence[tuple[str, torch.Tensor]]) -> list[bytes]:
 
     Takes about a second for each GB and core.
     """
-    threads = min(MOST_THREADS, os.cpu_count() or 1)
+    threads = min(MAX_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads, "dpwa-digest") as pool:
         found = pool.map(_digest, [tensor for _, tensor in named])
         kinds = (f"{name} {tensor.dtype} {list(tensor.shape)}".encode() for name, tensor in named)
@@ -259,8 +259,8 @@ class ModuleWatch:
         return [tensor.dtype for tensor in self._watched]
 
 
-MOST_TOLD = 512  # digests of single tensors
-MOST_NAMED = 8  # in a message
+MAX_DIGESTS = 512  # digests of single tensors
+MAX_NAMED = 8  # in a message
 
 
 @dataclass(frozen=True)
@@ -451,9 +451,9 @@ class ModuleState:
         named = list(itertools.chain.from_iterable(apart[len(gossiped) :]))
         found = [hashlib.blake2b(each, digest_size=8).hexdigest() for each in digests(named)]
         rest = {name: digest for (name, _), digest in zip(named, found, strict=True)}
-        if more := found[MOST_TOLD:]:
+        if more := found[MAX_DIGESTS:]:
             together = hashlib.blake2b("".join(more).encode(), digest_size=8).hexdigest()
-            rest = dict(list(rest.items())[:MOST_TOLD]) | {f"{len(more)} others": together}
+            rest = dict(list(rest.items())[:MAX_DIGESTS]) | {f"{len(more)} others": together}
         return rest
 
     @torch.no_grad()
@@ -650,7 +650,7 @@ class ModuleState:
         named = {_plain(name): parameter for name, parameter in self._net.named_parameters()}
         for pattern in self._statistics:
             if not fnmatch.filter(named, pattern):
-                known = [name for name in named if not named[name].requires_grad][:MOST_NAMED]
+                known = [name for name in named if not named[name].requires_grad][:MAX_NAMED]
                 raise UserError(
                     f"statistics: no parameter is named {pattern!r} (frozen ones: "
                     f"{', '.join(known) or 'none'}) [DPWA-E311]"

@@ -33,7 +33,7 @@ log = logging.getLogger("dpwa.adapters")
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})
 _LEARNING_RATES = ("lr", "initial_lr")  # the second is where schedulers start from
 _WATCHED_UPDATES = 3  # after which it is known which optimizers train a module
-_MOST_UPDATES = 20  # without a step of any: gradients are accumulated, or it has none
+_MAX_UPDATES = 20  # without a step of any: gradients are accumulated, or it has none
 
 Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 Scheduler = torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler
@@ -206,7 +206,7 @@ class Optimizers:
         self._updates += 1
         self._thread = threading.get_ident()
         is_known = bool(self._seen) or bool(self.given)
-        if self._updates >= (_WATCHED_UPDATES if is_known else _MOST_UPDATES):
+        if self._updates >= (_WATCHED_UPDATES if is_known else _MAX_UPDATES):
             self.is_beginning = False
             self._require_parameters(node)
             _watch()

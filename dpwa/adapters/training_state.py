@@ -21,8 +21,8 @@ from dpwa.state.target import Target, UnfitStateError
 
 log = logging.getLogger("dpwa.adapters")
 
-MOST_OPTIMIZER_BYTES = 64 * 1024**2  # beside so many times the size of the module:
-MOST_OPTIMIZER_SIZES = 16
+MAX_OPTIMIZER_BYTES = 64 * 1024**2  # beside so many times the size of the module:
+MAX_OPTIMIZER_SIZES = 16
 
 
 class TrainingState:
@@ -122,7 +122,7 @@ class TrainingState:
     def optimizer_target(self) -> Target:
         from dpwa.adapters.optimizer_state import kind_of
 
-        most_bytes = MOST_OPTIMIZER_BYTES + MOST_OPTIMIZER_SIZES * self.model().most_bytes
+        most_bytes = MAX_OPTIMIZER_BYTES + MAX_OPTIMIZER_SIZES * self.model().most_bytes
         load, check = self._load_optimizer, partial(self._load_optimizer, tries=True)
         return Target("optimizer", kind_of(self.optimizers), None, most_bytes, load, check)
 

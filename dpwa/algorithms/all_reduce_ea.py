@@ -19,7 +19,7 @@ from dpwa.policy.elastic import elastic_warning
 
 log = logging.getLogger("dpwa.algorithms")
 
-MOST_ALPHA = 0.2
+MAX_ALPHA = 0.2
 BETA = 0.9
 
 _NARROW = ("float16", "bfloat16")
@@ -164,7 +164,7 @@ class AllReduceEA:
         flat.write(self._center.values)
 
     def _alpha_of(self, nodes: int) -> float:
-        return min(MOST_ALPHA, BETA / nodes) if self._given is None else self._given
+        return min(MAX_ALPHA, BETA / nodes) if self._given is None else self._given
 
     def _check_alpha(self) -> None:
         alpha, nodes, who = self.alpha, self._steps.nodes, type(self).__name__
@@ -180,8 +180,8 @@ class AllReduceEA:
                 "is %.2g: 0.9/N, at most %g [DPWA-W029]",
                 who,
                 warning,
-                min(MOST_ALPHA, BETA / nodes),
-                MOST_ALPHA,
+                min(MAX_ALPHA, BETA / nodes),
+                MAX_ALPHA,
             )
 
     def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:

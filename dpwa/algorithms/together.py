@@ -10,8 +10,8 @@ from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, registe
 from dpwa.types import StrictModel
 
 # Updates that a snapshot may be behind; an older one is of before its node kept pace.
-MOST_LAG = 100
-MOST_TURNS = 4  # updates after which a node that keeps pace publishes again, while others do not
+MAX_LAG_UPDATES = 100
+MAX_TURNS = 4  # updates after which a node that keeps pace publishes again, while others do not
 
 
 class TogetherOptions(StrictModel):
@@ -64,7 +64,7 @@ class Together(Algorithm):
 
     def publishes(self, view: View) -> Values | None:
         """Publish when somebody may want it: those who keep pace in turn, as all have the same."""
-        turns = min(self.mates + 1, MOST_TURNS)
+        turns = min(self.mates + 1, MAX_TURNS)
         is_turn = not self.are_all_there and view.updates % turns == self.place % turns
         return view.model if self.is_apart or is_turn else None
 
@@ -75,7 +75,7 @@ class Together(Algorithm):
     def merge(self, view: View, received: Received) -> float:
         """Weigh the peer by the steps that have come with it."""
         clock = received.standing.clock
-        if not self.is_apart or clock < view.updates - MOST_LAG:
+        if not self.is_apart or clock < view.updates - MAX_LAG_UPDATES:
             return 0.0
         theirs = max(1.0, clock - self._merged.get(received.peer, clock)) * max(1, self.mates)
         own = max(1, view.updates - self._updates)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 MAX_TIMEOUT_MS = 3_600_000
 MAX_PORT = 65_535  # as dpwa.config has it, which no help page has time to import
 OR_AT = ", or --at ADDRESS of a node"
-MOST_COMMAND = 60  # characters of it, so that a run is told in one line
-MOST_RUNS_TOLD = 9  # beside the one that is looked at
-LEAST_INTERVAL_S = 0.1
+MAX_COMMAND_CHARS = 60  # characters of it, so that a run is told in one line
+MAX_RUNS_TOLD = 9  # beside the one that is looked at
+MIN_INTERVAL_S = 0.1
 LONGEST_INTERVAL_S = 86_400.0
 MAX_FILE_BYTES = 1024 * 1024  # of a larger one nothing is offered: people wait for it
 
@@ -93,7 +93,7 @@ IntervalOption = Annotated[
     float,
     typer.Option(
         metavar="S",
-        min=LEAST_INTERVAL_S,
+        min=MIN_INTERVAL_S,
         max=LONGEST_INTERVAL_S,
         help="How many seconds from one view to the next.",
     ),
@@ -147,7 +147,7 @@ def run_here(otherwise: str = "") -> LaunchedRun:
     first, *others = runs
     typer.echo(f"dpwa: this is {_described(first)}", err=True)
     if others:
-        told = [f"{_described(other)}: -c {other.config}" for other in others[:MOST_RUNS_TOLD]]
+        told = [f"{_described(other)}: -c {other.config}" for other in others[:MAX_RUNS_TOLD]]
         more = len(others) - len(told)
         told += [f"{more} more"] if more else []
         typer.echo(f"dpwa: not {'; nor '.join(told)}", err=True)
@@ -159,7 +159,7 @@ def _described(run: LaunchedRun) -> str:
 
     where = "this folder" if run.is_here else printable(str(run.folder))
     began = screen.age(time.time() - run.began)
-    command = textwrap.shorten(printable(run.command), MOST_COMMAND, placeholder=" ...")
+    command = textwrap.shorten(printable(run.command), MAX_COMMAND_CHARS, placeholder=" ...")
     return f"`{command}` in {where}, started {began} ago"
 
 

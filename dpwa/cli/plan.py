@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from dpwa.types import JsonObject
 
 FEWEST_NODES = 2
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 USUAL_NODES = 2
 PORT = 45000  # of a node that is never started
 STDIN = "-"
-MOST_LINK_CHARS = 64 * 1024
+MAX_LINK_CHARS = 64 * 1024
 SHARES = (0.5, 0.25, 0.1)  # of the parameters in a fetch, and of the rounds with one
 HEADINGS = ("settings", "a round", "a fetch", "waiting", "Mbit/s", "GB/h")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
@@ -58,7 +58,7 @@ def plan(
             "--nodes",
             metavar="N",
             min=FEWEST_NODES,
-            max=MOST_NODES,
+            max=MAX_NODES,
             help="How many nodes, if not those of the file.",
         ),
     ] = None,
@@ -160,10 +160,10 @@ def read_link(source: str) -> LinkFigures:
     where = "standard input" if source == STDIN else source
     try:
         if source == STDIN:
-            text = sys.stdin.read(MOST_LINK_CHARS)
+            text = sys.stdin.read(MAX_LINK_CHARS)
         else:
             with Path(source).open(encoding="utf-8") as file:
-                text = file.read(MOST_LINK_CHARS)
+                text = file.read(MAX_LINK_CHARS)
         return LinkFigures.model_validate_json(text)
     except OSError as error:
         raise UserError(f"--link {where}: cannot be read ({error.strerror}) [DPWA-E266]") from None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 ANY_WIDTH = 4000  # columns of a file or a pipe, which have no edge
-LEAST_TEXT = 20  # columns for a cell of several words
+MIN_TEXT_COLUMNS = 20  # columns for a cell of several words
 GAP = 1  # columns between two cells
 
 
@@ -72,7 +72,7 @@ def table(
     needed = -GAP
     for index, heading in enumerate(headings):
         widest = max(map(cell_len, (heading, *(row[index] for row in rows))))
-        needed += GAP + (min(widest, LEAST_TEXT) if index in text else widest)
+        needed += GAP + (min(widest, MIN_TEXT_COLUMNS) if index in text else widest)
     if needed > columns:
         return _records(headings, rows, text)
     made = Table(box=None, pad_edge=False, collapse_padding=True, show_header=any(headings))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpwa.cli.sim_report import Comparison
     from dpwa.sim.sweep import Progress
 
-MOST_REPEATS = 1000
+MAX_REPEATS = 1000
 
 
 class SimGroup(TyperGroup):
@@ -90,7 +90,7 @@ def sim(
     repeat: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, max=MOST_REPEATS, help="Every run N times, with the next seeds."
+            metavar="N", min=1, max=MAX_REPEATS, help="Every run N times, with the next seeds."
         ),
     ] = 1,
     processes: Annotated[

@@ -168,7 +168,7 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
                 view = watch.view()
                 shown = Shown(view, rows_of(view), view.events)
                 is_new = not view.through and now - began < FIRST_ANSWERS_S
-                due = now + (asking.LEAST_INTERVAL_S if is_new else interval_s)
+                due = now + (asking.MIN_INTERVAL_S if is_new else interval_s)
             width, height = console.size
             terminal.show(Group(*lines_of(shown, look, Screen(width, height))))
             for key in terminal.keys(due - time.monotonic()):

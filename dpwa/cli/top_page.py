@@ -23,17 +23,17 @@ from dpwa.report.wording import clock, plural, share, size
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
-LEAST_CURVE = 6
-LEAST_ROWS = 3
+MIN_CURVE_COLUMNS = 6
+MIN_ROWS = 3
 SHARE_OF_MATTERS = 3  # of the lines, one in so many
-MOST_EVENTS = 5  # lines, if the nodes need the room, and there are this many:
-LEAST_FOR_EVENTS = 14
-MOST_EVENTS_AT_ONCE = 20  # where there is no page for all of them
-MOST_EVENTS_OF_PAGE = 500
-MOST_ABOUT = 16  # columns for the node that an event is about, before what has happened
+MAX_EVENTS = 5  # lines, if the nodes need the room, and there are this many:
+MIN_LINES_FOR_EVENTS = 14
+MAX_EVENTS_AT_ONCE = 20  # where there is no page for all of them
+MAX_EVENTS_OF_PAGE = 500
+MAX_ABOUT_COLUMNS = 16  # columns for the node that an event is about, before what has happened
 Value = float | None
-LEAST_NAME = 4
-MOST_CURVE = 40
+MIN_NAME_COLUMNS = 4
+MAX_CURVE_COLUMNS = 40
 BLOCKS = "▁▂▃▄▅▆▇█"
 SIGNS = {"bad": "X", "odd": "!"}
 
@@ -121,12 +121,12 @@ def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) 
     matters = _matter_lines(rows, screen)
     if height is None:
         look.first, look.visible = 0, len(rows)
-        newest = _notable(shown)[-MOST_EVENTS_AT_ONCE:]
+        newest = _notable(shown)[-MAX_EVENTS_AT_ONCE:]
         return [*_table(rows, rows, screen), *matters, *_event_lines(newest, shown, screen)]
     most = max(height // SHARE_OF_MATTERS, height - 1 - len(rows) - 2)
-    matters = _at_most(matters, min(most, max(height - 1 - LEAST_ROWS, 0)))
+    matters = _at_most(matters, min(most, max(height - 1 - MIN_ROWS, 0)))
     left = height - 1 - len(matters)
-    kept = MOST_EVENTS if left >= LEAST_FOR_EVENTS else 0
+    kept = MAX_EVENTS if left >= MIN_LINES_FOR_EVENTS else 0
     for_events = max(left - len(rows), kept) - 1  # below a line of its own
     events = _notable(shown)[-for_events:] if for_events > 0 else []
     look.visible = max(left - (1 + len(events) if events else 0), 0)
@@ -148,7 +148,7 @@ def _matters(shown: Shown, look: ViewChoices, screen: Screen, height: int | None
 
 
 def _all_events(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
-    lines = _event_lines(shown.events[: -MOST_EVENTS_OF_PAGE - 1 : -1], shown, screen)
+    lines = _event_lines(shown.events[: -MAX_EVENTS_OF_PAGE - 1 : -1], shown, screen)
     title = _title("events, newest first", screen)
     return _scrolled(title, lines or [Text("  none yet")], look, height)
 
@@ -242,7 +242,7 @@ def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
         name: max([least, *(cell_len(cell_of(row, name)) for row in rows)])
         for name, least in MIN_WIDTHS.items()
     }
-    longest, needed[NAME] = needed[NAME], min(needed[NAME], max(width // 3, LEAST_NAME))
+    longest, needed[NAME] = needed[NAME], min(needed[NAME], max(width // 3, MIN_NAME_COLUMNS))
     found, left = dict[str, int](), width - 1  # for the sign
     unknown = missing(rows)
     unknown |= {CURVE: ""} if "loss" in unknown else {}
@@ -258,7 +258,7 @@ def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
         found[NAME] += more
         left -= more
     if CURVE in found:
-        found[CURVE] += min(left, MOST_CURVE - LEAST_CURVE)
+        found[CURVE] += min(left, MAX_CURVE_COLUMNS - MIN_CURVE_COLUMNS)
     return found
 
 
@@ -299,7 +299,7 @@ def _event_lines(
     events: Sequence[RunEvent], shown: Shown, screen: Screen, *, is_cut: bool = False
 ) -> list[Text]:
     """Return events wrapped beside their moments; those that are cut take one line each."""
-    wide = min(max([1, *(len(other.about) for other in shown.events)]), MOST_ABOUT)
+    wide = min(max([1, *(len(other.about) for other in shown.events)]), MAX_ABOUT_COLUMNS)
     rows = []
     for event in events:
         by = f", noticed by {event.node}" if event.node not in ("", event.about) else ""
@@ -369,7 +369,7 @@ SORTS = {NAME: "n", STATE: "m", **{name: column.key for name, column in COLUMNS.
 # As they stand, and from what is left out last to what is left out first.
 ORDER = [NAME, STATE, "loss", CURVE, "clock", "taken", "steps", "rounds", "wait", "in", "out"]
 ORDER += ["mapped", "staleness", "distance", "score"]
-MIN_WIDTHS = {NAME: LEAST_NAME, STATE: 5, CURVE: LEAST_CURVE}
+MIN_WIDTHS = {NAME: MIN_NAME_COLUMNS, STATE: 5, CURVE: MIN_CURVE_COLUMNS}
 MIN_WIDTHS |= {name: column.width for name, column in COLUMNS.items()}
 IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "taken", "rounds", "mapped"]
 IMPORTANCE += ["in", "out", "staleness", "distance", "score"]
@@ -392,7 +392,7 @@ def sign_of(row: NodeRow) -> str:
     return "?" if row.state == "unknown" else " "
 
 
-def cell_of(row: NodeRow, name: str, width: int = LEAST_CURVE) -> str:
+def cell_of(row: NodeRow, name: str, width: int = MIN_CURVE_COLUMNS) -> str:
     if name in (NAME, STATE):
         return printable(row.name) if name == NAME else word_of(row)
     if name == CURVE:

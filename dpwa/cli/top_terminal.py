@@ -34,7 +34,7 @@ _UNKNOWN_SEQUENCE = re.compile(rb"\x1b[\[O][0-9;]*[@-~]")
 _BEGUN_SEQUENCE = re.compile(rb"\x1b([\[O][0-9;]*)?")
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NOTED = (*_ENDS, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
-MOST_BYTES = 4096  # of one reading
+MAX_BYTES = 4096  # of one reading
 
 
 def keys_of(typed: bytes) -> tuple[list[str], bytes]:
@@ -95,13 +95,13 @@ class Terminal:
         sources = [self._wake] if self._input is None else [self._wake, self._input]
         ready, _, _ = select.select(sources, [], [], max(timeout_s, 0.0))
         if self._wake in ready:
-            for number in os.read(self._wake, MOST_BYTES):
+            for number in os.read(self._wake, MAX_BYTES):
                 self._take(signal.Signals(number))
         if self._input not in ready:
             keys, self._typed = (["escape"] if self._typed == b"\x1b" else []), b""
             return keys
         try:
-            typed = os.read(self._input, MOST_BYTES)
+            typed = os.read(self._input, MAX_BYTES)
         except OSError:
             typed = b""
         if not typed:  # the terminal is there no more

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dpwa.policy.topology import Topology
     from dpwa.types import JsonObject, StrictModel
 
-MOST_NODES = 4096  # eigenvalues of larger matrices take too long
+MAX_NODES = 4096  # eigenvalues of larger matrices take too long
 MAX_MATRIX_NODES = 12  # a larger matrix is not for people to read
 DEFAULT_NODES = 8
 
@@ -34,7 +34,7 @@ def topology(
             "-n",
             "--nodes",
             min=1,
-            max=MOST_NODES,
+            max=MAX_NODES,
             help=f"How many nodes; {DEFAULT_NODES}, or those of a file, if left out.",
         ),
     ] = None,
@@ -110,9 +110,9 @@ def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
             f"{file}: expected nodes (it has `join` only; try {config.topology} -n {DEFAULT_NODES})"
             " [DPWA-E004]"
         )
-    if len(names) > MOST_NODES:
+    if len(names) > MAX_NODES:
         raise UserError(
-            f"{file}: expected at most {MOST_NODES} nodes (got {len(names)}) [DPWA-E005]"
+            f"{file}: expected at most {MAX_NODES} nodes (got {len(names)}) [DPWA-E005]"
         )
     options = config.options_of(config.topology)
     return topology_of(config.topology, options, names), options, names
@@ -163,8 +163,8 @@ def _placed(
         return topology, tuple(f"w{number}" for number in range(1, (nodes or DEFAULT_NODES) + 1))
     edges = read_edges(options.path)
     count = len(edges.names)
-    if count > MOST_NODES or nodes not in (None, count):
-        expected = MOST_NODES if nodes is None else nodes
+    if count > MAX_NODES or nodes not in (None, count):
+        expected = MAX_NODES if nodes is None else nodes
         raise UserError(f"{options.path}: expected {expected} nodes (got {count}) [DPWA-E006]")
     return edges_topology(edges), edges.names
 

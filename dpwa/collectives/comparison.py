@@ -10,7 +10,7 @@ from typing import NamedTuple
 EVERY_STEPS = 100  # all of the state is compared within so many
 AGAIN_STEPS = 3 * EVERY_STEPS  # after which a difference is not taken for the same again
 DIGEST_BYTES = 8
-MOST_TIMES = 3  # that nodes differ before they are made equal every so many steps only
+MAX_TIMES = 3  # that nodes differ before they are made equal every so many steps only
 
 Sample = Mapping[str, int]  # digests by name of tensor
 
@@ -43,7 +43,7 @@ class Comparison:
     @property
     def is_often(self) -> bool:
         """Whether nodes have differed again and again."""
-        return self.history.times >= MOST_TIMES
+        return self.history.times >= MAX_TIMES
 
     def look(self) -> None:
         """Look at the state between two steps.

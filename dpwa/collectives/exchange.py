@@ -25,8 +25,8 @@ from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError
 from dpwa.wire import limits
 
-LEAST_PIECE_BYTES = 64 * 1024
-MOST_PIECE_BYTES = limits.MAX_PULLED_BYTES
+MIN_PIECE_BYTES = 64 * 1024
+MAX_PIECE_BYTES = limits.MAX_PULLED_BYTES
 PIECES_PER_SHARD = 4
 PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
 
@@ -53,8 +53,8 @@ def cut(
     """
     count = len(owners)
     piece_bytes = nbytes // (count * PIECES_PER_SHARD)
-    piece_bytes = max(piece_bytes, math.ceil(LEAST_PIECE_BYTES / bytes_scale))
-    piece_bytes = min(piece_bytes, MOST_PIECE_BYTES)
+    piece_bytes = max(piece_bytes, math.ceil(MIN_PIECE_BYTES / bytes_scale))
+    piece_bytes = min(piece_bytes, MAX_PIECE_BYTES)
     pieces, shards = layout.pieces(nbytes, -(-piece_bytes // 64) * 64), []
     for index, owner in enumerate(owners):
         own = pieces[len(pieces) * index // count : len(pieces) * (index + 1) // count]

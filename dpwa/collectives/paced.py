@@ -44,7 +44,7 @@ from dpwa.policy.ballots import GONE_S, LATE_S, STALLED_S, Silence
 from dpwa.policy.beginners import SAME_BATCHES
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
-from dpwa.policy.pace import MOST_S, MOST_STEPS, Absence, Patience
+from dpwa.policy.pace import MAX_STEPS, MAX_WAIT_S, Absence, Patience
 from dpwa.wire.fetching import other_model
 from dpwa.wire.messages import pack_layout
 
@@ -53,8 +53,8 @@ log = logging.getLogger("dpwa.collectives")
 GONE_IN_STEP_S = 0.05  # who is left out for nothing is back a step later
 MAX_MISSING = 0.7  # of the time that is left to an update: others may be missing for so long
 MAX_SILENCE = 0.15  # likewise, in a ballot; the rest is for one more try among those that are there
-LEAST_ANSWER_S = 0.05  # an answer may take, however fast the network is
-LEAST_EXCHANGE_S = 0.25
+MIN_ANSWER_S = 0.05  # an answer may take, however fast the network is
+MIN_EXCHANGE_S = 0.25
 EXCHANGES = 2.0  # times as long as an exchange takes as a rule, one may take
 COMPARED_BATCHES, MAX_SAME_BATCHES = 10, 3  # steps, at the beginning of a training
 SAMPLES, SAMPLE_BYTES = 32, 64  # of the gradients that are compared
@@ -444,7 +444,7 @@ class PacedRounds:
         gone_s = GONE_IN_STEP_S if self._steps else GONE_S
         late_s, stalled_s = min(LATE_S, usual_s), min(STALLED_S, EXCHANGES * usual_s)
         self._group.silence = Silence(gone_s, min(late_s, silence_s), min(stalled_s, silence_s))
-        exchange_s = max(LEAST_EXCHANGE_S, EXCHANGES * usual_s)
+        exchange_s = max(MIN_EXCHANGE_S, EXCHANGES * usual_s)
         exchange_s = min(exchange_s, missing_s + self._travels_s(nbytes))
         return RoundLimits(most_s, missing_s, exchange_s, lets_in=lets_in)
 
@@ -457,7 +457,7 @@ class PacedRounds:
             self._fall_out("it has left")
             return ()
         try:
-            bound_s = (left_s or LEAST_EXCHANGE_S) + self._travels_s(nbytes)
+            bound_s = (left_s or MIN_EXCHANGE_S) + self._travels_s(nbytes)
             contributors = self._collectives.run(operation, bound_s, self._tag, limits)
         except LeftBehindError as behind:
             self._fall_out(behind.text)
@@ -491,7 +491,7 @@ class PacedRounds:
             return
         if self._asked_at is None:
             self._asked_at, group.is_answered, self._only_looks = now, False, False
-        wanted_s = max(MOST_S, MOST_STEPS * self._worked_s)
+        wanted_s = max(MAX_WAIT_S, MAX_STEPS * self._worked_s)
         patience_s = 0.0 if self._only_looks else min(self._deadline.remaining_s(), wanted_s)
         if not self._runner.ask_in(patience_s):
             self._only_looks |= self._runtime.now() - now >= patience_s
@@ -539,7 +539,7 @@ class PacedRounds:
         gives = not known or known[0] == self._own
         state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
         # Nodes that have not begun yet may have to be started first.
-        missing_s = min(self._timeout_s, MOST_S) if known or self._steps else self._timeout_s
+        missing_s = min(self._timeout_s, MAX_WAIT_S) if known or self._steps else self._timeout_s
         layouts = self._layouts()
         own = [bool(known), self._step(), _digest(state), state.nbytes]
         own += [[each.fingerprint for each in layouts]]
@@ -637,7 +637,7 @@ class PacedRounds:
         return False
 
     def _exchange(self, nbytes: int) -> FetchTimes:
-        return self._exchanges.get(nbytes, FetchTimes(floor_s=LEAST_ANSWER_S))
+        return self._exchanges.get(nbytes, FetchTimes(floor_s=MIN_ANSWER_S))
 
     def _took_too_long(self) -> None:
         self._exchanges = {size: each.timed_out() for size, each in self._exchanges.items()}

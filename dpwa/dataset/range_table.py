@@ -61,7 +61,7 @@ T = TypeVar("T")
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 0.02, 0.5  # between two looks at what others hold
 MEET_FOR_S = 1.0
-MOST_TIMES_LOST = 3  # in a row; rows whose copies are all gone are lost every time
+MAX_TIMES_LOST = 3  # in a row; rows whose copies are all gone are lost every time
 
 
 class RangeTable:
@@ -216,7 +216,7 @@ class RangeTable:
 
         Repeating a change is harmless: it takes effect once.
         """
-        for _ in range(MOST_TIMES_LOST):
+        for _ in range(MAX_TIMES_LOST):
             try:
                 return act()
             except TableLostError as lost:

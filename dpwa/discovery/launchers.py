@@ -45,7 +45,7 @@ log = logging.getLogger("dpwa.discovery")
 
 PATIENCE_S = 300.0  # for the slowest rank to come this far; as that of torch's own stores
 POLL_S = 0.05
-MOST_NAMED = 8  # of the ranks that are missing
+MAX_NAMED = 8  # of the ranks that are missing
 RAY_NAMESPACE = "dpwa"  # of the store; what is in it lives as long as the cluster
 SLURM_PORTS = range(20_000, 30_000)  # of jobs: below those that systems give to connections
 
@@ -178,7 +178,7 @@ class _Exchange:
     def _wait(self, said: list[bytes | None], end: float) -> None:
         if time.monotonic() >= end:
             missing = [f"rank {rank}" for rank, words in enumerate(said) if words is None]
-            who = ", ".join(missing[:MOST_NAMED]) or "a rank that was started again"
+            who = ", ".join(missing[:MAX_NAMED]) or "a rank that was started again"
             raise UserError(
                 f"rank {self._rank} of {len(self._ranks)} has waited {PATIENCE_S:g} s for {who}, "
                 f"to exchange addresses at {self._address} [DPWA-E035]"

@@ -22,7 +22,7 @@ from dpwa.config.endpoints import MAX_PORT, is_label
 from dpwa.errors import UserError
 from dpwa.launch.ports import is_own_address
 
-MOST_SLOTS = 1000
+MAX_SLOTS = 1000
 _OPTIONS = re.compile(r"(?: slots=([1-9]\d{0,3}))?(?: group=(\S+))?")
 
 
@@ -113,7 +113,7 @@ def _entry(words: Sequence[str], where: str) -> HostLine:
     what = " ".join(sorted(rest, reverse=True))  # in the order of `_OPTIONS`
     found = _OPTIONS.fullmatch(f" {what}" if rest else "")
     slots, group = (None, None) if found is None else found.groups()
-    if found is None or int(slots or 1) > MOST_SLOTS or not is_label(group or "a"):
+    if found is None or int(slots or 1) > MAX_SLOTS or not is_label(group or "a"):
         raise UserError(
             f"{where}: expected slots=N and group=NAME after the host, N from 1 to 1000 (got "
             f"{' '.join(rest)}) [DPWA-E066]"

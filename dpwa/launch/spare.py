@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 1024 * 1024  # that are read at once
+MAX_BYTES = 1024 * 1024  # that are read at once
 KEY_BYTES = 32  # of multiprocessing, which has as many
 ADOPTED_S = 2.0  # by the launcher, or else it does not want the process any more
 
@@ -63,9 +63,9 @@ def told() -> Any:
     launcher = os.getppid()
     while True:
         with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
-            line, descriptors, *_ = socket.recv_fds(control, MOST_BYTES, 3)
+            line, descriptors, *_ = socket.recv_fds(control, MAX_BYTES, 3)
             while line and not line.endswith(b"\n"):
-                line += control.recv(MOST_BYTES) or b"\n"
+                line += control.recv(MAX_BYTES) or b"\n"
         if not line.strip():
             return None
         is_next = bool(descriptors) and fork(launcher)

@@ -22,7 +22,7 @@ from dpwa.node.serving.service import Listener
 from dpwa.policy.members.states import HIGHEST_HEARSAY, MemberEntry
 from dpwa.runtime import Background
 from dpwa.transport.addresses import is_name
-from dpwa.transport.calls import MOST_CALLS, Calls, Question
+from dpwa.transport.calls import MAX_CALLS, Calls, Question
 from dpwa.transport.link import LinkState
 from dpwa.transport.sockets import Context
 from dpwa.types import Frame
@@ -45,7 +45,7 @@ TOLD_AT_ONCE = 3  # members that hear of a change before they would be asked
 CALL_TIMEOUT_S = 3.0
 JOIN_TIMEOUT_S = 2 * CALL_TIMEOUT_S  # with the call back
 TO_JOIN, TRIAL = "to join", "trial"  # what a question is for; trials ask the dead to join, too
-MOST_TRIALS = MOST_CALLS // 2  # at once: others are to be called meanwhile
+MAX_TRIALS = MAX_CALLS // 2  # at once: others are to be called meanwhile
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Asking(Listener):
             known.update(place for place in self._told if known.issuperset(self._addresses(place)))
         for seed in self._seeds.due(now, known, is_alone=waits or not peers):
             self._ask_at_seed(seed, known)
-        if not waits and self._calls.has_room(TRIAL, MOST_TRIALS):
+        if not waits and self._calls.has_room(TRIAL, MAX_TRIALS):
             for entry in self._member_list.to_retry():
                 self._ask_at(entry.name, entry.endpoint, TRIAL)
 

@@ -126,7 +126,7 @@ class JoinOutcome:
 
 FIRST_LINE_WITHIN_S = 3.0  # though some of the first tries have not come to an end
 LINE_EVERY_S = 10.0
-MOST_SHOWN = 8  # places, in one line
+MAX_SHOWN = 8  # places, in one line
 
 _CYCLE = "if all wait for each other, give one of them `join: []` or `alone: true`"
 _ADVICE = (
@@ -190,7 +190,7 @@ class Wait:
 def told(problems: Mapping[str, str]) -> str:
     shown = [
         f"{place}: {problem.removesuffix(f' at {place}')}"
-        for place, problem in list(problems.items())[:MOST_SHOWN]
+        for place, problem in list(problems.items())[:MAX_SHOWN]
     ]
     left = len(problems) - len(shown)
     return "; ".join([*shown, f"and {left} more"] if left > 0 else shown)
@@ -199,7 +199,7 @@ def told(problems: Mapping[str, str]) -> str:
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_ALONE_S = 2.0  # as long as nobody is known
 LONGEST_PAUSE_S = 5.0  # for as long as the node lives: others may be there that nobody knows
-MOST_SEEDS = 256
+MAX_SEEDS = 256
 
 
 @dataclass
@@ -219,7 +219,7 @@ class Seeds:
     def add(self, seed: Seed) -> None:
         """Ask there, too, if that is a new place and there are not too many of them."""
         is_new = all(attempts.seed.endpoint != seed.endpoint for attempts in self._attempts)
-        if is_new and len(self._attempts) < MOST_SEEDS:
+        if is_new and len(self._attempts) < MAX_SEEDS:
             self._attempts.append(_Attempts(seed, due=0.0))
 
     def keep(self, endpoints: Collection[str]) -> None:

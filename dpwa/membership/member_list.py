@@ -19,7 +19,7 @@ from dpwa.wire.messages import printable
 log = logging.getLogger("dpwa.members")
 
 SUSPECT_TOLD_BY = 3.0  # members that hear of it, on average
-MOST_BETWEEN_TICKS_S = 0.4  # counts: who gets no turn on a busy machine suspects others later
+MAX_BETWEEN_TICKS_S = 0.4  # counts: who gets no turn on a busy machine suspects others later
 ASLEEP_AFTER_S = 2.0
 NEWS_ENTRIES = 32  # in one message, unless the reader knows other members
 ALL_ENTRIES_PER_S = 64  # at most, in messages with all that is known to who knows other members
@@ -35,7 +35,7 @@ class MemberList:
         self, own: MemberEntry, clock: Clock, rng: random.Random, changed: Callable[[], None]
     ) -> None:
         self._members = Membership(own, most=limits.MAX_ROSTER_ENTRIES - 1)
-        self._clock = AwakeClock(clock, MOST_BETWEEN_TICKS_S, ASLEEP_AFTER_S)
+        self._clock = AwakeClock(clock, MAX_BETWEEN_TICKS_S, ASLEEP_AFTER_S)
         self._rng = rng
         self._changed = changed
         # Reentrant: a signal handler may close the node while its thread is in here.

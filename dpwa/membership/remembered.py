@@ -22,10 +22,10 @@ from dpwa.runtime import Background
 log = logging.getLogger("dpwa.members")
 
 FORMAT = 1
-MOST_REMEMBERED = 16
+MAX_REMEMBERED = 16
 SAVE_EVERY_S = 1.0
 SAVED_WITHIN_S = 1.0
-_MOST_BYTES = 1 << 16
+_MAX_BYTES = 1 << 16
 
 
 class Remembered:
@@ -43,7 +43,7 @@ class Remembered:
         """Return the members in the file; none and a warning if it makes no sense."""
         try:
             with open(self.path, "rb", opener=open_regular) as file:
-                text = file.read(_MOST_BYTES + 1)
+                text = file.read(_MAX_BYTES + 1)
             self._from_before = self._seeds(json.loads(text))
         except FileNotFoundError:
             pass
@@ -73,7 +73,7 @@ class Remembered:
     def write(self, members: Iterable[Seed]) -> None:
         """Replace the file as a whole; warn once if that does not work."""
         seeds = [[seed.name, seed.endpoint] for seed in members if seed.name]
-        record = {"format": FORMAT, "node": self._name, "members": seeds[:MOST_REMEMBERED]}
+        record = {"format": FORMAT, "node": self._name, "members": seeds[:MAX_REMEMBERED]}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with written(self.path) as out:
@@ -95,7 +95,7 @@ class Remembered:
             is_endpoint = split_tcp(seed.endpoint) or ipc_path(seed.endpoint)
             if not is_label(seed.name) or not is_endpoint:
                 raise ValueError
-        return tuple(seed for seed in found[:MOST_REMEMBERED] if seed.name != self._name)
+        return tuple(seed for seed in found[:MAX_REMEMBERED] if seed.name != self._name)
 
     def _warn(self, problem: str) -> None:
         if not self._has_warned:

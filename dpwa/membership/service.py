@@ -31,12 +31,12 @@ from dpwa.wire.members import (
 
 log = logging.getLogger("dpwa.members")
 
-MOST_WAITING = 16  # who want to join, and are being called back
+MAX_WAITING = 16  # who want to join, and are being called back
 ANSWER_WITHIN_S = 5.0
 HEARD_WITHIN_S = 1.0  # or a member is doubted, or asked for others
 FOUND_OUT_WITHIN_S = 10.0  # whether a doubted one lives: more than a suspicion takes
-MOST_PROBES = 16  # at once; whoever asks for more is asking others, too
-MOST_OF_ONE = 8  # of these for the same member
+MAX_PROBES = 16  # at once; whoever asks for more is asking others, too
+MAX_PROBES_OF_ONE = 8  # of these for the same member
 PROBE_WITHIN_S = 2.0
 
 
@@ -156,8 +156,8 @@ class RosterService(Service):
         elif is_known:
             self._member_list.hear(news)
             self._welcome(message.request, reply, message.name)
-        elif len(self._waiting) >= MOST_WAITING:
-            reason = f"{MOST_WAITING} others wait to be let in"
+        elif len(self._waiting) >= MAX_WAITING:
+            reason = f"{MAX_WAITING} others wait to be let in"
             self._turn_away(message.request, reply, "busy", reason)
         else:
             self._wait(message, news, reply)
@@ -300,7 +300,7 @@ class Probes:
     def start(self, sender: bytes, request: ProbeRequest, reply: Reply) -> None:
         """Ask a member, unless it was heard from just now.
 
-        A sender has at most `MOST_OF_ONE` members asked at once, and none twice.
+        A sender has at most `MAX_PROBES_OF_ONE` members asked at once, and none twice.
         """
         target = request.target
         entry = self._member_list.entry(target)
@@ -327,7 +327,7 @@ class Probes:
 
     def _has_room(self, sender: bytes, target: str) -> bool:
         own = [probe.request.target for probe in self._probes if probe.sender == sender]
-        return len(self._probes) < MOST_PROBES and len(own) < MOST_OF_ONE and target not in own
+        return len(self._probes) < MAX_PROBES and len(own) < MAX_PROBES_OF_ONE and target not in own
 
 
 def _answer(request: ProbeRequest) -> ProbeAnswer:

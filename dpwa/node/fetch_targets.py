@@ -15,7 +15,7 @@ from dpwa.errors import UserError
 from dpwa.node.arrival import Arrival, FetchRequest, FetchTerms
 from dpwa.node.assembly import neighbours_in
 from dpwa.node.context import NodeContext
-from dpwa.node.serving.snapshot_service import MOST_ROUNDS_BEHIND
+from dpwa.node.serving.snapshot_service import MAX_ROUNDS_BEHIND
 from dpwa.policy.health import Outcome
 from dpwa.wire.fetching import Ended, pieces_of
 from dpwa.wire.shards import WHOLE, shard_of
@@ -52,7 +52,7 @@ class ShardGroup(Protocol):
 
 GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report its result
 POLL_S = 0.001
-MOST_TRIED = 4  # mapped peers in a round, which the training thread looks at itself
+MAX_PEERS_TRIED = 4  # mapped peers in a round, which the training thread looks at itself
 
 
 class TrainerFetches:
@@ -193,7 +193,7 @@ class TrainerFetches:
     ) -> tuple[str, PeerMemory | None]:
         """Draw a peer in the place of those whose memory has nothing that may be merged."""
         if request.only is None and not request.version:
-            while len(tried) < min(MOST_TRIED, len(self._peer_table.names)):
+            while len(tried) < min(MAX_PEERS_TRIED, len(self._peer_table.names)):
                 name = self._peer_table.choose(self._rng, tried, request.among)
                 if name is None:
                     break
@@ -233,7 +233,7 @@ class TrainerFetches:
             if not memory.is_alive(self._runtime.now()):
                 break
             snapshot = self._pin(memory, layout)
-            if snapshot is None or version - snapshot.version > MOST_ROUNDS_BEHIND:
+            if snapshot is None or version - snapshot.version > MAX_ROUNDS_BEHIND:
                 break  # it is far behind, as after a restart: that one will do
             self.let_go()
             self._runtime.sleep(POLL_S)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpwa.finish")
 
-MOST_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
+MAX_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
 
 
 class Endings:
@@ -76,7 +76,7 @@ class Endings:
         return Finishing(request=request, name=self._name, version=version, **vars(self.own))
 
     def hear(self, peer: str, message: Finishing) -> None:
-        if peer not in self._peer_table.names or message.round_number > MOST_ROUNDS:
+        if peer not in self._peer_table.names or message.round_number > MAX_ROUNDS:
             return
         said = message.model_dump(exclude={"type", "request", "name", "version"})
         with self._changed:
@@ -181,7 +181,7 @@ class Averaged:
 
 
 SECONDS = 30.0  # the default bound of the averaging
-LEAST_WAIT_S = 60.0  # for slower nodes, if no other bound is given
+MIN_WAIT_S = 60.0  # for slower nodes, if no other bound is given
 
 
 class Finish:
@@ -203,7 +203,7 @@ class Finish:
         averaged: Averaged,
         seconds: float,  # longest time to average
         # longest wait for peers that still train; `None`: as long as this node has trained, and at
-        # least `LEAST_WAIT_S`
+        # least `MIN_WAIT_S`
         timeout_s: float | None,
         loss: float | None = None,
     ) -> FinishReport:
@@ -216,7 +216,7 @@ class Finish:
         if timeout_s is not None:
             _check_bound("timeout_s", timeout_s)
         else:
-            timeout_s = max(LEAST_WAIT_S, self._trained_s())
+            timeout_s = max(MIN_WAIT_S, self._trained_s())
         self._rounds.end_training(loss)
         self.endings.rest = averaged.rest
         last = self._last

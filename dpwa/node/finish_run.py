@@ -13,7 +13,7 @@ from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Averaged, Endings
 from dpwa.policy.finishing import (
-    MOST_READ,
+    MAX_PEERS_READ,
     SILENT_AFTER_S,
     Agreement,
     Ending,
@@ -33,9 +33,9 @@ PAUSE_S = 0.02
 IDLE_PAUSE_S = 0.1  # when there is nothing to do but to wait
 HEARD_BY_ALL_S = 0.25  # that a peer has taken its last step; it is averaged with from then on
 PATIENCE_S = 1.0  # for who should be in the same round, and is not
-MOST_COMPARED = 128  # peers, all of which are in the report of each
+MAX_PEERS_COMPARED = 128  # peers, all of which are in the report of each
 ANSWER_S = 1.0  # longest wait for what peers tell of the rest of their state
-MOST_FAILURES = 3  # in a row, before a peer is done without
+MAX_FAILURES = 3  # in a row, before a peer is done without
 SAID_AFTER_S = 10.0  # whom it waits for; then more rarely
 SAID_EVERY_S = 60.0
 
@@ -160,7 +160,7 @@ class FinishRun:
             peer
             for peer in self._peer_table.names
             if peer in mergeable
-            and self._failures[peer] < MOST_FAILURES
+            and self._failures[peer] < MAX_FAILURES
             and self._lives(peer)
             and self._ending_of(peer).is_finishing
         ]
@@ -212,7 +212,7 @@ class FinishRun:
         least = self._least_updates(present)
         drawn = self._rng.sample(list(present), len(present))
         drawn.sort(key=lambda peer: self._ending_of(peer).updates < least)
-        peers = drawn[:MOST_READ]
+        peers = drawn[:MAX_PEERS_READ]
         self._is_apart = not self._meet(peers, number, among)
         if self._is_apart:
             return
@@ -412,7 +412,7 @@ class FinishRun:
     @property
     def _compares(self) -> bool:
         """Whether to ask peers for the rest of their state; reports of very many are too long."""
-        return bool(self._averaged.rest) and len(self._seen) <= MOST_COMPARED
+        return bool(self._averaged.rest) and len(self._seen) <= MAX_PEERS_COMPARED
 
     def _has_ended_alike(self, peer: str) -> bool:
         """Tell whether a peer has the parameters of this node at its end, as far as is known."""
@@ -450,7 +450,7 @@ class FinishRun:
                 return f"still trains, at update {heard.ending.updates}"
             if words not in ("is alive", "is unknown"):
                 return words
-            is_given_up = self._failures[peer] >= MOST_FAILURES
+            is_given_up = self._failures[peer] >= MAX_FAILURES
             return "could not be read" if is_given_up else "there was no time left for it"
         if heard is not None and not self._peer_table.has_left(peer):
             return "does not answer" if self._tx.reaches(peer) else "was lost"

@@ -24,7 +24,7 @@ from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.merger import LossWatch, Merger
 from dpwa.node.training_figures import Activity
 from dpwa.policy.beginners import LEAD, Doubt
-from dpwa.policy.finishing import MOST_READ
+from dpwa.policy.finishing import MAX_PEERS_READ
 from dpwa.policy.health import Outcome
 from dpwa.policy.interpolation import interpolation
 from dpwa.transport.link import LinkState
@@ -83,10 +83,10 @@ class NodeView:
 SAID_EVERY_S = 60.0  # from one message on the state of this node to the next that says the same
 LOOKED_EVERY_S = 2.0  # for whether all peers are refused, which nodes may be only for a moment
 MAX_REFUSALS = 5  # in one message
-MOST_UNPAIRED = 20  # calls of one kind in a row, of which each step needs both
+MAX_UNPAIRED_CALLS = 20  # calls of one kind in a row, of which each step needs both
 # whole values next to what a codec sends of them, for which `timeout_ms` is set
 MAX_TIMES_LONGER = 4
-MOST_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
+MAX_ROUNDS_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a first one has said
 
 
 class GossipRounds:
@@ -186,7 +186,7 @@ class GossipRounds:
         self._end_round()
         self._waits = 0
         self._begins += 1
-        if self._begins == MOST_UNPAIRED:
+        if self._begins == MAX_UNPAIRED_CALLS:
             self._unpaired("update_send", "update_wait", "nothing is merged")
         if self.began_at is None:
             self.began_at = self._context.runtime.now()
@@ -278,7 +278,7 @@ class GossipRounds:
         self._begins = 0
         if request is None and published is None:
             self._waits += 1
-            if self._waits == MOST_UNPAIRED:
+            if self._waits == MAX_UNPAIRED_CALLS:
                 self._unpaired("update_wait", "update_send", "nothing is published, nor fetched")
         before = self.figures.turn_to(Activity.WAIT)
         try:
@@ -380,15 +380,16 @@ class GossipRounds:
     ) -> Iterator[Arrival]:
         """Yield a part of the newest snapshot of each connected peer, valid until the next.
 
-        Of more than `MOST_READ`, some are drawn. Waits at most `timeout_ms` for all of them. The
-        factors 1/2, 1/3 and so on make a mean of all of them and this node.
+        If there are more than `MAX_PEERS_READ`, some are picked at random. Waits at most
+        `timeout_ms` for all of them. The factors 1/2, 1/3 and so on give the mean of these peers
+        and this node.
         """
         context, factor = self._context, 0.5
         able = sorted(context.peer_table.mergeable)
         names = [name for name in able if self._tx.state_of(name) is LinkState.UP]
         runtime = context.runtime
         deadline = Deadline(runtime, context.config.timeout_ms / 1000)
-        for peer in self.view.rng.sample(names, min(len(names), MOST_READ)):
+        for peer in self.view.rng.sample(names, min(len(names), MAX_PEERS_READ)):
             with self.figures.doing(Activity.WAIT):
                 arrival = self._read(
                     FetchRequest(
@@ -478,7 +479,7 @@ class GossipRounds:
             "%s: %d calls of %s, and none of %s: %s. Each training step needs both, update_send "
             "before it and update_wait after it, or step(loss) alone [DPWA-W070]",
             self._context.name,
-            MOST_UNPAIRED,
+            MAX_UNPAIRED_CALLS,
             called,
             other,
             therefore,
@@ -545,7 +546,7 @@ class GossipRounds:
         if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
             return arrival
         doubt, clock = self.merger.doubt(arrival)
-        waits = arrival.takes_over and self._asked_again < MOST_ASKED_AGAIN
+        waits = arrival.takes_over and self._asked_again < MAX_ROUNDS_ASKED_AGAIN
         is_sound = doubt is Doubt.NONE or (doubt is Doubt.UNCONFIRMED and not waits)
         is_sharded = self.shard_group is not None  # who must all come to the same, and count alike
         if self._all(is_sound):

@@ -25,9 +25,9 @@ from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import AskStatus, Message, Status, printable, unpack
 
 REQUEST = 1
-MOST_AT_ONCE = 128  # connections
+MAX_CONNECTIONS = 128  # connections
 WAITING_S = 0.1  # for one of those that are asked to make room for another
-MOST_TURNS = 3  # of asking those that others have spoken of
+MAX_TURNS = 3  # of asking those that others have spoken of
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def query_cluster(
     listed = {node.name for node in config.nodes}
     todo = {place.name or place.endpoint: place.endpoint for place in places_to_ask(config)}
     found = dict[str, StatusAnswer]()
-    for _ in range(MOST_TURNS):
+    for _ in range(MAX_TURNS):
         for name, answer in query_status(todo, timeout_s, keyring=keyring).items():
             own = answer.report.name if answer.report is not None else "?"
             found[name if own == "?" or name in listed else own] = answer
@@ -136,7 +136,7 @@ def query_status(
     clock = clock or SystemClock()
     deadline = Deadline(clock, timeout_s)
     answers: dict[str, StatusAnswer] = {}
-    calls, poller = Calls(keyring, clock, MOST_AT_ONCE), zmq.Poller()
+    calls, poller = Calls(keyring, clock, MAX_CONNECTIONS), zmq.Poller()
     names = {where: [n for n, w in endpoints.items() if w == where] for where in endpoints.values()}
     with SYSTEM.zmq_context() as zmq_context:
         calls.open(zmq_context, poller)
@@ -191,7 +191,7 @@ def _is_plain(report: JsonObject) -> bool:
     return True
 
 
-MOST_SKEW_S = 5.0
+MAX_SKEW_S = 5.0
 CONNECTED_AFTER_S = 5.0  # to nodes that have started a little later
 
 _WELL = (Health.UNKNOWN, Health.ALIVE, Health.FINISHED, Health.LEFT)
@@ -306,7 +306,7 @@ def _views(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
 def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
     for name, answer in answers.items():
         ahead_s = answer.ahead_s
-        if ahead_s is not None and abs(ahead_s) > MOST_SKEW_S:
+        if ahead_s is not None and abs(ahead_s) > MAX_SKEW_S:
             way = "ahead of" if ahead_s > 0 else "behind"
             text = f"{name}: its clock is {abs(ahead_s):.0f} s {way} this machine's"
             yield Finding(name, text)

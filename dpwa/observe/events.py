@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from dpwa.node.report import NodeReport, PaceReport
 
-MOST_EVENTS = 500
+MAX_EVENTS = 500
 
 # Every kind of event, and what it means; `about` is the node that it happened to.
 KINDS = {
@@ -68,7 +68,7 @@ class EventLog:
     """The newest events of one node."""
 
     def __init__(self) -> None:
-        self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[RunEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
 
     def add(self, events: Iterable[RunEvent]) -> list[RunEvent]:
@@ -81,7 +81,7 @@ class EventLog:
             keep(self._events, found)
         return numbered
 
-    def after(self, number: int, most: int = MOST_EVENTS) -> list[RunEvent]:
+    def after(self, number: int, most: int = MAX_EVENTS) -> list[RunEvent]:
         """Return the events after this number, oldest first, and at most so many."""
         return [event for event in tuple(self._events) if event.number > number][:most]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dpwa.errors import UserError
 from dpwa.observe.figures import NAMES
 from dpwa.observe.run_data import Run
-from dpwa.observe.run_reading import MOST_SAMPLES, OF_PEERS, read_run
+from dpwa.observe.run_reading import MAX_SAMPLES, OF_PEERS, read_run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,7 +37,7 @@ class RunFrames:
     remarks: tuple[str, ...]
 
 
-def load(folder: str | Path, run: int | None = None, most_samples: int = MOST_SAMPLES) -> RunFrames:
+def load(folder: str | Path, run: int | None = None, most_samples: int = MAX_SAMPLES) -> RunFrames:
     """Read a run directory into tables of pandas.
 
     Args:

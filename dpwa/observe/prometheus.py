@@ -47,10 +47,10 @@ MAX_CONNECTIONS = 64  # each of which has a thread
 PLACE_TIMEOUT_S = 1.0  # for a connection to end that a new one has taken the place of
 WAITING_REQUESTS = 16
 PAUSE_S = 0.1
-MOST_PORTS_TRIED = 1024
+MAX_PORTS_TRIED = 1024
 
 
-MOST_PEERS = 64  # with a name of their own
+MAX_PEERS = 64  # with a name of their own
 OTHER = "other"  # all others, added up
 
 _ACTIVITIES = ("train", "publish", "wait", "merge")
@@ -310,7 +310,7 @@ class PeerCounters:
         most: names at once.
     """
 
-    def __init__(self, most: int = MOST_PEERS) -> None:
+    def __init__(self, most: int = MAX_PEERS) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._named: set[str] = set()
@@ -404,7 +404,7 @@ def ports_of(config: Config, name: str) -> Sequence[int]:
     if name in names:
         return (first + names.index(name),)
     next_one = min(first + len(names), MAX_PORT)
-    return range(next_one, min(next_one + MOST_PORTS_TRIED, MAX_PORT + 1))
+    return range(next_one, min(next_one + MAX_PORTS_TRIED, MAX_PORT + 1))
 
 
 class MetricsServer(Closeable):

@@ -28,13 +28,13 @@ log = logging.getLogger("dpwa.observe")
 
 PERIOD_S = 1.0
 EARLY_S = 0.02
-MOST_OTHERS = 256  # nodes of which a history is kept
-MOST_SAMPLES = 800  # in one answer, which has at most `limits.MAX_HISTORY_BYTES` in all
-MOST_EVENTS_TOLD = 200  # likewise
-MOST_PEERS = 512  # in one answer
-MOST_AWAITED = 16  # likewise, of those who are waited for at the end
-MOST_TEXT = 500  # characters of what was wrong with the end
-MOST_ONLOOKERS = 64  # who are told that the node ends: those who have asked last
+MAX_OTHERS = 256  # nodes of which a history is kept
+MAX_SAMPLES = 800  # in one answer, which has at most `limits.MAX_HISTORY_BYTES` in all
+MAX_EVENTS_TOLD = 200  # likewise
+MAX_PEERS = 512  # in one answer
+MAX_AWAITED = 16  # likewise, of those who are waited for at the end
+MAX_TEXT_CHARS = 500  # characters of what was wrong with the end
+MAX_ONLOOKERS = 64  # who are told that the node ends: those who have asked last
 SCHEMA = 1
 
 
@@ -130,7 +130,7 @@ class NodeRecord(Service):
         if not message.of:
             self._onlookers.pop(sender, None)
             self._onlookers[sender] = message, reply
-            if len(self._onlookers) > MOST_ONLOOKERS:
+            if len(self._onlookers) > MAX_ONLOOKERS:
                 del self._onlookers[next(iter(self._onlookers))]
         self._answer(message, reply)
 
@@ -151,13 +151,13 @@ class NodeRecord(Service):
             "last": -math.inf if history is None else history.last,
             "events": [
                 [event.number, event.time, event.node, event.kind, event.about, event.text]
-                for event in self._events.after(message.events_after, MOST_EVENTS_TOLD)
+                for event in self._events.after(message.events_after, MAX_EVENTS_TOLD)
             ],
             "peers": [] if message.of else _entries(report.peers, PEER_ENTRY),
             "members": [] if message.of else _entries(report.members, MEMBER_ENTRY),
             "ending": None if message.of else _ending(report.ending),
             "sync": None if message.of else _sync(report.pace),
-            "ended": None if message.of or self._ended is None else self._ended[:MOST_TEXT],
+            "ended": None if message.of or self._ended is None else self._ended[:MAX_TEXT_CHARS],
         }
         reply(HistoryMessage(request=message.request), pack(answer))
 
@@ -182,7 +182,7 @@ class NodeRecord(Service):
 
     def _has_room(self, long_gone: Iterator[str]) -> bool:
         """Whether one history more may be kept; if need be, that of who is gone longest goes."""
-        if len(self._others) < MOST_OTHERS:
+        if len(self._others) < MAX_OTHERS:
             return True
         longest = next(long_gone, None)
         if longest is None:
@@ -232,7 +232,7 @@ class Recorder(Closeable):
 
 
 def _packed(history: SampleHistory, since: float) -> bytes:
-    return history.since(since, MOST_SAMPLES).astype("<f8").tobytes()
+    return history.since(since, MAX_SAMPLES).astype("<f8").tobytes()
 
 
 def identity_of(report: NodeReport) -> JsonObject:
@@ -241,14 +241,14 @@ def identity_of(report: NodeReport) -> JsonObject:
 
 
 def _entries(told: Sequence[object], keys: Sequence[str]) -> list[list[Any]]:
-    return [[getattr(each, key) for key in keys] for each in told[:MOST_PEERS]]
+    return [[getattr(each, key) for key in keys] for each in told[:MAX_PEERS]]
 
 
 def _ending(ending: EndingReport | None) -> list[Any] | None:
     """Return whether a node has finished, and whom it waits for; `None`: it trains."""
-    return None if ending is None else [ending.is_over, ending.waits_for[:MOST_AWAITED]]
+    return None if ending is None else [ending.is_over, ending.waits_for[:MAX_AWAITED]]
 
 
 def _sync(pace: PaceReport | None) -> list[Any] | None:
     """Return the entry of `SyncEntry`; `None`: it averages no gradients."""
-    return None if pace is None else [pace.in_sync[:MOST_PEERS], pace.out_of_sync_s]
+    return None if pace is None else [pace.in_sync[:MAX_PEERS], pace.out_of_sync_s]

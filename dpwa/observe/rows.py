@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from dpwa.observe.figures import INDEX
 from dpwa.observe.rates import UNKNOWN, Rates, latest, rates_of_newest
 from dpwa.observe.run_view import Followed, RunView
-from dpwa.observe.verdicts import LEAST_WINDOW_S, LOST, Condition, NodeVerdict, verdicts
+from dpwa.observe.verdicts import LOST, MIN_WINDOW_S, Condition, NodeVerdict, verdicts
 
 WINDOW_S = 10.0  # over which rates are taken
 
@@ -137,7 +137,7 @@ def missing(rows: Sequence[NodeRow]) -> dict[str, str]:
     found = {} if averages else {"rounds": ""}
     if not any(row.mapped_bytes for row in rows):
         found["mapped"] = ""
-    if max((row.rates.seconds for row in rows), default=0.0) < LEAST_WINDOW_S:
+    if max((row.rates.seconds for row in rows), default=0.0) < MIN_WINDOW_S:
         return found  # more may come
     if not trains(rows):
         none = ("loss", "clock", "steps", "wait", "rounds", "merges", "staleness", "distance")

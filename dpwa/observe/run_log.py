@@ -34,7 +34,7 @@ from dpwa.types import JsonObject
 RUN_LOG_VERSION = 1
 SUFFIX = ".jsonl"
 PEERS_EVERY_S = 10.0
-MOST_WAITING = 10_000  # lines, while the disk does not answer
+MAX_WAITING = 10_000  # lines, while the disk does not answer
 CLOSE_TIMEOUT_S = 5.0
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -81,7 +81,7 @@ class RunLog(Closeable):
             ) from None
         self._problem = ""
         self._peers_due = -math.inf
-        self._lines: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING)
+        self._lines: queue.Queue[bytes | None] = queue.Queue(MAX_WAITING)
         self._put({"type": "start", "run_log": RUN_LOG_VERSION, "time": began, **told})
         self._thread = threading.Thread(
             target=self._write_all, name=f"dpwa-run-log-{told['name']}", daemon=True

@@ -324,11 +324,11 @@ class ThinnedEvents:
         return tuple(sorted(found, key=lambda event: event.time))
 
 
-MOST_SAMPLES = 4000  # that are kept of a node, of few nodes
-MOST_OF_ALL = 400_000  # samples of all nodes together
-LEAST_SAMPLES = 200
-MOST_EVENTS = 400  # of each kind, that are kept of a node
-MOST_REMARKS = 20
+MAX_SAMPLES = 4000  # that are kept of a node, of few nodes
+MAX_SAMPLES_OF_ALL = 400_000  # samples of all nodes together
+MIN_SAMPLES = 200
+MAX_EVENTS = 400  # of each kind, that are kept of a node
+MAX_REMARKS = 20
 LONGEST_TEXT = 300
 PROGRESS_BYTES = 1 << 23
 COUNTERS = tuple(figure.name for figure in FIGURES if figure.kind == "counter")
@@ -396,7 +396,7 @@ class _RunReader:
         of: dict[str, list[LogFile]] = {}
         for log in self._files:
             of.setdefault(log.name, []).append(log)
-        fair = max(LEAST_SAMPLES, min(MOST_SAMPLES, MOST_OF_ALL // len(of)))
+        fair = max(MIN_SAMPLES, min(MAX_SAMPLES, MAX_SAMPLES_OF_ALL // len(of)))
         room = fair if self._most_samples is None else max(4, self._most_samples)
         nodes = {}
         for name in sorted(of, key=natural_order):
@@ -405,9 +405,9 @@ class _RunReader:
                 self._read(log, gathering)
             nodes[name] = gathering.done()
         self._progress(self._total, self._total)
-        if len(self._remarks) > MOST_REMARKS:
-            rest = len(self._remarks) - MOST_REMARKS
-            self._remarks[MOST_REMARKS:] = [f"and {rest} remarks like these"]
+        if len(self._remarks) > MAX_REMARKS:
+            rest = len(self._remarks) - MAX_REMARKS
+            self._remarks[MAX_REMARKS:] = [f"and {rest} remarks like these"]
         spans = tuple(_span(index, files) for index, files in enumerate(runs, 1))
         return Run(folder, nodes, spans, number, tuple(self._remarks), self._total)
 
@@ -439,7 +439,7 @@ class _Gathering:
         self._name = name
         self._told: JsonObject = {}
         self._rows = ThinnedRows(room, 2 + len(NAMES))
-        self._events = ThinnedEvents(MOST_EVENTS)
+        self._events = ThinnedEvents(MAX_EVENTS)
         self._processes: list[ProcessLog] = []
         self._before = dict.fromkeys(COUNTERS, 0.0)  # of the processes before
         self._samples = 0

@@ -18,7 +18,7 @@ from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import printable, unpack
 from dpwa.wire.watching import MEMBER_ENTRY, PEER_ENTRY
 
-MOST_FIGURES = 256
+MAX_FIGURES = 256
 END_OF_TIME = 1e12  # seconds since the epoch that no clock shows
 
 
@@ -89,7 +89,7 @@ class HistoryAnswer(BaseModel):
     started: _Time
     now: _Time
     last: float
-    figures: Annotated[tuple[Text, ...], Field(max_length=MOST_FIGURES)]
+    figures: Annotated[tuple[Text, ...], Field(max_length=MAX_FIGURES)]
     samples: bytes
     events: tuple[_EventEntry, ...]
     peers: tuple[_Peer, ...]

@@ -12,7 +12,7 @@ from dpwa.observe.rates import Rates
 from dpwa.policy.health import IN_WORDS, REFUSED, Health
 
 SLOW_FACTOR = 2.0  # times slower than the median of the others
-LEAST_WINDOW_S = 3.0  # before anybody is called slow
+MIN_WINDOW_S = 3.0  # before anybody is called slow
 WAITS_MUCH = 0.5  # share of the time
 HEARD_S = 5.0  # since when a node that others have heard of is taken to be there
 STALLED_STEPS = 10.0  # times the usual step, and at least
@@ -82,7 +82,7 @@ def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]
     known = {
         name: condition.rates
         for name, condition in conditions.items()
-        if condition.rates.seconds >= LEAST_WINDOW_S and not condition.silent_s and condition.trains
+        if condition.rates.seconds >= MIN_WINDOW_S and not condition.silent_s and condition.trains
     }
     found: dict[str, list[NodeVerdict]] = {}
     for name, condition in conditions.items():
@@ -164,7 +164,7 @@ def _silence(condition: Condition) -> NodeVerdict:
 
 def _pace(rates: Rates, usual: _Usual) -> list[NodeVerdict]:
     """Tell who is slower than others, or stands still, and who waits."""
-    if rates.steps_per_s is None or rates.seconds < LEAST_WINDOW_S:
+    if rates.steps_per_s is None or rates.seconds < MIN_WINDOW_S:
         return []
     patience_s = max(STALLED_S, STALLED_STEPS / (usual.steps_per_s or STALLED_STEPS))
     if rates.idle_s >= patience_s:

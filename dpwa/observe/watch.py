@@ -35,10 +35,10 @@ INTERVAL_S = 1.0
 SILENT_S = 2.5  # without an answer
 TOLD_EVERY_S = 5.0  # of a node that does not answer
 MOVE_S = 5.0  # from one address of a node that does not answer to the next
-MOST_NODES = 512
-MOST_EVENTS = 2000
-MOST_SEEN = 20_000  # events that were taken in, so that each is shown once
-MOST_ASKED = 1_000  # questions about others that are not answered yet
+MAX_NODES = 512
+MAX_EVENTS = 2000
+MAX_SEEN = 20_000  # events that were taken in, so that each is shown once
+MAX_ASKED = 1_000  # questions about others that are not answered yet
 TURN_S = 0.1  # links are looked at so often; to poll hundreds of sockets would cost more
 FIRST_TURN_S = 0.02  # likewise, until all have answered
 FIRST_TURNS = 250  # that are so quick, at most
@@ -110,7 +110,7 @@ class Watch(Closeable):
         self._nodes: dict[str, _Followed] = {}  # by endpoint
         self._names: dict[str, _Followed] = {}  # the same ones, by name
         self._none_gone_until = -math.inf  # when the one that was there longest ago is gone
-        self._events: deque[RunEvent] = deque(maxlen=MOST_EVENTS)
+        self._events: deque[RunEvent] = deque(maxlen=MAX_EVENTS)
         self._seen: dict[tuple[str, str, str, int], str] = {}  # events, when, and who told
         self._asked: dict[int, str] = {}  # of whom, by the number of the question
         self._questions = 1
@@ -161,7 +161,7 @@ class Watch(Closeable):
 
     def _run(self) -> None:
         with SYSTEM.zmq_context() as zmq_context:
-            zmq_context.max_sockets = 4 * MOST_NODES
+            zmq_context.max_sockets = 4 * MAX_NODES
             try:
                 while not self._stop.wait(self._pause_s()):
                     self._turn(zmq_context)
@@ -232,7 +232,7 @@ class Watch(Closeable):
             name = other.name if other.name != other.endpoint else ""  # nobody has told it yet
             if name and other.silent_s(now) and now - other.told_at >= TOLD_EVERY_S:
                 other.told_at = now
-                if len(self._asked) >= MOST_ASKED:
+                if len(self._asked) >= MAX_ASKED:
                     self._asked.clear()
                 self._questions += 1
                 self._asked[self._questions] = name
@@ -325,7 +325,7 @@ class Watch(Closeable):
             return
         now, known = self._clock.now(), self._names.get(name)
         if known is None:
-            if len(self._nodes) < MOST_NODES or (is_there and self._drop_longest_gone(now)):
+            if len(self._nodes) < MAX_NODES or (is_there and self._drop_longest_gone(now)):
                 self._nodes[endpoint] = self._names[name] = _Followed(name, endpoint, now, now)
         elif known.silent_s(now) and now - known.moved_at >= MOVE_S:  # it is back, elsewhere
             self._drop(known)
@@ -383,7 +383,7 @@ class Watch(Closeable):
             return
         keep(self._events, event)
         self._seen[kind, about, by, moment] = event.node
-        if len(self._seen) > MOST_SEEN:
+        if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
 
     def _note(self, kind: str, about: str, text: str) -> None:

@@ -37,7 +37,7 @@ SERVER = "dpwa-bench-link"  # the name of the node that serves
 SNAPSHOT_BYTES = 32 * limits.CHUNK_BYTES
 LATENCIES = 15
 STREAMS = 5
-LEAST_STREAM_S = 0.5
+MIN_STREAM_S = 0.5
 FIRST_BYTES = 128 * 1024
 FIRST_CHUNK_BYTES = 64 * 1024
 CONNECT_S = 5.0
@@ -111,7 +111,7 @@ def _measured(client: _Client, endpoint: str, deadline: Deadline) -> LinkMeasure
     nbytes = FIRST_BYTES
     while True:
         _, seconds = client.fetch(_shard(nbytes), deadline)
-        if nbytes == SNAPSHOT_BYTES or seconds >= LEAST_STREAM_S:
+        if nbytes == SNAPSHOT_BYTES or seconds >= MIN_STREAM_S:
             break
         nbytes = min(2 * nbytes, SNAPSHOT_BYTES)
     streams = [seconds]

@@ -50,8 +50,8 @@ BEGINNING = 1000.0  # updates, after which no training counts as a beginning
 SHARE = 0.5  # of the clock of who is ahead
 LEAD = 10.0  # updates: to lose fewer costs less than to wait
 
-MOST_PER_S = 1e6  # updates: Python makes no two calls in a microsecond
-MOST_BELIEVED = MAX_CLOCK / 2  # whoever takes that over still counts every update
+MAX_UPDATES_PER_S = 1e6  # updates: Python makes no two calls in a microsecond
+MAX_BELIEVED_CLOCK = MAX_CLOCK / 2  # whoever takes that over still counts every update
 
 SAME_BATCHES = (
     "%s: trains on the same batches as %s: expected other data on each node, such as by "
@@ -85,7 +85,7 @@ def bears_out(clock: float, ahead: float) -> bool:
 
 def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
     """Tell whether updates can have brought a clock from `before` to `after` in so many seconds."""
-    return after - before < LEAD + MOST_PER_S * elapsed_s
+    return after - before < LEAD + MAX_UPDATES_PER_S * elapsed_s
 
 
 def doubt_of(
@@ -98,7 +98,7 @@ def doubt_of(
     """
     if clock - own < LEAD:
         return Doubt.NONE
-    if clock > MOST_BELIEVED:
+    if clock > MAX_BELIEVED_CLOCK:
         return Doubt.IMPOSSIBLE
     if best is not None and bears_out(best, clock):
         return Doubt.NONE

@@ -32,7 +32,7 @@ DEVIATION_GROWTH_GAIN = 1 / 4
 DEVIATION_DECAY_GAIN = 1 / 32
 DEVIATIONS = 4.0
 FLOOR_S = 0.1
-MOST_DOUBLINGS = 40
+MAX_DOUBLINGS = 40
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class FetchTimes:
 
     def timed_out(self) -> FetchTimes:
         """Double the deadline: the fetch would have taken longer, nobody knows how long."""
-        return replace(self, timeouts=min(self.timeouts + 1, MOST_DOUBLINGS))
+        return replace(self, timeouts=min(self.timeouts + 1, MAX_DOUBLINGS))
 
     def deadline_s(self, ceiling_s: float) -> float:
         """Return how many seconds to wait: at most, and before the first success, the ceiling."""

@@ -24,8 +24,8 @@ STILL_FALLS = (
     0.9  # a distance that is a greater part of what it was when it fell last does not fall
 )
 ALONE = "finished together with nobody"
-MOST_NAMED = 3  # tensors of each peer, in the one line of a report
-MOST_READ = 16  # peers in one round; of more, some are drawn
+MAX_NAMED = 3  # tensors of each peer, in the one line of a report
+MAX_PEERS_READ = 16  # peers in one round; of more, some are drawn
 FLAT_ROUNDS = 3  # after so many that do not fall, they will not
 
 
@@ -112,8 +112,8 @@ class FinishReport:
         """Return the peers of which the same tensors differ, by these in words."""
         found: dict[str, list[str]] = {}
         for peer, names in self.differing.items():
-            words = ", ".join(names[:MOST_NAMED])
-            more = len(names) - MOST_NAMED
+            words = ", ".join(names[:MAX_NAMED])
+            more = len(names) - MAX_NAMED
             found.setdefault(f"{words} and {more} more" if more > 0 else words, []).append(peer)
         return found
 
@@ -177,6 +177,6 @@ class Agreement:
 
 
 def digest_of(names: Sequence[str]) -> int:
-    if len(names) > MOST_READ + 1:
+    if len(names) > MAX_PEERS_READ + 1:
         return 0
     return zlib.crc32("\n".join(sorted(names)).encode()) | 1

@@ -41,7 +41,7 @@ from types import MappingProxyType
 FORGIVEN = 2  # failures in a row
 FIRST_REST_S = 1.0
 LONGEST_REST_S = 60.0
-MOST_DOUBLINGS = 40
+MAX_DOUBLINGS = 40
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def longest_rest_s(failures: int) -> float:
     """Return the most that a rest lasts after so many failures in a row."""
     if failures <= FORGIVEN:
         return 0.0
-    return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - FORGIVEN - 1, MOST_DOUBLINGS))
+    return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - FORGIVEN - 1, MAX_DOUBLINGS))
 
 
 LOWEST_SCORE = 10

@@ -27,7 +27,7 @@ from dpwa.errors import UserError
 from dpwa.registry import Registry
 from dpwa.types import Fraction, NoOptions, StrictModel, TrainingProgress
 
-MOST_AHEAD = 2.0  # an update of clocks at factor 1
+MAX_AHEAD = 2.0  # an update of clocks at factor 1
 
 FactorRule = Callable[[Any, TrainingProgress, TrainingProgress], float]
 
@@ -170,7 +170,7 @@ def read_ahead(ahead: float, factor: float) -> float:
         ahead: by how much its clock is ahead.
         factor: of the interpolation.
     """
-    if not 0.0 < ahead < MOST_AHEAD:
+    if not 0.0 < ahead < MAX_AHEAD:
         return 0.0
     return min(1.0, ahead / (1.0 + factor * ahead))
 

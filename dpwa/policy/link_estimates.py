@@ -15,7 +15,7 @@ usually have. Of peers of which that is known, one that takes longer than
 
     T = min(max(2 * median, FLOOR_S), budget)
 
-takes part in a draw with probability `max(T / expected, LEAST_SHARE)`, all others always. So a slow
+takes part in a draw with probability `max(T / expected, MIN_SHARE)`, all others always. So a slow
 peer costs a node, probability times duration, no more than one that takes T; peers within a factor
 of two of each other are drawn alike, as the laws of gossip want it; and every peer is still drawn
 now and then, so that models mix everywhere and a link that has become fast is noticed. Below
@@ -42,7 +42,7 @@ from dpwa.policy.deadlines import FLOOR_S
 GAIN = 1 / 8
 FEWEST_BYTES = 64 * 1024
 FAR_ABOVE = 2.0  # times the median
-LEAST_SHARE = 1 / 16
+MIN_SHARE = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def shares(expected_s: Mapping[str, float], budget_s: float) -> dict[str, float]
     usual_s = max(FAR_ABOVE * median_low(expected_s.values()), FLOOR_S)
     longest_s = min(usual_s, budget_s)
     return {
-        peer: max(longest_s / seconds, LEAST_SHARE)
+        peer: max(longest_s / seconds, MIN_SHARE)
         for peer, seconds in expected_s.items()
         if seconds > longest_s
     }

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-LEAST_SHARE = 0.1
-MOST_STEPS = 5  # that an account holds, and at least
-MOST_S = 0.5
+MIN_SHARE = 0.1
+MAX_STEPS = 5  # that an account holds, and at least
+MAX_WAIT_S = 0.5
 FLOOR_S = 0.02
-MOST_EXITS = 9
+MAX_EXITS = 9
 DECAY = 0.9  # of what an account holds above its most, in each round
 SETTLED = 4  # times as many rounds as it was to stay away, after which a node is trusted again
 
@@ -68,8 +68,8 @@ class Patience:
                 waited for them, as it goes on during all but the last.
             worked_s: the time that the training took from the rounds before to its waiting.
         """
-        share_s = worked_s * max(LEAST_SHARE, 1 / max(1, len(missed_s)))
-        most_s = min(self._timeout_s, max(MOST_S, MOST_STEPS * worked_s))
+        share_s = worked_s * max(MIN_SHARE, 1 / max(1, len(missed_s)))
+        most_s = min(self._timeout_s, max(MAX_WAIT_S, MAX_STEPS * worked_s))
         for name, lost_s in missed_s.items():
             before_s = self._left_s.get(name, most_s)
             after_s = min(max(most_s, DECAY * before_s), before_s + share_s - lost_s)
@@ -112,7 +112,7 @@ class Absence:
         """Leave, or be refused when it tries to come back."""
         has_kept = self.since is None and step - self.entered > SETTLED * (self.steps + 1)
         exits = 0 if has_kept else self.exits
-        return replace(self, exits=min(exits + 1, MOST_EXITS), since=step)
+        return replace(self, exits=min(exits + 1, MAX_EXITS), since=step)
 
     def may_enter(self, step: int) -> bool:
         return self.since is not None and step - self.since >= self.steps

@@ -60,13 +60,13 @@ from enum import Enum
 
 REMEMBER_S = 60.0  # how a transaction has ended
 RESEND_S = 0.25  # its decision, while the peer has not noted it
-MOST_REMEMBERED = 1024
-MOST_OPEN = 1024
+MAX_REMEMBERED = 1024
+MAX_OPEN = 1024
 # How often the partner of the last exchange is not asked, once another peer was busy. Where steps
 # take equally long, those two are free at the same moment, when nobody else is: without this they
 # would exchange with each other for good.
 PARTED = 0.5
-MOST_COPIES = 4
+MAX_COPIES = 4
 """Those that an exclusive node may be answering: one and those in doubt, each with a model."""
 
 
@@ -126,7 +126,7 @@ class _Finished:
         self._old: dict[bytes, bool] = {}
 
     def add(self, transaction: bytes, committed: bool) -> None:
-        if len(self._young) >= MOST_REMEMBERED // 2:
+        if len(self._young) >= MAX_REMEMBERED // 2:
             self._rotate()
         self._young[transaction] = committed
 
@@ -158,7 +158,7 @@ class Transactions:
         self._own = own
         self._is_exclusive = is_exclusive
         self._remember_s = remember_s
-        self._most_answered = MOST_COPIES if is_exclusive else MOST_OPEN
+        self._most_answered = MAX_COPIES if is_exclusive else MAX_OPEN
         self._asked: dict[bytes, _Asked] = {}
         self._decisions: dict[bytes, _Decision] = {}
         self._answered: dict[bytes, _Answered] = {}
@@ -216,7 +216,7 @@ class Transactions:
         """Propose (id: 8 new random bytes); `False` if this node is engaged, and nothing is to be
         sent.
         """
-        if peer == self._own or self.is_engaged(now) or len(self._asked) >= MOST_OPEN:
+        if peer == self._own or self.is_engaged(now) or len(self._asked) >= MAX_OPEN:
             return False
         self._asked[transaction] = _Asked(peer, expires)
         return True
@@ -263,7 +263,7 @@ class Transactions:
             return self._finished.is_committed(transaction) if made is None else made.commit
         commit = commit and asked.may_commit(now)
         self._counts["committed" if commit else "aborted"] += 1
-        if len(self._decisions) >= MOST_OPEN:
+        if len(self._decisions) >= MAX_OPEN:
             self._give_up(next(iter(self._decisions)))
         self._decisions[transaction] = _Decision(asked.peer, commit, now + self._remember_s)
         return commit

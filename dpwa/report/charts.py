@@ -26,8 +26,8 @@ from dpwa.report.facts import Facts
 from dpwa.report.style import (
     FAINT,
     INK,
-    MOST_COLOURS,
-    MOST_LABELLED,
+    MAX_COLOURS,
+    MAX_LABELLED,
     OTHERS,
     PALETTE,
     Chart,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROW_INCHES = 0.2
-MOST_WRITTEN = 10  # nodes of which each cell has its number
+MAX_WRITTEN = 10  # nodes of which each cell has its number
 DARK_CELL = 0.55  # of the largest: text on it is white
 MOMENTS = 80  # of a time line: what several nodes notice in one of them is one mark
 BYTES = "bytes"  # an axis that counts them
@@ -176,7 +176,7 @@ def _looks_of_nodes(facts: Facts) -> Looks:
     if best is not None:
         remarkable = {best.name: remarkable.pop(best.name, "best"), **remarkable}
     looks = looks_of(list(facts.nodes), remarkable)
-    return looks if len(looks) <= MOST_COLOURS else {MEAN: LineStyle(INK, label="mean"), **looks}
+    return looks if len(looks) <= MAX_COLOURS else {MEAN: LineStyle(INK, label="mean"), **looks}
 
 
 def _lines(
@@ -245,7 +245,7 @@ def draw_pairs(figure: Figure, names: Sequence[str], counts: Floats, what: str) 
     shown = np.where(counts > 0, counts, np.nan)
     image = axes.imshow(shown, cmap="cividis_r", vmin=0, interpolation="none")
     for (row, column), count in np.ndenumerate(counts):
-        if count and len(names) <= MOST_WRITTEN:
+        if count and len(names) <= MAX_WRITTEN:
             colour = "#ffffff" if count > DARK_CELL * counts.max() else "#111111"
             written = f"{count:.0f}" if count < 10_000 else f"{count / 1000:.0f}k"
             axes.text(column, row, written, ha="center", va="center", color=colour, fontsize=8)
@@ -321,7 +321,7 @@ def draw_events(figure: Figure, facts: Facts) -> None:
     axes = figure.subplots()
     run = facts.run
     length, unit = time_unit(run.seconds)
-    width = 2.5 if len(run.nodes) <= MOST_LABELLED else 1.2
+    width = 2.5 if len(run.nodes) <= MAX_LABELLED else 1.2
     rows = {name: row for row, name in enumerate(run.nodes)}
     for name, node in run.nodes.items():
         for process in node.processes:
@@ -393,4 +393,4 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _step(names: Sequence[str]) -> int:
-    return -(-len(names) // MOST_LABELLED)
+    return -(-len(names) // MAX_LABELLED)

@@ -32,7 +32,7 @@ from dpwa.types import JsonObject
 from dpwa.wire.messages import printable
 
 PAGE_NAME = "report.html"
-MOST_EVENT_ROWS = 300
+MAX_EVENT_ROWS = 300
 _ENDS = {"ended": "finished", "lost": "lost", "running": "still at work"}
 Runs = Mapping[str, Facts]  # by a name that no other of them has
 
@@ -187,7 +187,7 @@ def _title(runs: Runs) -> str:
 
 def _shown(label: str, facts: Facts) -> JsonObject:
     """Return what the page shows of a run by itself."""
-    events, shown = moments(facts.run), moments(facts.run, MOST_EVENT_ROWS)
+    events, shown = moments(facts.run), moments(facts.run, MAX_EVENT_ROWS)
     rarest = "" if len(shown) == len(events) else f", the rarest {len(shown)} of them"
     return {
         "label": label,

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 4.5, 3.0  # inches; small, so that the text can be read on a telephone
 DPI = 180
 LONGEST_LABEL = 14
-MOST_COLOURS = 8  # nodes of which each has its own
-MOST_SHOWN = 5  # of more nodes: those that stand out
-MOST_LABELLED = 24  # rows; of more, each so many-th has its name
+MAX_COLOURS = 8  # nodes of which each has its own
+MAX_SHOWN = 5  # of more nodes: those that stand out
+MAX_LABELLED = 24  # rows; of more, each so many-th has its name
 LOG_ABOVE = 20.0  # times the least value: then the axis is logarithmic
 SHORT_LOG = 1000.0  # times the least value: then there is room for 2 and 5
 
@@ -81,12 +81,12 @@ def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
 
     `remarkable`: what stands out, in a word, by name; the most important first.
     """
-    if len(names) <= MOST_COLOURS:
+    if len(names) <= MAX_COLOURS:
         return {
             n: LineStyle(c, s, short(n)) for n, c, s in zip(names, PALETTE, _STYLES, strict=False)
         }
     looks = {name: LineStyle(OTHERS) for name in names}
-    for (name, why), colour in zip(list(remarkable.items())[:MOST_SHOWN], PALETTE, strict=False):
+    for (name, why), colour in zip(list(remarkable.items())[:MAX_SHOWN], PALETTE, strict=False):
         looks[name] = LineStyle(colour, "-", f"{short(name)} ({why})")
     return looks
 

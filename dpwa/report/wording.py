@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 
-MOST_NAMES = 4
+MAX_NAMES = 4
 UNKNOWN = "-"
 
 
@@ -55,7 +55,7 @@ def moment(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at)).rstrip()
 
 
-def names(listed: Sequence[str], most: int = MOST_NAMES) -> str:
+def names(listed: Sequence[str], most: int = MAX_NAMES) -> str:
     shown = list(listed[:most])
     if len(listed) > most:
         shown.append(f"{len(listed) - most} more")

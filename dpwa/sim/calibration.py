@@ -35,10 +35,10 @@ from dpwa.sim.load import load_scenario
 from dpwa.sim.scenario import node_name
 from dpwa.sim.summary import figures_of as figures_of_outcome
 
-LEAST_NODES = 2
-LEAST_STEPS = 5  # of each node, to tell what a step of it takes
+MIN_NODES = 2
+MIN_STEPS = 5  # of each node, to tell what a step of it takes
 WARMING_UP = 0.1  # share of the samples at the beginning that are left out; at least one is
-MOST_TOLD = 3  # names in an error
+MAX_NAMES = 3  # names in an error
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ def observe(run: Run) -> ObservedRun:
     different runs, or the run was too short.
     """
     logs = list(run.nodes.values())
-    if len(logs) < LEAST_NODES:
+    if len(logs) < MIN_NODES:
         found = ", ".join(run.nodes)
         raise UserError(
-            f"{run.folder}: expected the run logs of {LEAST_NODES} nodes or more (got {found})"
+            f"{run.folder}: expected the run logs of {MIN_NODES} nodes or more (got {found})"
             " [DPWA-E297]"
         )
     settings = _common_settings(run, logs)
@@ -146,7 +146,7 @@ def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
         if differ:
             raise UserError(
                 f"{run.folder}: expected the logs of one run ({first.name} and {log.name} differ "
-                f"in {', '.join(differ[:MOST_TOLD])}) [DPWA-E299]"
+                f"in {', '.join(differ[:MAX_NAMES])}) [DPWA-E299]"
             )
     found: Mapping[str, Any] = first.told["settings"]
     return found
@@ -160,9 +160,9 @@ def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
     found = {log.name: _observed_since(log, 0.0) for log in logs}
     too_short = [name for name, node in found.items() if node is None]
     if too_short:
-        named = ", ".join(too_short[:MOST_TOLD]) + (", ..." if too_short[MOST_TOLD:] else "")
+        named = ", ".join(too_short[:MAX_NAMES]) + (", ..." if too_short[MAX_NAMES:] else "")
         raise UserError(
-            f"{run.folder}: too short to tell: expected {LEAST_STEPS} steps of each node or more, "
+            f"{run.folder}: too short to tell: expected {MIN_STEPS} steps of each node or more, "
             f"between its second second and its last one (too few of {named}) [DPWA-E300]"
         )
     nodes = [node for node in found.values() if node is not None]
@@ -182,7 +182,7 @@ def _observed_since(log: NodeLog, since: float) -> ObservedNode | None:
     earliest = max(begun[1], round(WARMING_UP * len(rows)), np.searchsorted(rows[:, 0], since))
     first, last = rows[min(earliest, len(rows) - 1)], rows[rising[-2]]
     grown = {name: float(last[1 + INDEX[name]] - first[1 + INDEX[name]]) for name in COUNTERS}
-    if last[0] <= first[0] or grown["steps"] < LEAST_STEPS:
+    if last[0] <= first[0] or grown["steps"] < MIN_STEPS:
         return None
     spent_s = sum(float(first[1 + INDEX[f"{name}_s"]]) for name in ACTIVITIES)
     group = str(log.told.get("group") or "")
@@ -263,7 +263,7 @@ def _mbps(run: ObservedRun) -> float | None:
     return mbps if limit is None else max(mbps, FAR_ABOVE * float(limit))
 
 
-LEAST_SPREAD_S = 0.5  # of starts: less is no matter
+MIN_SPREAD_S = 0.5  # of starts: less is no matter
 DIGITS = 4  # of what is fitted
 FILE = "file"  # the topology, whose edges have names of nodes, and the key of its options
 # Of the machine, or of the simulation.
@@ -290,7 +290,7 @@ def scenario_of(run: ObservedRun, fit: Fit) -> Settings:
     network = _network(run, fit)
     if network:
         found["network"] = network
-    if run.start_spread_s >= LEAST_SPREAD_S:
+    if run.start_spread_s >= MIN_SPREAD_S:
         found["churn"] = {"start_spread_s": _rounded(run.start_spread_s, 2)}
     if run.is_open:
         found["membership"] = "open"
@@ -339,12 +339,12 @@ def _rounded(value: float, digits: int = DIGITS) -> float:
     return float(f"{value:.{digits}g}")
 
 
-MOST_TRIES = 8
+MAX_TRIES = 8
 CLOSE = 0.03  # relative
 STEPS = 3000  # of all nodes, that are simulated to compare by: with fewer, chance decides
-MOST_NODES = 32  # more take minutes
+MAX_NODES = 32  # more take minutes
 LARGEST_CHANGE = 4.0  # in one try
-MOST_MBPS = 1e5
+MAX_MBPS = 1e5
 PATIENCE = 1.5  # a fetch that takes longer is not waited for by all trainers: so more is changed
 TELLING_WAITS = 0.02  # share of the time
 _COUNTED = ("answer_s", "fetches", "stream_s", "streams", "wait_s")
@@ -397,7 +397,7 @@ def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
     round_s = (run.total("train_s") + run.total("wait_s")) / run.total("steps")
     tried: list[tuple[float, Fit, Simulated]] = []
     next_fit = fit
-    while len(tried) < MOST_TRIES:
+    while len(tried) < MAX_TRIES:
         found = simulated(run, next_fit)
         ratio, missing_s = _difference(run, found)
         error = max(abs(ratio - 1.0), abs(missing_s) / round_s)
@@ -409,7 +409,7 @@ def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
         next_fit = replace(
             fit,
             latency_ms=max(fit.latency_ms, latency_ms),  # answers do not come before that
-            mbps=min(MOST_MBPS, next_fit.mbps * ratio),
+            mbps=min(MAX_MBPS, next_fit.mbps * ratio),
         )
     _, fit, found = min(tried, key=lambda each: each[0])
     return fit, found
@@ -449,7 +449,7 @@ class Calibration:
         run, found = self.run, self.simulated
         yield f"{duration(run.seconds)} of {len(run.nodes)} nodes on {plural(run.hosts, 'host')}"
         if found is None:
-            yield f"more than {MOST_NODES} nodes: links were not refined by simulation"
+            yield f"more than {MAX_NODES} nodes: links were not refined by simulation"
         else:
             steps, again = number(run.steps_per_s), number(found.steps_per_s)
             yield f"steps per second: {steps}, {again} simulated"
@@ -468,7 +468,7 @@ def calibrate(run: Run) -> Calibration:
     """Fit a scenario to a real run."""
     observed = observe(run)
     found = fit(observed)
-    if len(observed.nodes) > MOST_NODES:
+    if len(observed.nodes) > MAX_NODES:
         return Calibration(observed, found, None)
     return Calibration(observed, *refine(observed, found))
 

@@ -119,7 +119,7 @@ def meets(scenario: Scenario, sample: Sample) -> bool:
 SAMPLES = 200  # of a run whose length is known
 ROUNDING = 1e-9
 ASK_EVERY_S = 0.2  # of real time
-MOST_SAMPLES = 2 * SAMPLES  # of one that is not
+MAX_SAMPLES = 2 * SAMPLES  # of one that is not
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class RunRecorder:
     def _take(self, sample: Sample) -> None:
         self.samples.append(sample)
         self._ask(sample)
-        if len(self.samples) >= MOST_SAMPLES:
+        if len(self.samples) >= MAX_SAMPLES:
             self.samples = self.samples[::2]
             self._interval *= 2.0
 

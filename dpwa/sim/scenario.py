@@ -15,7 +15,7 @@ from dpwa.config import Config
 from dpwa.config.model import MAX_SEED
 from dpwa.types import Fraction, StrictModel, refusal
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 MAX_WHOLE_NODES = 2000  # with every message: an hour of a core, and some GB
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -160,7 +160,7 @@ class TargetSpec(StrictModel):
 class Scenario(StrictModel):
     """One simulated run."""
 
-    nodes: int = Field(ge=1, le=MOST_NODES, description="how many nodes there are")
+    nodes: int = Field(ge=1, le=MAX_NODES, description="how many nodes there are")
     rounds: int | None = Field(
         default=None, ge=1, le=10_000_000, description="updates that each node takes at most"
     )

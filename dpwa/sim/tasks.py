@@ -25,7 +25,7 @@ from dpwa.types import Fraction, StrictModel
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-MOST_PARAMETERS = 10_000_000
+MAX_PARAMETERS = 10_000_000
 
 
 class TrainingTask(Protocol):
@@ -70,7 +70,7 @@ class ConsensusOptions(StrictModel):
     """Options of `consensus`."""
 
     dimension: int = Field(
-        default=8, ge=1, le=MOST_PARAMETERS, description="parameters of a node, each from N(0, 1)"
+        default=8, ge=1, le=MAX_PARAMETERS, description="parameters of a node, each from N(0, 1)"
     )
 
 
@@ -98,7 +98,7 @@ class Consensus:
 class QuadraticOptions(StrictModel):
     """Options of `quadratic`."""
 
-    dimension: int = Field(default=32, ge=1, le=MOST_PARAMETERS, description="parameters of a node")
+    dimension: int = Field(default=32, ge=1, le=MAX_PARAMETERS, description="parameters of a node")
     lr: Positive = Field(default=0.1, description="learning rate")
     curvature: Positive = Field(default=1.0, description="of the steepest direction")
     flattest: Positive = Field(

@@ -21,7 +21,7 @@ WINDOW = 4  # pieces under way with each donor: keeps the wire full
 STALL_S = 5.0  # without a piece, although some are under way
 DOUBLED_AFTER_S = 0.5  # a piece that is the last to come is asked of another donor, too
 LOST_AFTER_S = 0.5  # without a connection: before, it may be on its way to be made
-MOST_CORRUPT = 3  # pieces from one donor
+MAX_CORRUPT_PIECES = 3  # pieces from one donor
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Download:
         lane.asked.pop(index, None)
         lane.corrupt.add(index)
         self._miss([index])
-        return len(lane.corrupt) >= MOST_CORRUPT
+        return len(lane.corrupt) >= MAX_CORRUPT_PIECES
 
     def _miss(self, indices: list[int] | dict[int, float]) -> None:
         elsewhere = {index for lane in self._lanes.values() for index in lane.asked}

@@ -41,7 +41,7 @@ from dpwa.wire.state import (
 
 log = logging.getLogger("dpwa.state")
 
-MOST_WAITING = 256  # answers: whoever sends more than was asked for loses the rest
+MAX_WAITING = 256  # answers: whoever sends more than was asked for loses the rest
 
 Answer = StateStanding | StateBusy | OtherState | StateOffer | StatePiece | StateGone
 
@@ -75,7 +75,7 @@ class Inbox(Listener):
     def receive(self, peer: str, message: Answer, payload: Frame) -> None:
         """Called on the TxThread."""
         with self._changed:
-            if self._is_open and len(self._received) < MOST_WAITING:
+            if self._is_open and len(self._received) < MAX_WAITING:
                 self._received.append(DonorAnswer(peer, message, payload))
                 self._changed.notify_all()
 

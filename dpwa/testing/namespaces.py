@@ -25,7 +25,7 @@ INTERFACE = "dpwa0"
 
 _FOLDER = Path("/run/netns")
 _NAME = re.compile(r"dpwa-(\d+)-\d+-\w+")  # of the process that made it
-_HOSTS_AT_MOST = 200
+_MAX_HOSTS = 200
 _PARTS_OF_LOSS = 10_000
 _serial = itertools.count()
 
@@ -226,8 +226,8 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _require_in_range(count: int, rate_mbit: float | None, loss: float) -> None:
-    if not 1 <= count <= _HOSTS_AT_MOST:
-        raise UserError(f"count is {count}, but must be from 1 to {_HOSTS_AT_MOST} [DPWA-E198]")
+    if not 1 <= count <= _MAX_HOSTS:
+        raise UserError(f"count is {count}, but must be from 1 to {_MAX_HOSTS} [DPWA-E198]")
     if rate_mbit is not None and rate_mbit <= 0.0:
         raise UserError(
             f"rate_mbit is {rate_mbit}, but must be above 0, or None for no limit [DPWA-E199]"

@@ -15,7 +15,7 @@ from dpwa.transport.sockets import Context
 from dpwa.types import Frame
 from dpwa.wire.messages import GoAway, Message, decode
 
-MOST_CALLS = 32
+MAX_CALLS = 32
 FRAMES_PER_TURN = 16
 
 
@@ -47,7 +47,7 @@ class _Call:
 class Calls:
     """The calls under way, at most `most` at once; owned by one thread."""
 
-    def __init__(self, keyring: Keyring | None, clock: Clock, most: int = MOST_CALLS) -> None:
+    def __init__(self, keyring: Keyring | None, clock: Clock, most: int = MAX_CALLS) -> None:
         self._most = most
         self._zmq_context: Context | None = None
         self._poller = zmq.Poller()

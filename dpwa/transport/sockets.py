@@ -74,7 +74,7 @@ HANDSHAKE_TIMEOUT_MS = 5_000
 RECONNECT_MS = 50
 RECONNECT_MAX_MS = 1_000
 BACKLOG = socket.SOMAXCONN  # who finds it full has to ask TCP again, a second later
-_MOST_READ = limits.MAX_FRAMES + 2  # an address, and one too many
+_MAX_FRAMES_READ = limits.MAX_FRAMES + 2  # an address, and one too many
 QUEUED_ANSWERS = 2 * limits.MAX_CREDIT_CHUNKS  # that a peer has not taken yet
 HEADER_SLACK_BYTES = 1024
 _TAUGHT_BYTES = 31 * 1024 * 1024
@@ -186,7 +186,7 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
         return None
     user_id = _user_id(frames[0]) if is_named else None
     last = frames[-1]
-    goes_on = len(frames) == _MOST_READ and last.more
+    goes_on = len(frames) == _MAX_FRAMES_READ and last.more
     return ReceivedMessage(list(map(BUFFER, frames)), user_id, _descriptor(last), goes_on, last)
 
 
@@ -199,7 +199,7 @@ def receive(socket: Socket) -> list[zmq.Frame] | None:
     except zmq.Again:
         return None
     frames = [frame]
-    while frame.more and len(frames) < _MOST_READ:
+    while frame.more and len(frames) < _MAX_FRAMES_READ:
         frame = socket.recv(copy=False)
         frames.append(frame)
     return frames

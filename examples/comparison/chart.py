@@ -22,7 +22,7 @@ _PALETTE = (
 )  # fmt: skip
 _BASELINES = {ALONE: ("#999999", (0, (1, 1.5))), SYNCHRONOUS: ("#111111", (0, (5, 2)))}
 _INK, _FAINT = "#222222", "#666666"
-_LEAST_ERROR = 0.02
+_MIN_ERROR = 0.02
 
 Outcomes = Mapping[Variant, Outcome]
 
@@ -61,7 +61,7 @@ def _draw_curves(
 ) -> None:
     for variant, outcome in outcomes.items():
         steps = outcome.steps.clip(min=1)
-        error = (1.0 - outcome.accuracy).clip(min=_LEAST_ERROR)
+        error = (1.0 - outcome.accuracy).clip(min=_MIN_ERROR)
         axes.plot(steps, error, **styles[variant])
     last = int(next(iter(outcomes.values())).steps[-1])
     axes.axhline(1.0 - GOAL, color=_FAINT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
@@ -75,7 +75,7 @@ def _draw_curves(
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(_no_ticks())
     axes.set_yscale("log")
-    axes.set_ylim(_LEAST_ERROR, 1.0)
+    axes.set_ylim(_MIN_ERROR, 1.0)
     axes.set_yticks([0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0])
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     axes.yaxis.set_minor_locator(_no_ticks())

@@ -568,7 +568,7 @@ def test_nodes_that_see_different_peers_end_all_the_same():
 
 
 def test_more_nodes_than_are_read_in_a_round_come_to_agree(monkeypatch):
-    monkeypatch.setattr("dpwa.node.finish_run.MOST_READ", 2)
+    monkeypatch.setattr("dpwa.node.finish_run.MAX_PEERS_READ", 2)
     with Nodes(4) as nodes:
         reports = nodes.finish_all()
     assert all(not report.missed for report in reports)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpwa.algorithms.together import MOST_TURNS, Together
+from dpwa.algorithms.together import MAX_TURNS, Together
 
 
 def of(place, count, **more):
@@ -24,12 +24,12 @@ def publishers(rules, updates):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
 def test_those_in_pace_publish_in_turn_while_somebody_is_out_of_it(count):
     rules = [of(place, count, are_all_there=False) for place in range(count)]
-    published = [publishers(rules, updates) for updates in range(MOST_TURNS * count)]
+    published = [publishers(rules, updates) for updates in range(MAX_TURNS * count)]
     assert all(published)  # there is something new after each update
     for place in range(count):
         turns = [updates for updates, places in enumerate(published) if place in places]
         gaps = {after - before for before, after in pairwise(turns)}
-        assert gaps == {min(count, MOST_TURNS)}
+        assert gaps == {min(count, MAX_TURNS)}
 
 
 def test_nobody_publishes_while_all_keep_pace_and_who_does_not_publishes_always():

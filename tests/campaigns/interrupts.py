@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from support.interrupt_cases import CASES, interrupt_at_each, interrupt_at_random
 from support.times import expect_a_quiet_machine
 
-MOST_S = 0.004
+MAX_DELAY_S = 0.004
 STUCK_S = 900.0
 
 
@@ -31,7 +31,7 @@ def play(how, name, count, seed):
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
     case = CASES[name]()
     if how == "random":
-        done = interrupt_at_random(case, count, rng, MOST_S)
+        done = interrupt_at_random(case, count, rng, MAX_DELAY_S)
     else:
         done = interrupt_at_each(case, rng, None)
     assert done > 100, f"only {done} interrupts"

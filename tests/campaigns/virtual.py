@@ -56,7 +56,7 @@ CASES = {
     "buckets": partial(PacedCallers, rounds=3),
     "waits": MixedCallers,
 }
-MOST_SEEDS_AT_ONCE = 10  # by one process: then it tells
+MAX_SEEDS_AT_ONCE = 10  # by one process: then it tells
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def played(name: str, seeds: range, processes: int) -> Iterator[Played]:
     if processes == 1:
         yield from map(partial(play, name), seeds)
         return
-    share = max(1, min(MOST_SEEDS_AT_ONCE, len(seeds) // processes))
+    share = max(1, min(MAX_SEEDS_AT_ONCE, len(seeds) // processes))
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         yield from pool.imap(partial(play, name), seeds, share)
 

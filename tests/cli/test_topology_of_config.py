@@ -73,7 +73,7 @@ def test_mistakes_of_the_configuration_are_told(file: Path) -> None:
 
 
 def test_too_many_nodes_are_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dpwa.cli.topology.MOST_NODES", 2)
+    monkeypatch.setattr("dpwa.cli.topology.MAX_NODES", 2)
     result = run_dpwa("topology", "--config", file)
     assert result.exit_code == 2
     assert result.stderr == f"dpwa: {file}: expected at most 2 nodes (got 3) [DPWA-E005]\n"

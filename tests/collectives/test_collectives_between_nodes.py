@@ -12,7 +12,7 @@ from support.examples import examples
 from support.nodes import at_once
 
 from dpwa.collectives.entries import INLINE_BYTES
-from dpwa.collectives.exchange import LEAST_PIECE_BYTES
+from dpwa.collectives.exchange import MIN_PIECE_BYTES
 from dpwa.data.reduction import OPS
 from dpwa.errors import ParametersError, UnknownNameError, UserError
 
@@ -20,7 +20,7 @@ FLOATS = ("float32", "float64", "float16")
 INTEGERS = ("int32", "int64", "uint8")
 TENSORS = ("float32", "float64", "bfloat16")
 SIZES = (0, 1, 7, 1000, INLINE_BYTES // 4 - 1, INLINE_BYTES // 4, INLINE_BYTES // 4 + 1)
-LARGE_SIZES = (*SIZES, LEAST_PIECE_BYTES // 4 + 1, 100_003)
+LARGE_SIZES = (*SIZES, MIN_PIECE_BYTES // 4 + 1, 100_003)
 WORLDS = [(1, "auto"), (2, "auto"), (2, "tcp"), (4, "tcp"), (5, "auto")]
 MORE_WORLDS = [(3, "auto"), (7, "tcp"), (8, "auto")]
 DTYPES = {
@@ -205,8 +205,8 @@ def test_any_nested_value_is_reduced_to_the_same_bits_everywhere(nodes, data, op
     [
         ("sum", INLINE_BYTES),
         ("mean", INLINE_BYTES + 4),
-        ("min", LEAST_PIECE_BYTES - 4),
-        ("sum", 4 * LEAST_PIECE_BYTES + 4),
+        ("min", MIN_PIECE_BYTES - 4),
+        ("sum", 4 * MIN_PIECE_BYTES + 4),
         ("max", 1_000_004),
         ("sum", 3_000_000),
         ("mean", 3_000_004),

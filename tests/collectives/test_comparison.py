@@ -1,6 +1,6 @@
 """Which part of their state nodes compare in a step, and what they make of a difference."""
 
-from dpwa.collectives.comparison import AGAIN_STEPS, EVERY_STEPS, MOST_TIMES, Comparison, difference
+from dpwa.collectives.comparison import AGAIN_STEPS, EVERY_STEPS, MAX_TIMES, Comparison, difference
 
 
 def differ(comparison, after):
@@ -43,7 +43,7 @@ def test_what_was_compared_is_told_after_a_difference_only():
 
 def test_who_differs_again_and_again_is_compared_every_so_many_steps():
     one = comparison()
-    for _ in range(MOST_TIMES):
+    for _ in range(MAX_TIMES):
         assert not one.is_often
         differ(one, 2)
     assert one.is_often
@@ -55,7 +55,7 @@ def test_who_differs_again_and_again_is_compared_every_so_many_steps():
 
 def test_differences_far_from_each_other_are_not_often():
     one = comparison()
-    for _ in range(3 * MOST_TIMES):
+    for _ in range(3 * MAX_TIMES):
         differ(one, AGAIN_STEPS)
     assert not one.is_often
 

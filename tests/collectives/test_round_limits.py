@@ -4,12 +4,12 @@ import pytest
 
 from dpwa.collectives.workspace import RoundLimits
 
-MOST_S, MISSING_S, EXCHANGE_S = 1.0, 1.4, 0.5
+MAX_WAIT_S, MISSING_S, EXCHANGE_S = 1.0, 1.4, 0.5
 
 
 def over_at(entered_at):
     """Return when the limits are over, if the others enter at these moments, by name."""
-    limits = RoundLimits(dict.fromkeys(entered_at, MOST_S), MISSING_S, EXCHANGE_S)
+    limits = RoundLimits(dict.fromkeys(entered_at, MAX_WAIT_S), MISSING_S, EXCHANGE_S)
     for tick in range(1000):
         now = tick / 100
         if limits.are_over({name for name, at in entered_at.items() if now < at}, now):

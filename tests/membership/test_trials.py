@@ -7,7 +7,7 @@ import pytest
 from support.runtimes import Time
 
 from dpwa.config import load_config
-from dpwa.membership.asking import MOST_TRIALS, TICK_S, TRIAL, Asking
+from dpwa.membership.asking import MAX_TRIALS, TICK_S, TRIAL, Asking
 from dpwa.membership.context import MembershipContext
 from dpwa.membership.member_list import MemberList
 from dpwa.membership.service import CallBack
@@ -96,7 +96,7 @@ def test_trials_of_the_dead_take_half_of_all_calls_at_most(member):
         found = member.questions(TRIAL)
         counts.append(len(found))
         tried |= set(found)
-    assert max(counts) == MOST_TRIALS
+    assert max(counts) == MAX_TRIALS
     assert len(tried) == DEAD  # each has its turn
 
 

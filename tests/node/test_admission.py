@@ -6,7 +6,7 @@ from support.nodes import eventually
 
 from dpwa.clock import SystemClock
 from dpwa.config.model import Limits
-from dpwa.node.serving.admission import MOST_CHARGED_S, MOST_PAUSE_S, AdmissionControl
+from dpwa.node.serving.admission import MAX_CHARGED_S, MAX_PAUSE_S, AdmissionControl
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage
 from dpwa.wire.messages import AskStatus, Goodbye
@@ -74,7 +74,7 @@ def test_requests_that_cost_more_than_their_share_are_followed_by_a_pause():
         admission.served(cheap)
         assert not admission.paused_s()
         dear = admission.take(router)
-        use_a_core(MOST_CHARGED_S)  # 1.5 ms are a burst, the rest lasts for half a second
+        use_a_core(MAX_CHARGED_S)  # 1.5 ms are a burst, the rest lasts for half a second
         admission.served(dear)
         assert admission.paused_s()
         assert admission.take(router) is None
@@ -82,7 +82,7 @@ def test_requests_that_cost_more_than_their_share_are_followed_by_a_pause():
 
 
 def test_what_too_many_frames_cost_is_charged_but_nobody_waits_long_for_it(monkeypatch):
-    monkeypatch.setattr("dpwa.node.serving.admission.MOST_DROPPING_S", 60.0)
+    monkeypatch.setattr("dpwa.node.serving.admission.MAX_DROPPING_S", 60.0)
     admission = AdmissionControl(Authorizer(), Limits(serving_share=0.01, serving_burst_ms=0))
     with flooded_router(messages=0) as router, router.context.socket(zmq.DEALER) as dealer:
         dealer.connect("inproc://router")
@@ -97,7 +97,7 @@ def test_what_too_many_frames_cost_is_charged_but_nobody_waits_long_for_it(monke
             turns += 1
         assert turns > 50_000 / 4096
         assert admission.paused_s()
-        assert admission._resume_at - SystemClock().now() <= MOST_PAUSE_S
+        assert admission._resume_at - SystemClock().now() <= MAX_PAUSE_S
         received = eventually(lambda: admission.take(router), timeout_s=1.0)
         assert received.frames[1] == b"request"
 
@@ -106,13 +106,13 @@ def test_while_the_trainer_waits_for_its_peers_there_is_no_limit():
     admission = AdmissionControl(Authorizer(), Limits(serving_share=0.001, serving_burst_ms=0))
     with flooded_router(messages=3) as router:
         dear = admission.take(router)
-        use_a_core(MOST_CHARGED_S)
+        use_a_core(MAX_CHARGED_S)
         admission.served(dear)
         assert admission.paused_s()
         admission.begin_unthrottled()
         assert not admission.paused_s()
         another = admission.take(router)
-        use_a_core(MOST_CHARGED_S)
+        use_a_core(MAX_CHARGED_S)
         admission.served(another)
         admission.end_unthrottled()
         assert admission.paused_s()

@@ -21,7 +21,7 @@ from dpwa.wire.messages import AskStatus, Cancel, Credit, encode
 
 SEED = 20
 GROWTH_LIMIT_KB = 10_000
-MOST_PHASES = 5
+MAX_PHASES = 5
 ZMTP_GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00NULL".ljust(54, b"\0")
 
 
@@ -117,7 +117,7 @@ def test_garbage_changes_nothing(tmp_path, seconds):
             return growth >= GROWTH_LIMIT_KB
 
         # On a busy machine, buffers take longer to reach that size; a leak never ends.
-        assert not all(memory_grows() for _ in range(MOST_PHASES))
+        assert not all(memory_grows() for _ in range(MAX_PHASES))
         assert all(answered)
         eventually(lambda: descriptors(pid) <= files + 5, timeout_s=20)
         assert victim.tell("report")["bad_messages"] > 100

@@ -23,7 +23,7 @@ from dpwa.algorithms import Terms
 from dpwa.clock import SystemClock
 from dpwa.data.layout import Layout
 from dpwa.data.snapshot import FinishedCopy, SnapshotPool
-from dpwa.node.transactions.manager import MOST_OF_ONE_PEER, Settled, TransactionManager
+from dpwa.node.transactions.manager import MAX_PEER_PROPOSALS, Settled, TransactionManager
 from dpwa.policy import beginners
 from dpwa.policy.push_sum import UNIT
 from dpwa.runtime import SYSTEM
@@ -745,8 +745,8 @@ def test_one_peer_that_asks_again_and_again_does_not_get_all_of_the_mass():
         member.round()
         member.adapter.update_send()
         answers = [partner.ask(partner.proposal(bytes([index] * 8))) for index in range(60)]
-        assert sum(isinstance(answer, Agreed) for answer in answers) == MOST_OF_ONE_PEER
-        assert transactions_of(member)["units"] == UNIT >> MOST_OF_ONE_PEER
+        assert sum(isinstance(answer, Agreed) for answer in answers) == MAX_PEER_PROPOSALS
+        assert transactions_of(member)["units"] == UNIT >> MAX_PEER_PROPOSALS
 
 
 def pool_of_one():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpwa.errors import ProtocolError
-from dpwa.observe.run_view import END_OF_TIME, MOST_FIGURES, read_answer
+from dpwa.observe.run_view import END_OF_TIME, MAX_FIGURES, read_answer
 from dpwa.wire.messages import pack
 
 PEER = ["w2", "tcp://127.0.0.1:2", "alive", False, 900, 3, 0.5, 2.0, 10, 20, 1.5, None, 0.1, 30, 4]
@@ -69,7 +69,7 @@ def test_what_a_newer_version_adds_is_passed_over():
         {"started": math.nan},
         {"now": END_OF_TIME},
         {"host": "h" * 1001},
-        {"figures": ["f"] * (MOST_FIGURES + 1)},
+        {"figures": ["f"] * (MAX_FIGURES + 1)},
         {"figures": "steps"},
         {"samples": 7},
         {"events": [[1, 1e9, "w1", "joined", "w2"]]},

@@ -72,7 +72,7 @@ def nowhere():
 
 
 def test_whom_a_watch_follows_makes_room_once_it_is_gone(monkeypatch):
-    monkeypatch.setattr("dpwa.observe.watch.MOST_NODES", 3)
+    monkeypatch.setattr("dpwa.observe.watch.MAX_NODES", 3)
     clock = AheadClock()
     gone, far = ("unreachable", nowhere()), ("alive", nowhere())
     reporter = Reporter("w1", gone=gone, far=far)
@@ -107,7 +107,7 @@ def test_a_silent_node_is_found_though_others_tell_different_addresses_of_it():
 
 
 def test_of_whom_a_node_keeps_a_history_makes_room_once_it_is_gone(monkeypatch):
-    monkeypatch.setattr("dpwa.observe.recorder.MOST_OTHERS", 3)
+    monkeypatch.setattr("dpwa.observe.recorder.MAX_OTHERS", 3)
     clock = SetClock()
     report = ToldReport(w2="alive", w3="alive", w4="alive")
     record = NodeRecord(report, clock.now)
@@ -130,7 +130,7 @@ def test_of_whom_a_node_keeps_a_history_makes_room_once_it_is_gone(monkeypatch):
 
 def test_however_many_there_is_no_room_for_nodes_are_looked_through_once(monkeypatch):
     """Of a run with more nodes than are followed, each node tells of all, every second."""
-    monkeypatch.setattr("dpwa.observe.watch.MOST_NODES", 3)
+    monkeypatch.setattr("dpwa.observe.watch.MAX_NODES", 3)
     clock, looks = AheadClock(), []
 
     class CountedNodes(dict):
@@ -157,7 +157,7 @@ def test_however_many_there_is_no_room_for_nodes_are_looked_through_once(monkeyp
 
 
 def test_however_many_there_is_no_room_for_histories_are_looked_through_once(monkeypatch):
-    monkeypatch.setattr("dpwa.observe.recorder.MOST_OTHERS", 3)
+    monkeypatch.setattr("dpwa.observe.recorder.MAX_OTHERS", 3)
     looks = []
 
     def last(history):

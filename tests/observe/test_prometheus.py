@@ -28,8 +28,8 @@ from support.times import at_most
 from dpwa.observe.prometheus import (
     HISTOGRAMS,
     MAX_CONNECTIONS,
+    MAX_PEERS,
     METRICS,
-    MOST_PEERS,
     OTHER,
     _is_of_this_machine,
 )
@@ -88,7 +88,7 @@ def test_the_number_of_series_is_bounded():
     with DpwaConnection("w1", {**config, "nodes": [*config["nodes"], *many]}) as one:
         found = samples(one)
     peers = [labels for name, *labels in found if name == "dpwa_received_bytes_total"]
-    assert len(peers) == MOST_PEERS + 1
+    assert len(peers) == MAX_PEERS + 1
     assert [OTHER] in peers
     assert len(found) < 300
 

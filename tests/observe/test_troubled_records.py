@@ -43,7 +43,7 @@ def hanging_disk(monkeypatch):
 def test_closing_waits_for_a_disk_that_hangs_for_a_while_only(
     tmp_path, monkeypatch, hanging_disk, samples
 ):
-    monkeypatch.setattr("dpwa.observe.run_log.MOST_WAITING", 4)
+    monkeypatch.setattr("dpwa.observe.run_log.MAX_WAITING", 4)
     monkeypatch.setattr("dpwa.observe.run_log.CLOSE_TIMEOUT_S", 0.1)
     log = RunLog(str(tmp_path), {"name": "w1"})
     try:

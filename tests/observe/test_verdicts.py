@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dpwa.observe.rates import Rates
-from dpwa.observe.verdicts import LEAST_WINDOW_S, Condition, verdicts
+from dpwa.observe.verdicts import MIN_WINDOW_S, Condition, verdicts
 
 
 def pace(speed=10.0, train_s=0.08, wait=0.1, seconds=10.0, idle_s=0.0):
@@ -62,8 +62,8 @@ def test_a_node_alone_is_not_slow():
 
 
 def test_nobody_is_called_slow_in_the_first_seconds():
-    assert of(Condition(pace(1.0, seconds=LEAST_WINDOW_S - 0.1))) == []
-    assert of(Condition(pace(1.0)), other=pace(seconds=LEAST_WINDOW_S - 0.1)) == []
+    assert of(Condition(pace(1.0, seconds=MIN_WINDOW_S - 0.1))) == []
+    assert of(Condition(pace(1.0)), other=pace(seconds=MIN_WINDOW_S - 0.1)) == []
 
 
 def test_who_does_not_answer_is_no_measure_for_others():

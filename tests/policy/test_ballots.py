@@ -26,11 +26,11 @@ READY = Stand(entered=True, ready=True, seen=frozenset(ABC))
 AT_WORK = Stand(entered=True, ready=False)
 ABSENT = Stand(entered=False, ready=False)
 IN_TIME_S = 60.0  # when everything is long over
-MOST_DELAY_S = 0.05
+MAX_DELAY_S = 0.05
 SHORT_STOP_S = 0.25  # a stopped node, its clock and two messages stay below `LATE_S`
 LONG_STOP_S = 4.5  # likewise, below `STALLED_S`
 # A round of suspicions lasts no longer than the patience, a look at the clock and two messages.
-ROUND_S = TICK_S[1] + 2 * MOST_DELAY_S
+ROUND_S = TICK_S[1] + 2 * MAX_DELAY_S
 
 
 def ballot_of(own="a", members=ABC, stand=AT_WORK):
@@ -246,7 +246,7 @@ def times(rng, names, share, most_s):
     return {name: rng.uniform(0.0, most_s) for name in names if rng.random() < share}
 
 
-def schedule_of(rng, stops_s=(), delay_s=MOST_DELAY_S, stretch=1.0):
+def schedule_of(rng, stops_s=(), delay_s=MAX_DELAY_S, stretch=1.0):
     """Draw what happens; with lengths of stops, anybody may be killed, stopped, late or slow."""
     names = tuple("abcdef"[: rng.randint(1, 6)])
     enters, works = times(rng, names, 1.0, 0.15), times(rng, names, 1.0, 0.15)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from dpwa.policy.beginners import (
     BEGINNING,
     LEAD,
-    MOST_BELIEVED,
-    MOST_PER_S,
+    MAX_BELIEVED_CLOCK,
+    MAX_UPDATES_PER_S,
     SHARE,
     TRACE_VALUES,
     Doubt,
@@ -186,11 +186,18 @@ NEVER = math.inf  # seconds since a peer has told its clock
         (500.0, 3.0, None, 0.0, NEVER, Doubt.UNCONFIRMED),
         (500.0, 3.0, None, 400.0, 1.0, Doubt.UNCONFIRMED),
         (36.0 + 1e5, 36.0, None, 36.0, 1.0, Doubt.UNCONFIRMED),  # a loop that trains nothing
-        (36.0 + 3.0 * MOST_PER_S, 36.0, None, 36.0, 1.0, Doubt.IMPOSSIBLE),
-        (36.0 + 3.0 * MOST_PER_S, 36.0, 36.0, 36.0, 1.0, Doubt.IMPOSSIBLE),
-        (36.0 + 3.0 * MOST_PER_S, 36.0, 2.0 * MOST_PER_S, 36.0, 1.0, Doubt.NONE),  # it took over
-        (36.0 + 3.0 * MOST_PER_S, 36.0, None, 36.0, 3.0, Doubt.UNCONFIRMED),
-        (2.0 * MOST_BELIEVED, 0.0, 2.0 * MOST_BELIEVED, 0.0, NEVER, Doubt.IMPOSSIBLE),
+        (36.0 + 3.0 * MAX_UPDATES_PER_S, 36.0, None, 36.0, 1.0, Doubt.IMPOSSIBLE),
+        (36.0 + 3.0 * MAX_UPDATES_PER_S, 36.0, 36.0, 36.0, 1.0, Doubt.IMPOSSIBLE),
+        (
+            36.0 + 3.0 * MAX_UPDATES_PER_S,
+            36.0,
+            2.0 * MAX_UPDATES_PER_S,
+            36.0,
+            1.0,
+            Doubt.NONE,
+        ),  # it took over
+        (36.0 + 3.0 * MAX_UPDATES_PER_S, 36.0, None, 36.0, 3.0, Doubt.UNCONFIRMED),
+        (2.0 * MAX_BELIEVED_CLOCK, 0.0, 2.0 * MAX_BELIEVED_CLOCK, 0.0, NEVER, Doubt.IMPOSSIBLE),
     ],
 )
 def test_a_clock_is_believed_as_others_bear_it_out(clock, own, best, before, elapsed_s, expected):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.link_estimates import FEWEST_BYTES, LEAST_SHARE, LinkEstimate, shares
+from dpwa.policy.link_estimates import FEWEST_BYTES, MIN_SHARE, LinkEstimate, shares
 
 SEED = 5
 
@@ -66,9 +66,9 @@ times = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(1e-6, 1e4))
 @given(times, st.floats(1e-3, 1e4))
 def test_every_share_is_a_chance_that_is_not_too_small(expected_s, budget_s):
     found = shares(expected_s, budget_s)
-    assert all(LEAST_SHARE <= share < 1 for share in found.values())
+    assert all(MIN_SHARE <= share < 1 for share in found.values())
     for peer, share in found.items():
-        assert share == LEAST_SHARE or share * expected_s[peer] <= budget_s * (1 + 1e-9)
+        assert share == MIN_SHARE or share * expected_s[peer] <= budget_s * (1 + 1e-9)
     drawn_always = [seconds for peer, seconds in expected_s.items() if peer not in found]
     slow = [expected_s[peer] for peer in found]
     assert max(drawn_always, default=0) <= min(slow, default=1e4)

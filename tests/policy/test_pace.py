@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.pace import FLOOR_S, MOST_S, Absence, Patience
+from dpwa.policy.pace import FLOOR_S, MAX_WAIT_S, Absence, Patience
 
 TIMEOUT_S = 2.5
 SECONDS = st.floats(0.0, 100.0)
@@ -33,12 +33,12 @@ def late_by(late_s, *, worked_s=0.1, others=3, rounds=2000):
 def test_it_is_waited_for_as_long_as_all_make_more_steps_with_it_than_the_others_alone(others):
     # With n nodes, n / (w + late) against (n - 1) / w steps a second: even at late = w / (n - 1).
     even_s = 0.1 / others
-    assert late_by(0.9 * even_s, others=others) == MOST_S
+    assert late_by(0.9 * even_s, others=others) == MAX_WAIT_S
     assert late_by(1.1 * even_s, others=others) == FLOOR_S
 
 
 def test_among_many_a_tenth_of_a_step_is_waited_for_always():
-    assert late_by(0.009, others=100) == MOST_S
+    assert late_by(0.009, others=100) == MAX_WAIT_S
     assert late_by(0.012, others=100) == FLOOR_S
 
 
@@ -48,7 +48,7 @@ def test_a_single_late_step_is_forgiven_and_paid_back():
         patience.took_part({"w2": 0.4 * (number == 50), "w3": 0.0}, 0.1)
         if number == 50:
             assert patience.allowances(["w2"])["w2"] == pytest.approx(0.15)
-    assert patience.allowances(["w2"])["w2"] == MOST_S
+    assert patience.allowances(["w2"])["w2"] == MAX_WAIT_S
 
 
 def test_long_steps_may_be_late_by_more():
@@ -73,7 +73,7 @@ def test_rounds_that_are_broken_off_in_vain_are_soon_waited_for():
     assert allowed == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.5, 2.5]
     for _ in range(20):  # and no longer than usual, once they come in time
         patience.took_part({"w2": 0.0}, 0.1)
-    assert patience.allowances(["w2"])["w2"] == MOST_S
+    assert patience.allowances(["w2"])["w2"] == MAX_WAIT_S
 
 
 def test_who_is_late_again_and_again_is_not_waited_for_however_patient_others_have_become():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.transacting_nodes import MOST_DELAY_S, Node, World
+from support.transacting_nodes import MAX_DELAY_S, Node, World
 
 from dpwa.policy.push_sum import UNIT, Mass
 from dpwa.policy.transactions import Acceptance
@@ -230,7 +230,7 @@ def run(world, until_s, *, is_asking):
     seed=st.integers(0, 2**32),
     loss=st.floats(0.0, 0.6),
     duplication=st.floats(0.0, 0.5),
-    delay_s=st.floats(0.0, MOST_DELAY_S),
+    delay_s=st.floats(0.0, MAX_DELAY_S),
 )
 @settings(max_examples=15)
 def test_both_sums_are_exact_at_all_times_on_a_bad_network(seed, loss, duplication, delay_s):

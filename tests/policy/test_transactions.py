@@ -10,11 +10,11 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 from support.examples import examples
-from support.transacting_nodes import BUDGET_S, MOST_DELAY_S, REMEMBER_S, Node, World
+from support.transacting_nodes import BUDGET_S, MAX_DELAY_S, REMEMBER_S, Node, World
 
 from dpwa.policy.transactions import (
-    MOST_COPIES,
-    MOST_OPEN,
+    MAX_COPIES,
+    MAX_OPEN,
     Acceptance,
     DecisionOutcome,
     Transactions,
@@ -233,10 +233,10 @@ def test_a_prepared_transaction_is_unresolved_when_the_decision_never_comes():
 
 def test_the_copies_of_transactions_in_doubt_are_bounded():
     transactions = transactions_of("b")
-    for number in range(MOST_COPIES + 1):
+    for number in range(MAX_COPIES + 1):
         now = 3.0 * number
         transaction = b"%8d" % number
-        expected = ACCEPTED if number < MOST_COPIES else BUSY
+        expected = ACCEPTED if number < MAX_COPIES else BUSY
         assert transactions.accept(transaction, "a", now, now + BUDGET_S) is expected
         assert transactions.ready(transaction) is (expected is ACCEPTED)
     assert transactions.decided(b"%8d" % 0, commit=True) is DecisionOutcome.COMMIT
@@ -392,7 +392,7 @@ def test_a_finished_transaction_is_forgotten_with_time():
 
 def test_what_is_open_is_bounded():
     transactions = transactions_of(is_exclusive=False)
-    for number in range(MOST_OPEN):
+    for number in range(MAX_OPEN):
         assert transactions.propose(b"%8d" % number, "b", 0.0, BUDGET_S)
         assert transactions.accept(b"in%6d" % number, "b", 0.0, BUDGET_S) is ACCEPTED
     assert not transactions.propose(ONE, "b", 0.0, BUDGET_S)
@@ -400,7 +400,7 @@ def test_what_is_open_is_bounded():
     transactions.expire(BUDGET_S)
     assert transactions.propose(ONE, "b", 3.0, 5.0)
     transactions.decide(ONE, commit=False, now=3.0)
-    assert len(transactions.undelivered(3.0)) == MOST_OPEN
+    assert len(transactions.undelivered(3.0)) == MAX_OPEN
 
 
 # Whole nodes on bad networks
@@ -528,7 +528,7 @@ def assert_all_waits_end(world):
     seed=st.integers(0, 2**32),
     loss=st.floats(0.0, 0.6),
     duplication=st.floats(0.0, 0.5),
-    delay_s=st.floats(0.0, MOST_DELAY_S),
+    delay_s=st.floats(0.0, MAX_DELAY_S),
     deaths=st.sampled_from([0.0, 0.02]),
 )
 @examples(25)
@@ -536,7 +536,7 @@ def test_both_ends_apply_or_neither_on_a_bad_network(seed, loss, duplication, de
     world = World(Exchanger, seed, 5, loss=loss, duplication=duplication, delay_s=delay_s)
     world.run(20.0, is_proposing=True, deaths=deaths)
     world.mend()
-    world.run(25.0 + MOST_DELAY_S, is_proposing=False)
+    world.run(25.0 + MAX_DELAY_S, is_proposing=False)
     nodes = world.nodes.values()
     assert one_sided(nodes) == set()
     if not deaths:

@@ -19,10 +19,10 @@ from abuse import field
 SEED = 1
 WINDOW_S = 4
 TURNS = 3
-MOST_RATIO = 1.2
-LEAST_MERGES = 0.5  # of those beside a process that burns as much
-MOST_GROWTH_MB = 300
-MOST_DESCRIPTORS = 500 + 100  # what the attackers hold, and those of a node
+MAX_RATIO = 1.2
+MIN_MERGES = 0.5  # of those beside a process that burns as much
+MAX_GROWTH_MB = 300
+MAX_DESCRIPTORS = 500 + 100  # what the attackers hold, and those of a node
 
 ATTACKS = [
     "garbage", "half_open", "interrupted", "absurd_lengths", "endless_frames", "slow_writers",
@@ -53,8 +53,8 @@ def ratio(attacked, burnt, what):
 def assert_training_goes_on(field_of, attack):
     """Let an attack take turns with a process that burns as much; it must not cost more."""
     found, quiet, attacked = compared(field_of, attack)
-    assert found < MOST_RATIO
-    most_mb = max(figures.rss_mb for figures in quiet) + MOST_GROWTH_MB
+    assert found < MAX_RATIO
+    most_mb = max(figures.rss_mb for figures in quiet) + MAX_GROWTH_MB
     is_bounded = max(figures.rss_mb for figures in attacked) < most_mb
     if attack == "endless_frames" and not is_bounded:  # all else must hold
         pytest.xfail("libzmq hands over whole messages, and no option bounds their frames")
@@ -85,8 +85,8 @@ def compared(field_of, attack):
     print(f"{attack}: ratio {found:.2f}, p90 {ratio(attacked, burnt, 'p90_ms'):.2f}, ", end="")
     print(f"to quiet {ratio(attacked, quiet, 'median_ms'):.2f}")
     print(refused, attacked[-1].attacker)
-    assert max(figures.descriptors for figures in attacked) < MOST_DESCRIPTORS
-    assert ratio(attacked, burnt, "merges_per_s") > LEAST_MERGES
+    assert max(figures.descriptors for figures in attacked) < MAX_DESCRIPTORS
+    assert ratio(attacked, burnt, "merges_per_s") > MIN_MERGES
     return found, quiet, attacked
 
 

@@ -16,8 +16,8 @@ from abuse import entries, field, run
 from keyed import keyed_field
 from support.nodes import eventually
 from test_abuse_timed import (
-    MOST_DESCRIPTORS,
-    MOST_GROWTH_MB,
+    MAX_DESCRIPTORS,
+    MAX_GROWTH_MB,
     assert_training_goes_on,
     compared,
 )
@@ -30,7 +30,7 @@ from dpwa.wire.messages import AskStatus
 SEED = 1
 HELD_S = 60
 VISIT_EVERY_S = 2.0
-MOST_WAIT_S = 10.0
+MAX_WAIT_S = 10.0
 
 # Nothing bounds how many handshakes there are in a second, and each takes a core half a
 # millisecond: docs/security.md, "What stays open".
@@ -48,7 +48,7 @@ def test_half_handshakes_cost_nothing(tmp_path):
 @pytest.mark.parametrize("storm", STORMS)
 def test_training_goes_on_more_slowly_in_a_storm_of_strangers(storm, tmp_path):
     _, quiet, attacked = compared(partial(keyed_field, tmp_path), storm)
-    most_mb = max(figures.rss_mb for figures in quiet) + MOST_GROWTH_MB
+    most_mb = max(figures.rss_mb for figures in quiet) + MAX_GROWTH_MB
     assert max(figures.rss_mb for figures in attacked) < most_mb
 
 
@@ -93,8 +93,8 @@ def _visited(scene, attacker, keyring):
         f"{max(waited_s):.2f} s; at most {max(descriptors)} descriptors, {before} before"
     )
     assert attempts > 600  # of 500 at once: those that were cut have come again
-    assert len(waited_s) > HELD_S / MOST_WAIT_S
-    assert max(descriptors) < MOST_DESCRIPTORS
+    assert len(waited_s) > HELD_S / MAX_WAIT_S
+    assert max(descriptors) < MAX_DESCRIPTORS
     eventually(lambda: entries(scene.victim.pid, "fd") < before + 5, 20)
 
 
@@ -102,8 +102,8 @@ def _ask(port, keyring):
     with zmq.Context() as context:
         link = PeerLink(context, "w1", f"tcp://127.0.0.1:{port}", keyring)
         try:
-            eventually(lambda: link.update() and link.state is LinkState.UP, MOST_WAIT_S)
+            eventually(lambda: link.update() and link.state is LinkState.UP, MAX_WAIT_S)
             assert link.send(AskStatus(request=1))
-            eventually(link.receive, MOST_WAIT_S)
+            eventually(link.receive, MAX_WAIT_S)
         finally:
             link.close(0)

@@ -34,7 +34,7 @@ from dpwa.wire.messages import AskStatus, encode
 EMPTY = frame(b"", MORE)
 ASK = message(encode(AskStatus(request=1)))
 SLOWEST_S = 0.5
-MOST_GROWTH_MB = 64  # once the message is gone: it was 640
+MAX_GROWTH_MB = 64  # once the message is gone: it was 640
 
 
 def shaken(port):
@@ -126,7 +126,7 @@ def test_a_node_answers_though_a_message_of_many_frames_has_come(
             slowest_s = honest.slowest_of(2.0)
             thread.join()
             slowest_s = max(slowest_s, honest.slowest_of(1.0))
-        eventually(lambda: resident_mb(victim.pid) - before < MOST_GROWTH_MB, 100.0)
+        eventually(lambda: resident_mb(victim.pid) - before < MAX_GROWTH_MB, 100.0)
         report, errors = victim.communicate("end\n", timeout=60)
     finally:
         victim.kill()
@@ -176,7 +176,7 @@ def test_sockets_are_made_anew_while_others_connect_and_leave():
 
 
 def test_others_have_their_turn_while_frames_are_dropped(monkeypatch):
-    monkeypatch.setattr("dpwa.node.serving.admission.MOST_DROPPING_S", math.inf)
+    monkeypatch.setattr("dpwa.node.serving.admission.MAX_DROPPING_S", math.inf)
     with zmq.Context() as context:
         authorizer = Authorizer()
         admission = AdmissionControl(authorizer, Limits(serving_share=1.0))

@@ -249,7 +249,7 @@ def test_a_started_again_node_and_missing_ones_are_remarks(copy):
 
 @pytest.fixture
 def _one_try(monkeypatch):
-    monkeypatch.setattr("dpwa.sim.calibration.MOST_TRIES", 1)
+    monkeypatch.setattr("dpwa.sim.calibration.MAX_TRIES", 1)
     monkeypatch.setattr("dpwa.sim.calibration.STEPS", 150)
 
 

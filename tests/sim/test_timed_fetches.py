@@ -56,7 +56,7 @@ def test_what_time_was_up_for_counts_with_its_seconds():
 @pytest.mark.slow
 def test_a_run_whose_answers_are_not_timed_can_be_calibrated(tmp_path, monkeypatch):
     monkeypatch.setattr("dpwa.sim.calibration.STEPS", 300)
-    monkeypatch.setattr("dpwa.sim.calibration.MOST_TRIES", 3)
+    monkeypatch.setattr("dpwa.sim.calibration.MAX_TRIES", 3)
     known = {"nodes": 4, "seconds": 10, "model_mb": MODEL_MB, "network": LINKS}
     logs = write_simulated_logs(tmp_path, {**known, "topology": "one_peer_exponential"})
     network = calibrate(read_run(logs)).scenario["network"]

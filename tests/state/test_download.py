@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.examples import examples
 
-from dpwa.state.download import DOUBLED_AFTER_S, MOST_CORRUPT, STALL_S, WINDOW, Download
+from dpwa.state.download import DOUBLED_AFTER_S, MAX_CORRUPT_PIECES, STALL_S, WINDOW, Download
 
 
 @examples(300)
@@ -114,7 +114,7 @@ def test_a_corrupt_piece_is_asked_elsewhere_and_a_donor_of_several_is_given_up()
     assert not download.corrupted("bad", first)
     asked = dict(download.requests(0.0))
     assert asked["good"] == first
-    for _ in range(MOST_CORRUPT - 2):
+    for _ in range(MAX_CORRUPT_PIECES - 2):
         assert not download.corrupted("bad", asked["bad"])
         asked = dict(download.requests(0.0))
     assert download.corrupted("bad", asked["bad"])

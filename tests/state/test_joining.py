@@ -8,7 +8,7 @@ import pytest
 from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
 from dpwa.clock import SystemClock
-from dpwa.state.joining import BRIEF, MOST_WAITING, Inbox, StateRequest
+from dpwa.state.joining import BRIEF, MAX_WAITING, Inbox, StateRequest
 from dpwa.state.restore import StateRestore
 from dpwa.state.target import Target
 from dpwa.transport.link import LinkState
@@ -272,7 +272,7 @@ def test_nobody_is_waited_for_where_nobody_is():
 def test_an_inbox_is_bounded_and_empty_after_use():
     inbox = Inbox()
     inbox.open()
-    for number in range(2 * MOST_WAITING):
+    for number in range(2 * MAX_WAITING):
         inbox.receive("w1", StateGone(request=number), b"")
     inbox.close()
     inbox.receive("w1", StateGone(request=1), b"")

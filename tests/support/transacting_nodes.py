@@ -7,7 +7,7 @@ from dpwa.virtual_network import Link, VirtualNetwork
 
 BUDGET_S = 2.0
 REMEMBER_S = 60.0
-MOST_DELAY_S = 8.0
+MAX_DELAY_S = 8.0
 TICK_S = 0.25
 
 

@@ -10,7 +10,7 @@ from dpwa.wire import limits
 from dpwa.wire.tables import TableHoldings, TableReady
 
 HEADER = {"request": 0, "name": "w1", "incarnation": b"12345678", "view": b"87654321"}
-MOST = 2**30
+MAX_VALUE_BYTES = 2**30
 
 
 def ready(table):
@@ -35,7 +35,7 @@ class Wire:
         sent, self.sent = self.sent, []
         for message, payload in sent:
             if self.incoming.is_next(message.number):
-                data = self.incoming.take(message, payload or b"", MOST)
+                data = self.incoming.take(message, payload or b"", MAX_VALUE_BYTES)
                 if data is not None:
                     self.taken.append((message, bytes(data)))
         if self._rng.random() >= self._loss:
@@ -149,7 +149,7 @@ def test_a_piece_for_which_there_is_no_memory_comes_again():
     def take(number, start, data):
         message = TableHoldings(**HEADER, number=number, start=start, nbytes=9)
         assert incoming.is_next(number)
-        return incoming.take(message, data, MOST)
+        return incoming.take(message, data, MAX_VALUE_BYTES)
 
     incoming = IncomingStream()
     take(1, 0, b"123")

@@ -43,8 +43,8 @@ from dpwa.wire.messages import (
 )
 
 CORPUS = Path(__file__).parent / "corpus"
-MOST_BYTES = 32 * limits.MAX_DETAIL_BYTES  # 32 times what comes: objects of msgpack are that large
-MOST_S = 0.25  # 16 KB of header, 256 KB of details; on a machine that is busy
+MAX_BYTES = 32 * limits.MAX_DETAIL_BYTES  # 32 times what comes: objects of msgpack are that large
+MAX_DECODE_S = 0.25  # 16 KB of header, 256 KB of details; on a machine that is busy
 KEPT = 4096
 TRACED_EVERY = 50  # tracing memory slows everything down
 
@@ -189,9 +189,9 @@ def check(target, data, *, is_traced):
     finally:
         if is_traced:
             tracemalloc.stop()
-    if took_s > MOST_S * (10 if is_traced else 1):
+    if took_s > MAX_DECODE_S * (10 if is_traced else 1):
         return found, f"took {1000 * took_s:.0f} ms"
-    if peak > MOST_BYTES:
+    if peak > MAX_BYTES:
         return found, f"took {peak} bytes for {len(data)}"
     return found, ""
 

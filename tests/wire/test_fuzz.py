@@ -35,7 +35,7 @@ def test_a_finding_is_found():
         raise KeyError("k")
 
     def hoards(data):
-        bytearray(2 * fuzz_decoder.MOST_BYTES)
+        bytearray(2 * fuzz_decoder.MAX_BYTES)
 
     assert fuzz_decoder.check(breaks, b"", is_traced=False)[1].startswith("KeyError")
     assert "bytes for" in fuzz_decoder.check(hoards, b"", is_traced=True)[1]

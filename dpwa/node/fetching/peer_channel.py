@@ -20,7 +20,7 @@ from dpwa.wire.messages import Message, SharedMemoryName, SnapshotHeader
 
 log = logging.getLogger("dpwa.tx")
 
-MOST_UNSENT = 4
+MAX_UNSENT = 4
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class PeerChannel:
         return self.link is not None and self.link.send(message, payload)
 
     def send_later(self, message: Message, payload: Frame | None) -> None:
-        self.unsent = [*self.unsent, (message, payload)][-MOST_UNSENT:]
+        self.unsent = [*self.unsent, (message, payload)][-MAX_UNSENT:]
 
     def send_unsent(self) -> None:
         unsent, self.unsent = self.unsent, ()

@@ -20,9 +20,9 @@ from dpwa.types import JsonObject
 from dpwa.wire.messages import Message
 
 LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
-MOST_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
-MOST_DROPPING_S = 0.1  # of one message: nobody else is heard meanwhile
-MOST_PAUSE_S = 0.05  # for what was dropped, for the same reason
+MAX_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
+MAX_DROPPING_S = 0.1  # of one message: nobody else is heard meanwhile
+MAX_PAUSE_S = 0.05  # for what was dropped, for the same reason
 COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost of the same memory
 
 
@@ -87,17 +87,17 @@ class AdmissionControl:
     def _drop(self, router: Socket, since: float) -> None:
         goes_on = drop_frames(router)
         now = self._now()
-        if goes_on and now - since < MOST_DROPPING_S:
+        if goes_on and now - since < MAX_DROPPING_S:
             return
         self._dropping_since, self.is_clogged = None, goes_on
         self._clogged += goes_on
-        cost_s = min(now - since, MOST_PAUSE_S) * self.limits.serving_share
+        cost_s = min(now - since, MAX_PAUSE_S) * self.limits.serving_share
         self._resume_at = now + self._budget.charge(cost_s, now)
 
     def served(self, received: ReceivedMessage) -> None:
         if self._lulls:
             return
-        cost_s = min(self._thread_time() - self._started_s, MOST_CHARGED_S)
+        cost_s = min(self._thread_time() - self._started_s, MAX_CHARGED_S)
         copying_s = sum(map(len, received.frames)) / COPIED_PER_S
         now = self._now()
         wait_s = self._budget.charge(cost_s + copying_s, now)

@@ -28,7 +28,7 @@ from dpwa.wire.messages import (
     printable,
 )
 
-MOST_ROUNDS_BEHIND = 2  # that a reader of a certain round waits for
+MAX_ROUNDS_BEHIND = 2  # that a reader of a certain round waits for
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class SnapshotService(Service):
         lease = self._pool.at(fetch.version) if fetch.version else None
         lease = lease or self._pool.newest()
         # Whoever is rounds behind, as after a restart, is not waited for.
-        if lease is not None and 0 < fetch.version - lease.snapshot.version <= MOST_ROUNDS_BEHIND:
+        if lease is not None and 0 < fetch.version - lease.snapshot.version <= MAX_ROUNDS_BEHIND:
             lease.release()
             return None
         return lease

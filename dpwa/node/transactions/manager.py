@@ -123,7 +123,7 @@ class Deliveries:
 
 
 MARGIN_S = 0.05
-MOST_OF_ONE_PEER = 4  # proposals: one, and those of which it does not know yet how they ended
+MAX_PEER_PROPOSALS = 4  # proposals: one, and those of which it does not know yet how they ended
 
 
 class TransactionManager:
@@ -425,7 +425,7 @@ class TransactionManager:
     def _has_too_many_of(self, peer: str) -> bool:
         """Tell whether one peer has more proposals open than it has reason to."""
         names = [record.peer for record in self._records.values() if not record.is_asked]
-        return names.count(peer) >= MOST_OF_ONE_PEER
+        return names.count(peer) >= MAX_PEER_PROPOSALS
 
     def _try_commit(self, transaction: bytes) -> bool:
         now, record = self._clock.now(), self._records.get(transaction)

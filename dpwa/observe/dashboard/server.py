@@ -43,11 +43,11 @@ from dpwa.types import JsonObject
 from dpwa.wire.watching import PEER_ENTRY
 
 FRESH_S = 15.0  # merges that are shown as edges
-MOST_POINTS = 400  # of a node, in a snapshot of a small run
-MOST_POINTS_OF_ALL = 16_000
-MOST_EDGES = 256
+MAX_POINTS = 400  # of a node, in a snapshot of a small run
+MAX_POINTS_OF_ALL = 16_000
+MAX_EDGES = 256
 FIRST_EVENTS = 200
-MOST_TOLD = 4_000  # events that are remembered, so that each is told once
+MAX_SENT_EVENTS = 4_000  # events that are remembered, so that each is told once
 BUDGET_POINTS = 120
 
 # The columns of a point.
@@ -64,7 +64,7 @@ class Feed:
     def __init__(self, view: Callable[[], RunView]) -> None:
         self._view = view
         self._told: dict[str, float] = {}  # until when the points of each node were told
-        self._events: deque[RunEvent] = deque(maxlen=MOST_TOLD)  # that were told
+        self._events: deque[RunEvent] = deque(maxlen=MAX_SENT_EVENTS)  # that were told
         self._known: set[RunEvent] = set()
 
     def snapshot(self) -> JsonObject:
@@ -72,12 +72,12 @@ class Feed:
         view = self._view()
         if not self._told:
             self._take(view)
-        most = max(MOST_POINTS_OF_ALL // max(len(view.nodes), 1), 50)
+        most = max(MAX_POINTS_OF_ALL // max(len(view.nodes), 1), 50)
         points = {}
         for node in view.nodes:
             rows = node.history.since()
             rows = rows[rows[:, 0] <= self._told.get(node.name, -math.inf)]
-            points[node.name] = _points(_thinned(rows, min(most, MOST_POINTS)))
+            points[node.name] = _points(_thinned(rows, min(most, MAX_POINTS)))
         return {
             **_state(view),
             "points": points,
@@ -119,7 +119,7 @@ class Feed:
         events = [event for event in view.events if event not in self._known]
         for event in events:
             keep(self._events, event)
-        self._known = set(self._events) if len(self._known) > 2 * MOST_TOLD else self._known
+        self._known = set(self._events) if len(self._known) > 2 * MAX_SENT_EVENTS else self._known
         self._known.update(events)
         return points, events
 
@@ -192,7 +192,7 @@ def _edges(view: RunView) -> list[JsonObject]:
         if peer.merged_s is not None and peer.merged_s <= FRESH_S
     ]
     found.sort(key=lambda edge: edge["age_s"] or 0.0)
-    return found[:MOST_EDGES]
+    return found[:MAX_EDGES]
 
 
 def _points(rows: Floats) -> list[list[float | str | None]]:
@@ -227,8 +227,8 @@ def _event(event: RunEvent) -> JsonObject:
 
 STATIC = Path(__file__).parent / "static"
 EVERY_S = 1.0
-MOST_READERS = 32
-MOST_WAITING = 10  # updates that a reader is behind, before it is let go
+MAX_READERS = 32
+MAX_WAITING = 10  # updates that a reader is behind, before it is let go
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE = "dpwa_token_{port}"  # cookies know hosts, not ports
 SHUTDOWN_S = 1
@@ -270,10 +270,10 @@ class Streams:
         If there are too many readers, whoever has the most of them loses the oldest.
         """
         readers = Counter(self._readers.values())
-        if len(self._readers) >= MOST_READERS:
+        if len(self._readers) >= MAX_READERS:
             most = max(readers, key=lambda each: (readers[each], each == client))
             self._let_go(next(queue for queue, of in self._readers.items() if of == most))
-        queue: asyncio.Queue[str | None] = asyncio.Queue(MOST_WAITING)
+        queue: asyncio.Queue[str | None] = asyncio.Queue(MAX_WAITING)
         if not self._readers:  # nobody was told of what came since the last one left
             self._feed.update()
         snapshot = self._feed.snapshot()

@@ -35,7 +35,7 @@ import msgpack
 from dpwa.policy.flow_control import is_among_all
 from dpwa.policy.members.states import Event, MemberEntry, MemberStatus, Times
 
-MOST_PATIENCE = 8
+MAX_PATIENCE = 8
 
 
 @dataclass(eq=False)
@@ -88,7 +88,7 @@ class Probe:
         """Note that it says it is alive, though this node does not hear from it."""
         self.answered()
         self.is_accused = False
-        self.patience = min(MOST_PATIENCE, 2 * self.patience)
+        self.patience = min(MAX_PATIENCE, 2 * self.patience)
 
     def is_silent(self, now: float, limit_s: float, health: LocalHealth) -> bool:
         """Tell whether it has not answered for so long; some are given more time."""
@@ -98,7 +98,7 @@ class Probe:
 
 
 DIGEST_BYTES = 8
-MOST_REPEATED = 3  # questions, at once
+MAX_REPEATED = 3  # questions, at once
 OTHERS_ASKED = 3  # about a member that is uncertain
 
 
@@ -172,7 +172,7 @@ def to_ask(
     """Choose a member at random and a few that have not answered, and note the question."""
     members = [record for record in records if record.entry.status.is_member]
     silent = [record for record in members if record.probe.asked_at is not None]
-    chosen = rng.sample(silent, min(MOST_REPEATED, len(silent)))
+    chosen = rng.sample(silent, min(MAX_REPEATED, len(silent)))
     chosen += [each for each in drawn_from(members, near, 1, rng) if each not in chosen]
     for record in chosen:
         record.probe.asked(now)
@@ -199,7 +199,7 @@ def to_ask_others(
     if not certain:
         return []
     asked = []
-    for record in rng.sample(silent, min(MOST_REPEATED, len(silent))):
+    for record in rng.sample(silent, min(MAX_REPEATED, len(silent))):
         helpers = [other.entry.name for other in drawn_from(certain, near, OTHERS_ASKED, rng)]
         record.probe.helpers = frozenset(helpers)
         asked += [(record.entry, helper) for helper in helpers]

@@ -84,8 +84,8 @@ from dpwa.policy.members.states import (
 
 CHECK_WITHIN_S = 5.0
 PAUSE_S = 1.0
-MOST_AT_ONCE = 8  # that are looked into
-MOST_CLAIMS = 256
+MAX_CHECKS = 8  # that are looked into
+MAX_CLAIMS = 256
 
 
 def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
@@ -126,7 +126,7 @@ class Claims:
         other = self._claims.get(entry.name)
         if other is not None and now < other.until:
             return
-        if other is None and len(self._claims) >= MOST_CLAIMS:
+        if other is None and len(self._claims) >= MAX_CLAIMS:
             waiting = next((name for name, c in self._claims.items() if not c.is_asked), None)
             if waiting is None:
                 return
@@ -138,7 +138,7 @@ class Claims:
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
         asked = sum(claim.is_asked for claim in self._claims.values())
         waiting = [claim for claim in self._claims.values() if not claim.is_asked]
-        room = max(0, MOST_AT_ONCE - asked)
+        room = max(0, MAX_CHECKS - asked)
         fresh = waiting if len(waiting) <= room else rng.sample(waiting, room)
         for claim in fresh:
             claim.is_asked = True

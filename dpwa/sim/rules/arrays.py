@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NAME = "arrays"
-MOST_READERS = 16  # at one node: more come together once in very many rounds
+MAX_READERS = 16  # at one node: more come together once in very many rounds
 _ASKS, _PEERS = 101, 102  # purposes of chance
 
 
@@ -64,7 +64,7 @@ class ArrayRounds:
         """Whether the run is one of plain pulls in lockstep in which nothing fails."""
         spec, config = self._spec, self._config
         is_plain = config.algorithm == "gossip" and not self._rule.asks_leader
-        longest_s = self._links.longest_s(min(MOST_READERS, spec.scenario.nodes))
+        longest_s = self._links.longest_s(min(MAX_READERS, spec.scenario.nodes))
         are_in_time = longest_s <= config.timeout_ms / 1000
         is_calm = self._conditions.is_calm and not config.is_open
         is_usual = config.robust == "none" and not config.quarantine_s and not config.links

@@ -13,7 +13,7 @@ from support.launched import dpwa
 from support.nodes import config_of, eventually
 
 from dpwa import DpwaConnection
-from dpwa.observe.dashboard.server import MOST_READERS, Feed, Streams
+from dpwa.observe.dashboard.server import MAX_READERS, Feed, Streams
 
 
 def get(url, opener=None, **headers):
@@ -72,7 +72,7 @@ def test_however_many_streams_there_are_the_next_one_is_told():
     with served(ToldRun(["w1"]).view) as url, ExitStack() as stack:
         greedy = [stack.enter_context(asked_for_the_stream(url)) for _ in range(64)]
         assert first_event(f"{url}api/stream")["nodes"]
-        left = MOST_READERS - 1
+        left = MAX_READERS - 1
         eventually(lambda: sum(map(has_ended, greedy)) >= len(greedy) - left)
         assert not all(map(has_ended, greedy))
 
@@ -88,7 +88,7 @@ def test_a_client_with_many_streams_loses_its_oldest_to_others():
     assert first.get_nowait() is None
     for _ in range(5):
         streams.read("a")
-    assert len(streams._readers) == MOST_READERS
+    assert len(streams._readers) == MAX_READERS
 
 
 def test_beyond_this_machine_it_asks_for_its_token():

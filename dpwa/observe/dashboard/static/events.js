@@ -3,7 +3,7 @@
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
 import { at, nodeLink } from "./words.js";
 
-const MOST_SHOWN = 200;
+const MAX_SHOWN = 200;
 const inWords = (kind) => kind.replaceAll("_", " ");
 
 /** A list of events. */
@@ -15,7 +15,7 @@ export class Events {
   }
 
   show(events) {
-    this.items.show(events.slice(0, MOST_SHOWN), (event) => event.key);
+    this.items.show(events.slice(0, MAX_SHOWN), (event) => event.key);
     const box = this.list.parentElement;
     box.nextElementSibling.hidden = events.length > 0;
     box.hidden = !events.length;

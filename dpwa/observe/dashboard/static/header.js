@@ -5,7 +5,7 @@ import { ENDS, at, count, nodeLink, syncWords } from "./words.js";
 
 const MOVED_S = 60; // for which a change of the node that is read through is told
 const SPEAK_MS = 5000; // from one announcement to the next
-const MOST_SPOKEN = 3; // nodes by name
+const MAX_SPOKEN = 3; // nodes by name
 
 const told = (counts) => counts.filter(([n]) => n).map(([n, word]) => `${n} ${word}`).join(", ");
 
@@ -86,7 +86,7 @@ export class Attention {
 
   speak() {
     if (!this.unspoken.length || Date.now() - this.spokenAt < SPEAK_MS) return;
-    const told = this.unspoken.slice(0, MOST_SPOKEN).map(({ name, text }) => `${name} ${text}.`);
+    const told = this.unspoken.slice(0, MAX_SPOKEN).map(({ name, text }) => `${name} ${text}.`);
     const more = this.unspoken.length - told.length;
     if (more) told.push(`${count(more, "more entry", "more entries")} in the list.`);
     setText(find("#announced"), told.join(" "));

@@ -3,7 +3,7 @@
 import { Timeline } from "./timeline.js";
 import { ANSWERS, byName } from "./words.js";
 
-const MOST_EVENTS = 500;
+const MAX_EVENTS = 500;
 const FREQUENT = new Set(["checkpoint", "in_sync", "out_of_sync"]);
 
 export class Store {
@@ -49,7 +49,7 @@ export class Store {
     const saved = new Set(); // of frequent ones, the newest of each node is enough
     const isNewest = (key) => !saved.has(key) && saved.add(key);
     const isKept = ({ kind, about }) => !FREQUENT.has(kind) || isNewest(`${kind} ${about}`);
-    this.events = [...fresh, ...this.events].filter(isKept).slice(0, MOST_EVENTS);
+    this.events = [...fresh, ...this.events].filter(isKept).slice(0, MAX_EVENTS);
   }
 
   /** Nodes that are to be seen among all others. */

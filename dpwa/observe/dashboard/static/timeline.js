@@ -1,6 +1,6 @@
 // What the curves show: for all nodes one row of times, so that they can be drawn on one axis.
 
-const MOST = 900; // times; then the older ones are thinned
+const MAX_TIMES = 900; // times; then the older ones are thinned
 const KEPT = 1 / 3; // of them, the newest, stay as they are
 export const FIELDS = ["loss", "distance", "speed"]; // as they stand in a point, after its time
 
@@ -27,7 +27,7 @@ export class Timeline {
         });
       }
     }
-    while (this.times.length > MOST) this.thin();
+    while (this.times.length > MAX_TIMES) this.thin();
   }
 
   of(name) {
