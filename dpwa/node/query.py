@@ -223,8 +223,10 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
         for name, answer in answers.items()
         if answer.report is None and not answer.has_ended
     ]
+    absent = {finding.node for finding in found}
     found += _names(reports)
-    found += between(reports)
+    said = between(reports)
+    found += [each for each in said if not each.is_unreachable or each.node not in absent]
     told = {name: _told(report) for name, report in reports.items()}
     for what in dict.fromkeys(each for values in told.values() for each in values):
         found += _odd_ones(what, {name: values.get(what) for name, values in told.items()})
@@ -251,17 +253,20 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
 def between(
     reports: Mapping[str, NodeReport], healths: Collection[str] = _PROBLEMS
 ) -> Iterator[Finding]:
-    """What nodes say of each other, of peers with these healths."""
+    """What nodes say of each other, of peers with these healths; what is the same, once."""
+    told = dict[tuple[str, str, str, str], list[str]]()
     for name, report in reports.items():
         for peer in report.peers:
             is_lost = peer.problem and report.uptime_s > CONNECTED_AFTER_S  # as in a barrier
             health = "unreachable" if peer.health == "unknown" and is_lost else peer.health
-            if health not in healths:
-                continue
-            other, where = printable(peer.name), printable(peer.endpoint)
-            text = f"{other} at {where}: {name} says that it {_PROBLEMS[health]}"
-            text += f": {printable(peer.problem)}" if peer.problem else ""
-            yield Finding(other, text, is_unreachable=health in ("silent", "unreachable"))
+            if health in healths:
+                what = printable(peer.name), printable(peer.endpoint), health, peer.problem
+                told.setdefault(what, []).append(name)
+    for (other, where, health, problem), names in told.items():
+        say = "says" if len(names) == 1 else "say"
+        text = f"{other} at {where}: {', '.join(names)} {say} that it {_PROBLEMS[health]}"
+        text += f": {printable(problem)}" if problem else ""
+        yield Finding(other, text, is_unreachable=health in ("silent", "unreachable"))
 
 
 def _told(report: NodeReport) -> JsonObject:

@@ -125,6 +125,24 @@ def test_a_peer_without_a_connection_is_told_before_anything_was_fetched():
     assert found[0].text == "w9 at tcp://h:9: w3 says that it cannot be reached: unknown host h"
 
 
+def test_what_several_nodes_say_of_a_peer_is_told_once():
+    def peer(name, problem):
+        return {"name": name, "endpoint": "tcp://h:9", "health": "unreachable", "problem": problem}
+
+    answers = {
+        "w1": report("w1", peers=[peer("w4", "unknown host h"), peer("w5", "nothing answers")]),
+        "w2": report("w2", peers=[peer("w4", "nothing answers"), peer("w5", "nothing answers")]),
+        "w3": report("w3", peers=[peer("w4", "unknown host h")]),
+        "w4": report("w4"),
+        "w5": StatusAnswer(None, "not reachable: no answer in time"),
+    }
+    assert [finding.text for finding in diagnose(answers)] == [
+        "w5: not reachable: no answer in time",
+        "w4 at tcp://h:9: w1, w3 say that it cannot be reached: unknown host h",
+        "w4 at tcp://h:9: w2 says that it cannot be reached: nothing answers",
+    ]
+
+
 def test_a_node_that_cannot_write_its_files_is_told():
     told = {"checkpoints": {"problem": "no checkpoint can be written to ck (no space)"}}
     report = read_report({"name": "w7", "state": told, "run_log": {"problem": "the log is full"}})

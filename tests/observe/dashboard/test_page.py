@@ -44,6 +44,23 @@ def test_names_of_nodes_are_text(url, page):
     assert page.locator("img").count() == 0
 
 
+def test_the_last_label_of_the_time_axis_is_whole(url, page):
+    opened(page, url)
+    at_the_edge = page.evaluate("""async () => {
+      const { Plot } = await import(new URL("static/plot.js", document.baseURI));
+      const box = document.querySelector("#plot-loss .plot");
+      box.replaceChildren();
+      const line = { name: "w1", values: [3, 4, 5], stroke: "black", width: 1, dash: [] };
+      new Plot(box, String).show([1700000000, 1700000010, 1700000020], [line], "");
+      await new Promise((drawn) => setTimeout(drawn, 100));
+      const canvas = box.querySelector("canvas");
+      const { width, height } = canvas;
+      const pixels = (x) => canvas.getContext("2d").getImageData(x, 0, 1, height).data;
+      return [0, width - 2, width - 1].map((x) => pixels(x).some(Boolean));
+    }""")
+    assert at_the_edge == [False, False, False]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -75,7 +75,7 @@ export class Plot {
       {
         width,
         height,
-        padding: [10, 26, 0, 0],
+        padding: [10, 32, 0, 0], // right: half of a label of the time axis
         series: [{}, ...series],
         scales: {
           x: { time: true },
