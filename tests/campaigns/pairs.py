@@ -774,7 +774,7 @@ def _wrong(
         and all(len(pace) < 2 for _, pace, _ in first.rows)
     ):
         yield "w1 was never in sync with another node"
-    yield from _slow(algorithm, plan, told, reference, 0.5 if differs else 1.0)
+    yield from _slow(algorithm, plan, told, reference, differs)
 
 
 def _apart_at_the_end(
@@ -848,16 +848,19 @@ def _unlike_the_mean(
 
 
 def _slow(
-    algorithm: str, plan: Plan, told: list[Told], reference: list[Told], share: float
+    algorithm: str, plan: Plan, told: list[Told], reference: list[Told], differs: set[str]
 ) -> Iterator[str]:
     """Say if training went less far than a share of the steps of averaged gradients."""
     curve = reference[0].losses
-    least = share * MIN_SHARE * (plan.steps - plan.short_steps)
+    least = (0.5 if differs else 1.0) * MIN_SHARE * (plan.steps - plan.short_steps)
     if algorithm in ("AllReduceEA", "EASGD"):
         least *= 0.5  # the center follows
     goal = max(curve[int(least) :])
     for index, each in enumerate(told):
-        if not each.losses[-1] <= 1.05 * goal + 1e-4:  # nor not a number
+        # Each node has a layer that it froze itself, as good as its training was by then.
+        since = min(plan.steps_of(index) - FROZEN_AT, len(each.losses))
+        frozen_at = each.losses[-since] if "head" in differs else 0.0
+        if not each.losses[-1] <= max(1.05 * goal + 1e-4, 0.95 * frozen_at):  # nor not a number
             yield (
                 f"w{index + 1} ends with a loss of {each.losses[-1]:.3g}, which averaged "
                 f"gradients pass after {int(least)} of {plan.steps} steps ({goal:.3g})"
