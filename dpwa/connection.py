@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from operator import attrgetter
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -28,6 +30,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, SnapshotCopy
 from dpwa.errors import AddressError, NameTakenError, ParametersError, UserError
+from dpwa.features import FEATURES
 from dpwa.lifecycle import Closeable, weakly
 from dpwa.node.arrival import Arrival, FetchTerms
 from dpwa.node.finish import SECONDS, Averaged
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dpwa.connection")
 
 Parameters = bytes | bytearray | memoryview | NumericArray
+_MADE_BY = {each.name: each.made_by for each in FEATURES}
 _made: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()  # by this process, or its parent
 
 
@@ -104,21 +108,14 @@ class DpwaConnection(CollectiveCalls, Closeable):
         enter = self._stack.enter_context
         with self._runtime.uninterrupted():
             self.node = enter(Node(name, config, self._runtime))
-        if config.metrics.port is not None:  # before peers are waited for: the port may be in use
-            from dpwa.observe.prometheus import MetricsServer
-
-            enter(MetricsServer(self.node))
-        self._members: Members | None = None
-        if config.is_open:
-            from dpwa.membership.members import Members
-
-            self._members = enter(Members(self.node))
-        self._collectives: Collectives | None = None
+        self._parts: dict[str, Any] = {}  # by the name of their feature
         self._lock = threading.RLock()
-        self.node.serve_later("dpwa.wire.collecting", weakly(self._load_collectives))
-        members = self._members
-        have_come = None if members is None else members.have_come
-        self._states = enter(States(self.node, have_come))
+        for each in FEATURES:
+            if each.setting and attrgetter(each.setting)(config) is not None:
+                self._parts[each.name] = enter(resolve_name(each.made_by)(self.node))
+            elif each.made_by and not each.setting:
+                self.node.rx.serve_later(each.messages, partial(weakly(self._part), each.name))
+        self._states = enter(States(self.node))
         enter(Recorder(self.node))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
@@ -264,19 +261,17 @@ class DpwaConnection(CollectiveCalls, Closeable):
     @property
     def collectives(self) -> Collectives:
         """What its collectives run on."""
-        return self._collectives or self._load_collectives()
+        found: Collectives = self._parts.get("collectives") or self._part("collectives")
+        return found
 
-    def _load_collectives(self) -> Collectives:
-        """Make what collectives run on: at the first call, or for the first message of a peer."""
+    def _part(self, name: str) -> Any:
+        """Make what a feature stands on, at its first call or for its first message."""
         self.node.check_process()
-        from dpwa.collectives.collectives import Collectives
-
+        make = resolve_name(_MADE_BY[name])  # no lock is held while this loads it
         with self._lock, self._runtime.uninterrupted():
-            if self._collectives is None:
-                are_known = None if self._members is None else self._members.are_known
-                made = Collectives(self.node, are_known)
-                self._collectives = self._stack.enter_context(made)
-            return self._collectives
+            if name not in self._parts:
+                self._parts[name] = self._stack.enter_context(make(self.node))
+            return self._parts[name]
 
     @property
     def name(self) -> str:
@@ -320,9 +315,10 @@ class DpwaConnection(CollectiveCalls, Closeable):
         moment, call `barrier`.
         """
         self.node.check_process()
-        if self._members is None:
+        members: Members | None = self._parts.get("membership")
+        if members is None:
             return len(self.peers) >= count
-        return self._members.wait_for(count, timeout_s)
+        return members.wait_for(count, timeout_s)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
         """Take a peer into view; no effect when it already is.

@@ -8,7 +8,8 @@ logged, and never reach a training loop.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 _CODE = re.compile(r" \[(DPWA-[EW]\d{3})\]$", re.MULTILINE)
 
@@ -33,6 +34,22 @@ class DpwaError(Exception):
 
 class UserError(DpwaError):
     """The caller asked for something impossible; the message says what was expected."""
+
+
+@contextmanager
+def from_extra(extra: str, message: str) -> Iterator[None]:
+    """Import from libraries of an extra; if one is missing, the `UserError` says how to install it.
+
+    Args:
+        extra: name of the extra.
+        message: what needs which libraries, with its code.
+    """
+    try:
+        yield
+    except ImportError as missing:
+        error = UserError(message)
+        how = f"pip install -c constraints.txt '.[{extra}]' in a checkout"
+        raise UserError(f"{error.text}: {how} [{error.message_code}]") from missing
 
 
 class ConfigError(UserError):

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from dpwa.features import FEATURES
+
 PACKAGE = Path(__file__).parent.parent / "dpwa"
 
 # From the ground up. Rooms on one line do not know each other.
 STOREYS = [
     {"errors", "clock", "fault_points"},
-    {"types", "registry", "lifecycle", "files"},
+    {"types", "registry", "features", "lifecycle", "files"},
     {"runtime", "virtual_network"},
     {"policy", "data"},
     {"algorithms"},
@@ -148,6 +150,28 @@ def test_folders_of_a_room_import_each_other_in_no_circle():
             if other[0] == room and len(other) > 2 and other[1] != inside[0]:
                 below.setdefault((room, inside[0]), set()).add((room, other[1]))
     graphlib.TopologicalSorter(below).prepare()  # raises CycleError, with the circle
+
+
+def test_what_a_feature_adds_is_named_in_one_room_and_in_the_table_alone():
+    """Its messages, what is made with a node, its section of the report, and its commands."""
+    texts = {path: path.read_text() for path in FILES if room_of(path) != "features"}
+    for feature in FEATURES:
+        for name in (feature.messages, feature.made_by.replace(":", ".")):
+            naming = {room_of(path) for path in texts if name in imported_modules(path)} - {"wire"}
+            assert len(naming) <= 1, f"{name}: {naming}"
+        command = feature.commands.replace(":", ".")
+        assert [path for path in texts if command in imported_modules(path)] == []
+        for name in filter(None, (feature.messages, feature.made_by, feature.commands)):
+            assert [path for path, text in texts.items() if f'"{name}' in text] == []
+        section = f'describe("{feature.section}"'
+        telling = [path for path, text in texts.items() if section in text]
+        assert len(telling) == bool(feature.section), feature.section
+
+
+def test_what_is_made_with_a_node_stands_below_what_makes_it():
+    for feature in FEATURES:
+        if feature.made_by:
+            assert STOREY_OF[feature.made_by.split(".")[1]] < STOREY_OF["connection"]
 
 
 def test_torch_lives_only_in_its_rooms():

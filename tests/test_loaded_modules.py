@@ -211,7 +211,7 @@ def test_a_message_whose_code_cannot_be_loaded_is_refused(caplog):
         request=3, name="w2", incarnation=bytes(8), folder="", nonce=bytes(16), is_mapped=None
     )
     with Node("w1", load_config(config_of(1))) as node, caplog.at_level(logging.ERROR):
-        node.serve_later("dpwa.wire.collecting", load)
+        node.rx.serve_later("dpwa.wire.collecting", load)
         for _ in range(2):
             assert isinstance(question(node.endpoint, hello, None), Refused)
         assert isinstance(question(node.endpoint, AskStatus(request=3), None), Status)

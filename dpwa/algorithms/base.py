@@ -28,6 +28,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from dpwa.errors import UserError
+from dpwa.features import FEATURES
 from dpwa.policy.interpolation import interpolation
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel, TrainingProgress
@@ -262,9 +263,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 MakeAlgorithm = TypeVar("MakeAlgorithm", bound=type[Algorithm])
 
-_NAMES = "elastic", "gossip", "local", "lsgd", "noloco", "push_sum", "symmetric", "together"
 _REGISTRY: Registry[type[Algorithm]] = Registry(
-    "algorithm", {name: f"dpwa.algorithms.{name}" for name in _NAMES}
+    "algorithm", {each.name: each.algorithm for each in FEATURES if each.algorithm}
 )
 
 

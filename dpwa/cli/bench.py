@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
+    name="bench",
     help="""Measure the way between two machines.
 
     Examples:

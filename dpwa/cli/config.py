@@ -15,6 +15,7 @@ from dpwa.errors import UserError
 from dpwa.report.wording import plural
 
 app = typer.Typer(
+    name="config",
     help="""Write, check and show configurations.
 
     Examples:

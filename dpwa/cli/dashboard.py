@@ -8,7 +8,7 @@ import typer
 
 from dpwa.cli.asking import MAX_PORT, AsOption, AtOption, RunOption, watch
 from dpwa.cli.screen import open_browser
-from dpwa.errors import UserError
+from dpwa.errors import from_extra
 
 
 def dashboard(
@@ -42,14 +42,9 @@ def dashboard(
         dpwa dashboard -c nodes.yaml
         dpwa dashboard --at 10.0.0.1:7000 --port 8080
     """
-    try:
+    with from_extra("dashboard", "dpwa dashboard needs starlette and uvicorn [DPWA-E250]"):
         from dpwa.observe.dashboard import server
         from dpwa.observe.dashboard.server import Feed
-    except ImportError as error:
-        raise UserError(
-            f"dpwa dashboard needs {error.name}: install it with: "
-            "pip install -c constraints.txt '.[dashboard]' [DPWA-E250]"
-        ) from None
 
     with watch(config, at, as_name) as watched, server.listen(host, port) as listening:
         token = server.new_token(host)

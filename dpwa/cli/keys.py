@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpwa.types import JsonObject
 
 app = typer.Typer(
+    name="keys",
     help="""Make, allow, revoke and list the keys of nodes.
 
     Examples:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from dpwa.launch import LaunchSpec, Restart
     from dpwa.launch.engine import NodeEngine
 
+app = typer.Typer()
+
 WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
 TRACEBACK = "Traceback (most recent call last):"  # Python begins so, and indents what follows
 COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
@@ -220,6 +222,10 @@ class EngineName(str, enum.Enum):
     ray = "ray"
 
 
+@app.command(
+    context_settings={"allow_interspersed_args": False},  # the rest belongs to the nodes' command
+    options_metavar="[-n N] [-c FILE] [OPTIONS] --",
+)
 def launch(
     command: Annotated[
         list[str],

@@ -5,26 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from pkgutil import resolve_name
 from typing import Any
 
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.bench import app as bench_app
-from dpwa.cli.config import app as config_app
-from dpwa.cli.dashboard import dashboard
-from dpwa.cli.demo import demo
-from dpwa.cli.doctor import doctor
-from dpwa.cli.keys import app as keys_app
-from dpwa.cli.launch import discard, launch
-from dpwa.cli.plan import plan
-from dpwa.cli.report import report
-from dpwa.cli.sim import app as sim_app
-from dpwa.cli.status import status
-from dpwa.cli.top import top
-from dpwa.cli.topology import topology
-from dpwa.cli.version import VersionOption, version
+from dpwa.cli.launch import discard
+from dpwa.cli.version import VersionOption
 from dpwa.errors import ConfigError, DpwaError, PeerError, UserError
+from dpwa.features import FEATURES
 
 app = typer.Typer(
     name="dpwa",
@@ -33,23 +23,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables, which hold people's secrets
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command(
-    context_settings={"allow_interspersed_args": False},  # the rest belongs to the nodes' command
-    options_metavar="[-n N] [-c FILE] [OPTIONS] --",
-)(launch)
-app.command()(status)
-app.command()(top)
-app.command()(dashboard)
-app.command()(doctor)
-app.command()(report)
-app.command()(topology)
-app.command()(plan)
-app.add_typer(sim_app, name="sim")
-app.add_typer(config_app, name="config")
-app.add_typer(bench_app, name="bench")
-app.add_typer(keys_app, name="keys")
-app.command()(version)
+for feature in FEATURES:
+    if feature.commands:
+        found = resolve_name(feature.commands)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found)
+        else:
+            app.command()(found)
 GONE = {"compare": "dpwa report RUN_DIR RUN_DIR"}  # commands, and what to use instead
 
 
@@ -85,6 +65,8 @@ def _explained(command: Any) -> Any:
 
 
 COMMAND = _explained(typer.main.get_command(app))
+# In the order of the table: typer has those with commands of their own last.
+COMMAND.commands = {each.name: COMMAND.commands[each.name] for each in FEATURES if each.commands}
 
 
 def main() -> None:

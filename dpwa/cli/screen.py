@@ -40,11 +40,6 @@ def is_watched() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def number(value: float) -> str:
-    """Return a number that is short, and has an exponent only where it is tiny."""
-    return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
 def age(seconds: float) -> str:
     """Return how long something takes, or was ago, in the unit that fits."""
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):

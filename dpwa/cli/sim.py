@@ -52,6 +52,7 @@ class SimGroup(TyperGroup):
 
 
 app = typer.Typer(
+    name="sim",
     cls=SimGroup,
     invoke_without_command=True,
     subcommand_metavar="",

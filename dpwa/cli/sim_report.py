@@ -9,7 +9,7 @@ from functools import cached_property
 from statistics import median
 
 from dpwa.cli import screen
-from dpwa.report.wording import duration, share, size
+from dpwa.report.wording import duration, number, share, size
 from dpwa.sim.samples import BEGIN_ALIKE, has_target
 from dpwa.sim.summary import SimulationFigures
 from dpwa.sim.sweep import SimulatedRun, run_as_object
@@ -136,13 +136,13 @@ def _columns(found: Comparison) -> Iterator[tuple[str, Callable[[Case], str]]]:
 
     if found.has_target:
         yield "to target", shown("seconds_to_target", duration)
-        yield "rounds", shown("rounds_to_target", screen.number)
+        yield "rounds", shown("rounds_to_target", number)
         if any(len(case.runs) > 1 for case in found.cases):
             yield "reached", lambda case: f"{case.reached}/{len(case.runs)}"
     else:
-        yield "rounds", shown("rounds", screen.number)
+        yield "rounds", shown("rounds", number)
     yield "sent/node", shown("bytes_per_node", size)
-    yield "steps/s", shown("steps_per_s", screen.number)
+    yield "steps/s", shown("steps_per_s", number)
     yield "waits", shown("waiting_share", share)
     title = "distance" if found.quality == "consensus_distance" else found.quality
     yield title, shown(found.quality, lambda value: f"{value:.3g}")
@@ -158,13 +158,13 @@ def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, st
             yield "to target", duration(figures.seconds_to_target), "simulated"
             yield (
                 "rounds to target",
-                screen.number(figures.rounds_to_target),
+                number(figures.rounds_to_target),
                 "updates of a node, mean",
             )
     yield "length", duration(figures.seconds), "simulated"
-    yield "rounds", screen.number(figures.rounds), "updates of a node, mean"
-    yield "nodes", screen.number(figures.nodes), "that lived at the end"
-    yield "steps per second", screen.number(figures.steps_per_s), "of all nodes together"
+    yield "rounds", number(figures.rounds), "updates of a node, mean"
+    yield "nodes", number(figures.nodes), "that lived at the end"
+    yield "steps per second", number(figures.steps_per_s), "of all nodes together"
     yield "waiting", share(figures.waiting_share), "of the time of all nodes, for peers"
     yield "sent", size(figures.bytes_per_node), "by a node, mean"
     yield "  most", size(figures.most_bytes_sent), "by one node"

@@ -12,7 +12,7 @@ import typer
 from dpwa.cli import exit_codes, screen
 from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node_names, run_of
 from dpwa.policy.health import ABSENT, HAVE_ENDED, REFUSED
-from dpwa.report.wording import size
+from dpwa.report.wording import number, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -170,7 +170,7 @@ def _cells(report: NodeReport) -> dict[str, str]:
 
 
 def _number(value: float | None, otherwise: str) -> str:
-    return otherwise if value is None else screen.number(value)
+    return otherwise if value is None else number(value)
 
 
 def _peer(peer: PeerReport) -> str:

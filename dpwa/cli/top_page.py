@@ -13,13 +13,13 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from dpwa.cli.screen import number
+from dpwa.config.problems import listing
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow, groups, missing
 from dpwa.observe.run_reading import natural_order
 from dpwa.observe.run_view import RunView
-from dpwa.observe.verdicts import listed
-from dpwa.report.wording import clock, plural, share, size
+from dpwa.observe.verdicts import MAX_NAMES
+from dpwa.report.wording import clock, number, plural, share, size
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
@@ -279,8 +279,8 @@ def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> list[Text]:
         if row.state == "finishing":
             finishing.setdefault(row.waits_for, []).append(row.name)
     for waits_for, names in finishing.items():
-        whom = f", waits for {listed(waits_for)}" if waits_for else ""
-        found.append((" ", f"finishing{whom}: {listed(names)}"))
+        whom = f", waits for {listing(waits_for, MAX_NAMES)}" if waits_for else ""
+        found.append((" ", f"finishing{whom}: {listing(names, MAX_NAMES)}"))
     found += [
         (" ", f"{r.name}: clock and loss as {r.through} has heard of them")
         for r in rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
@@ -28,19 +27,16 @@ MAX_TAGS = 64
 
 
 class Collectives(Closeable, Service):
-    """The collectives of one node: it serves those of its peers as soon as this is made.
-
-    `are_known` tells whether all are peers by now of whom this node was told when it was let in.
-    """
+    """The collectives of one node: it serves those of its peers as soon as this is made."""
 
     handles = Hello, Pull, *get_args(GroupMessage)
 
-    def __init__(self, node: Node, are_known: Callable[[], bool] | None = None) -> None:
+    def __init__(self, node: Node) -> None:
         # Its threads know this: if this knew the node, one that is forgotten would never be closed.
         self.name = node.name
         self._timeout_s = node.config.collective_timeout_s
         self.runtime = node.runtime
-        self._are_known = are_known or (lambda: True)
+        self._are_known = node.are_known
         ranks = tuple(listed.name for listed in node.config.nodes)
         # Where nodes come and go, each begins alone, and their order is that of their names.
         self._ranks = () if node.config.is_open else ranks

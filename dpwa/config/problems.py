@@ -78,11 +78,11 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {by_lower[close[0]]}?" if close else ""
 
 
-def listing(names: Sequence[str]) -> str:
-    """Join names by commas, shortened when there are very many."""
-    rest = len(names) - _LISTED_NAMES
+def listing(names: Sequence[str], most: int = _LISTED_NAMES) -> str:
+    """Join names by commas; of more than `most`, the first of them."""
+    rest = len(names) - most
     more = f" and {rest} more" if rest > 0 else ""
-    return ", ".join(names[:_LISTED_NAMES]) + more
+    return ", ".join(names[:most]) + more
 
 
 def shown(text: str) -> str:

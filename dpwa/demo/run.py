@@ -13,7 +13,7 @@ from dpwa.config import load_config
 from dpwa.demo.progress import ProgressView, progress_of
 from dpwa.demo.records import History, parse_record
 from dpwa.demo.report import DemoResult, draw_chart, summarise
-from dpwa.errors import UserError
+from dpwa.errors import from_extra
 from dpwa.files import writing, written
 from dpwa.launch import LaunchSpec, local_config, run_nodes
 from dpwa.launch.stopping import PASSED_ON
@@ -61,13 +61,9 @@ def run_demo(
 
 
 def _require_libraries() -> None:
-    for module in ("sklearn", "matplotlib"):
-        if importlib.util.find_spec(module) is None:
-            raise UserError(
-                "the demo needs scikit-learn and matplotlib; install them with: "
-                'pip install -c constraints.txt ".[demo]" in a checkout, or start ./scripts/demo'
-                " [DPWA-E081]"
-            )
+    with from_extra("demo", "the demo needs scikit-learn and matplotlib [DPWA-E081]"):
+        if None in map(importlib.util.find_spec, ("sklearn", "matplotlib")):
+            raise ImportError
 
 
 def _train(history: History, steps: int, seed: int, config_path: Path) -> dict[str, int]:

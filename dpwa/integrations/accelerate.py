@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dpwa.config import ConfigSource
-from dpwa.errors import UserError
+from dpwa.errors import UserError, from_extra
 from dpwa.integrations.training_gossip import TrainingGossip, require_own_model
 from dpwa.lifecycle import hide_own_frames
 from dpwa.types import Loss
 
-try:
+with from_extra("accelerate", "dpwa.integrations.accelerate needs accelerate [DPWA-E032]"):
     from accelerate import Accelerator, DistributedType
-except ImportError as error:
-    raise UserError(
-        "dpwa.integrations.accelerate needs accelerate: "
-        "pip install -c constraints.txt '.[accelerate]' [DPWA-E032]"
-    ) from error
 
 if TYPE_CHECKING:
     from dpwa.adapters.merge import Merge

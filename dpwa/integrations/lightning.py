@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dpwa.errors import UserError
+from dpwa.errors import from_extra
 from dpwa.integrations.training_gossip import TrainingGossip, require_own_model
 from dpwa.types import Loss
 
-try:
-    from lightning.pytorch import Callback
-except ImportError:
+with from_extra("lightning", "dpwa.integrations.lightning needs lightning [DPWA-E031]"):
     try:
+        from lightning.pytorch import Callback
+    except ImportError:
         from pytorch_lightning import Callback
-    except ImportError as error:
-        raise UserError(
-            "dpwa.integrations.lightning needs lightning: "
-            "pip install -c constraints.txt '.[lightning]' [DPWA-E031]"
-        ) from error
 
 
 class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]

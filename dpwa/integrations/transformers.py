@@ -6,16 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 from dpwa.adapters.optimizer import Attachment
-from dpwa.errors import UserError
+from dpwa.errors import from_extra
 from dpwa.integrations.training_gossip import TrainingGossip, require_own_model
 
-try:
+with from_extra(
+    "hf", "dpwa.integrations.transformers needs transformers and accelerate [DPWA-E030]"
+):
     from transformers import TrainerCallback
-except ImportError as error:
-    raise UserError(
-        "dpwa.integrations.transformers needs transformers and accelerate: "
-        "pip install -c constraints.txt '.[hf]' [DPWA-E030]"
-    ) from error
 
 
 # Not the name of the class: a Trainer would make a callback anew from what has that.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpwa.clock import Clock, Deadline, SystemClock
-from dpwa.errors import UserError
+from dpwa.errors import UserError, from_extra
 from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed, available_cores
 from dpwa.launch.local import LocalEngine
 from dpwa.launch.ports import held_ports
@@ -45,12 +45,8 @@ def connected(address: str | None, needed: Resources) -> Iterator[None]:
     Without an address it is that of RAY_ADDRESS, or of a cluster on this machine. If there is none,
     or it is `local`, Ray is started here for the time, with as many CPUs as all nodes need.
     """
-    try:
+    with from_extra("ray", "--engine ray needs Ray [DPWA-E071]"):
         import ray
-    except ImportError:
-        raise UserError(
-            "--engine ray needs Ray: pip install -c constraints.txt '.[ray]' [DPWA-E071]"
-        ) from None
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     named = address or os.environ.get("RAY_ADDRESS", "").strip()
     is_own = named == "local"

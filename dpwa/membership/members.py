@@ -89,6 +89,7 @@ class Members(Closeable):
         )
         node.attach(service, RosterListener(self._member_list, context))
         node.describe("membership", self.report)
+        node.are_known, node.have_come = self.are_known, self.have_come
         finalize(node, self.close)
         node.tx.attach(self._asking)
         try:

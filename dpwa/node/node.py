@@ -14,7 +14,6 @@ import socket
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dpwa
@@ -35,7 +34,7 @@ from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
 from dpwa.node.identity import IdentityService
 from dpwa.node.peers import PeerTable
-from dpwa.node.report import GossipReport, NodeReport, installed
+from dpwa.node.report import SECTIONS, GossipReport, NodeReport, installed
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.node.serving.service import Listener, Service
 from dpwa.node.serving.services import GoodbyeService, NewsService, StatusService
@@ -98,6 +97,10 @@ class Node(Closeable):
         self._owner = os.getpid()
         self._started = runtime.now()
         self._host = socket.gethostname()
+        # Whether all peers are known that a newcomer was told of, and all that it can expect: as
+        # its membership says.
+        self.are_known: Callable[[], bool] = lambda: True
+        self.have_come: Callable[[], bool] = lambda: True
         self._parts: dict[str, weakref.WeakMethod[Callable[[], Any]]] = {}
         config.require(name)
         self.check_open = _check_of(self)
@@ -154,9 +157,6 @@ class Node(Closeable):
             from dpwa.node.transactions.service import add_transactions
 
             services.append(add_transactions(context, context.transactions, tx))
-        else:
-            refuse = partial(_refuse_transactions, self._threads.rx)
-            self.serve_later("dpwa.wire.transaction_messages", refuse)
         self._threads.open(services)
         tx.attach(FinishListener(self.finish.endings, tx.tell))
 
@@ -229,10 +229,6 @@ class Node(Closeable):
         self.check_open()
         self._threads.rx.register(service)
         self._threads.tx.attach(listener)
-
-    def serve_later(self, messages: str, load: Callable[[], object]) -> None:
-        """Have a service made when the first of its messages comes; see `RxThread.serve_later`."""
-        self._threads.rx.serve_later(messages, load)
 
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
         """Have a method describe a part of `condition`, as long as its object lives."""
@@ -341,9 +337,7 @@ class Node(Closeable):
             peers=peers if pace is None else tuple(map(pace.of_peer, peers)),
             membership=self._part("membership"),
             state=self._part("state"),
-            training=self._part("training"),
-            metrics=self._part("metrics"),
-            run_log=self._part("run_log"),
+            sections={name: told for name in SECTIONS if (told := self._part(name)) is not None},
             pace=pace,
         )
 
@@ -397,12 +391,6 @@ def _check_of(node: Node) -> Callable[[], None]:
             raise ClosedError(f"node {node.name!r} is closed [DPWA-E058]")
 
     return check
-
-
-def _refuse_transactions(rx: RxThread) -> None:
-    from dpwa.node.transactions.service import NoTransactions
-
-    rx.register(NoTransactions())
 
 
 def _described(layout: Layout) -> JsonObject:

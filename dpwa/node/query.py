@@ -244,7 +244,7 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
             yield Finding(name, text, is_unreachable=True)
         for sentence in report.clashes:
             yield Finding(name, f"{printable(report.name)}: {printable(sentence)}")
-        for part in (report.checkpoints, report.run_log, report.training):
+        for part in (report.checkpoints, *report.sections.values()):
             match part:
                 case {"problem": str(problem)} if problem:
                     yield Finding(name, f"{name}: {printable(problem)}")

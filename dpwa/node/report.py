@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 
+from dpwa.features import FEATURES
 from dpwa.types import JsonObject
 
 Text = Annotated[str, Field(max_length=1000)]
@@ -25,6 +26,7 @@ Details = Mapping[str, Any]  # which nobody reads but people
 
 _OF_MERGES = ("merged_s", "staleness", "clock", "loss", "version")
 _NONE: Counts = {}
+SECTIONS = tuple(each.section for each in FEATURES if each.section)
 _DRIVER = Path("/sys/module/nvidia/version")
 
 
@@ -249,8 +251,9 @@ class NodeReport:
         ending: `None`: it trains.
         membership: `None` without `join`.
         pace: `None`: it averages no gradients.
-        state, training, metrics, run_log: of state transfer and checkpoints, of the adapter, of the
-            server for Prometheus, and of the run log; `None` where there is none.
+        state: of state transfer and checkpoints; `None`: there is none.
+        sections: of other features, such as the adapter and the run log, by the names in
+            `dpwa.features`; in plain data they stand beside these attributes.
     """
 
     name: Text = "?"
@@ -292,9 +295,7 @@ class NodeReport:
     peers: tuple[PeerReport, ...] = ()
     membership: MembershipReport | None = None
     state: Details | None = None
-    training: Details | None = None
-    metrics: Details | None = None
-    run_log: Details | None = None
+    sections: Mapping[str, Details] = field(default_factory=dict)
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -321,8 +322,8 @@ class NodeReport:
     def plain(self) -> JsonObject:
         """Return it as plain data: what is sent, and what `dpwa status --json` prints."""
         told = {key: _plain(value) for key, value in vars(self).items() if value is not None}
-        ending = {} if self.ending is None else told["ending"]
-        return {**told, "loss": self.loss, "model": self.model, "ending": ending}
+        sections, ending = told.pop("sections"), {} if self.ending is None else told["ending"]
+        return {**told, **sections, "loss": self.loss, "model": self.model, "ending": ending}
 
 
 def _plain(value: Any) -> Any:
@@ -344,6 +345,7 @@ def _adapter() -> TypeAdapter[NodeReport]:
 def read_report(told: JsonObject) -> NodeReport:
     """Read what a node has sent; it is foreign: what is amiss in it counts as not told."""
     told, attempt = copy.deepcopy(told), 0
+    told["sections"] = {name: told.get(name) for name in SECTIONS if told.get(name) is not None}
     while True:
         try:
             return _adapter().validate_python(told)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpwa.errors import UserError
+from dpwa.errors import from_extra
 from dpwa.observe.figures import NAMES
 from dpwa.observe.run_data import Run
 from dpwa.observe.run_reading import MAX_SAMPLES, OF_PEERS, read_run
@@ -49,13 +49,8 @@ def load(folder: str | Path, run: int | None = None, most_samples: int = MAX_SAM
         UserError: pandas is missing, the folder cannot be read, or has no run logs that this
             version can read.
     """
-    try:
+    with from_extra("notebook", "dpwa.observe.load needs pandas [DPWA-E286]"):
         import pandas as pd
-    except ImportError:
-        raise UserError(
-            "dpwa.observe.load needs pandas; install it with: "
-            'pip install -c constraints.txt ".[notebook]" in a checkout [DPWA-E286]'
-        ) from None
     read = read_run(folder, run, most_samples=most_samples)
     return RunFrames(
         nodes=_frame(pd, _nodes(read), "began", "last"),

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from dpwa.config import Config
 from dpwa.config.endpoints import MAX_PORT, split_tcp
-from dpwa.errors import AddressError, UserError
+from dpwa.errors import AddressError, from_extra
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.report import HistogramReport, NodeReport, PeerReport
 from dpwa.observe.figures import FIGURES, INDEX, MEMORY_PARTS, figures_of
@@ -349,14 +349,9 @@ def collector_of(condition: Callable[[], NodeReport | None]) -> Collector:
     Raises:
         UserError: prometheus_client is not installed.
     """
-    try:
+    with from_extra("metrics", "metrics: needs prometheus_client [DPWA-E252]"):
         from prometheus_client import core
         from prometheus_client.registry import Collector
-    except ImportError:
-        raise UserError(
-            "metrics: needs prometheus_client: pip install -c constraints.txt '.[metrics]'"
-            " [DPWA-E252]"
-        ) from None
 
     peers = PeerCounters()
     families = {"counter": core.CounterMetricFamily, "gauge": core.GaugeMetricFamily}

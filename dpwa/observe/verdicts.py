@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from dpwa.config.problems import listing
 from dpwa.observe.rates import Rates
 from dpwa.policy.health import IN_WORDS, REFUSED, Health
 
@@ -17,6 +18,7 @@ WAITS_MUCH = 0.5  # share of the time
 HEARD_S = 5.0  # since when a node that others have heard of is taken to be there
 STALLED_STEPS = 10.0  # times the usual step, and at least
 STALLED_S = 10.0
+MAX_NAMES = 3
 
 Severity = Literal["bad", "odd"]
 
@@ -121,16 +123,15 @@ def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
     found += _pace(condition.rates, usual) if condition.trains else []
     found += _sync(condition) if condition.trains else []
     if condition.quarantined_by:
-        by = listed(condition.quarantined_by)
+        by = listing(condition.quarantined_by, MAX_NAMES)
         text = f"is in quarantine at {by}: their losses jumped after merging it"
         found.append(NodeVerdict("quarantined", text, "bad"))
     refused = {n: h for n, h in (condition.said or {}).items() if h in _NOT_MERGED}
     if refused:
         words = IN_WORDS[Health(next(iter(refused.values())))]
+        by = listing(list(refused), MAX_NAMES)
         reason = f"it {words.removesuffix(' and is not merged')}"
-        found.append(
-            NodeVerdict("refused", f"is not merged by {listed(list(refused))}: {reason}", "bad")
-        )
+        found.append(NodeVerdict("refused", f"is not merged by {by}: {reason}", "bad"))
     return found
 
 
@@ -210,9 +211,3 @@ def _ms(seconds: float) -> str:
 
 def _rate(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return names in words, of many the first."""
-    first = ", ".join(names[:3])
-    return first if len(names) <= 3 else f"{first} and {len(names) - 3} more"

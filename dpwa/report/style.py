@@ -14,7 +14,7 @@ from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 
-from dpwa.errors import UserError
+from dpwa.errors import from_extra
 from dpwa.files import written
 from dpwa.observe.history import Floats
 
@@ -98,13 +98,8 @@ def short(name: str) -> str:
 
 def require_matplotlib() -> None:
     """Raise `UserError` without matplotlib, before anything takes its time."""
-    import importlib.util
-
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError(
-            "dpwa report needs matplotlib; install it with: "
-            'pip install -c constraints.txt ".[plot]" in a checkout [DPWA-E285]'
-        )
+    with from_extra("plot", "dpwa report needs matplotlib [DPWA-E285]"):
+        import matplotlib  # noqa: F401
 
 
 @contextmanager

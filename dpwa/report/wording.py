@@ -11,12 +11,12 @@ UNKNOWN = "-"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with some significant digits; a dash if it is not known."""
+    """Return a number with some significant digits, whole if it has more; a dash: not known."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
         return "infinite"
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
 
 
 def size(count: float) -> str:

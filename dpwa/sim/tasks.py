@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from dpwa.demo.data import SHARED_FRACTION, label_skewed_shards, load_digits
-from dpwa.errors import UserError
+from dpwa.errors import UserError, from_extra
 from dpwa.sim.draws import normal, uniform
 from dpwa.sim.scenario import NotNegative, Positive, RunSpec
 from dpwa.types import Fraction, StrictModel
@@ -265,13 +265,8 @@ class Digits:
         self._options = options
         self._nodes = nodes
         self._seed = seed
-        try:
+        with from_extra("data", "task: digits needs scikit-learn [DPWA-E296]"):
             train, test = load_digits()
-        except ImportError:
-            raise UserError(
-                "task: digits needs scikit-learn: pip install -c constraints.txt '.[data]'"
-                " [DPWA-E296]"
-            ) from None
         self._images, self._labels = train.images.astype(np.float64), train.labels
         self._tests, self._test_labels = test.images.astype(np.float64), test.labels
         widths = [PIXELS, options.hidden, CLASSES] if options.model == "mlp" else [PIXELS, CLASSES]

@@ -44,12 +44,7 @@ class _Unfinished:
 class States(Closeable):
     """The state of the training of one node."""
 
-    def __init__(
-        self,
-        node: Node,  # on whose threads and connections it comes and goes
-        # tells whether all expected peers are in view; until then, `start` waits for the first
-        is_settled: Callable[[], bool] | None = None,
-    ) -> None:
+    def __init__(self, node: Node) -> None:
         config, runtime = node.config, node.runtime
         self._node = node
         self._config = config
@@ -70,8 +65,7 @@ class States(Closeable):
             config.state_donors if node.rounds.algorithm.averages_gradients else 1,
             piece_bytes,
         )
-        if is_settled is not None:
-            self._joiner.is_settled = is_settled
+        self._joiner.is_settled = node.have_come  # until then, `start` waits for the first
         self._writer = _writer_of(config, node.name)
         self._saved_at = 0  # which update was looked at last
         self._problem = ""  # of the last copy

@@ -65,6 +65,7 @@ MESSAGE_TYPES: dict[str, type[BaseMessage]] = {}  # those that are loaded, by `t
 class BaseMessage(StrictModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     max_payload_bytes: ClassVar[int | None] = None  # None: carries no payload
+    is_for_onlookers: ClassVar[bool] = False  # who watch the run and take no part in it
 
     type: str
     request: Count  # chosen by the asking side; every answer repeats it

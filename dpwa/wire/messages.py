@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from dpwa.data.layout import DESCRIPTION_CHARACTERS, Layout
 from dpwa.errors import ProtocolError, VersionError
+from dpwa.features import FEATURES
 from dpwa.types import TRACE_BYTES, Frame
 from dpwa.wire import limits
 from dpwa.wire.fields import (
@@ -217,34 +218,18 @@ class Status(BaseMessage):
 
     type: Literal["status"] = "status"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
+    is_for_onlookers: ClassVar[bool] = True
 
 
 Message = BaseMessage
 
 # The modules of other messages, which are loaded when the first of them comes or is sent.
-_MODULES = {
-    "dpwa.wire.collecting": ("hello post vote outcome evicted ask_to_join_view pull pulled_piece"),
-    "dpwa.wire.members": (
-        "roster join_request welcome turned_away who_is here probe_request probe_answer"
-    ),
-    "dpwa.wire.state": (
-        "ask_state state_standing state_busy other_state state_offer ask_piece state_piece"
-        " state_gone state_done"
-    ),
-    "dpwa.wire.tables": (
-        "table_seen table_elsewhere table_holdings table_made table_ready table_arrived"
-        " table_addition table_replicated table_added table_state table_state_taken table_get"
-        " table_got table_refused"
-    ),
-    "dpwa.wire.transaction_messages": "propose prepared decision agreed busy decision_ack",
-    "dpwa.wire.watching": "ask_history history",
-}
-_MODULE_OF = {kind: module for module, kinds in _MODULES.items() for kind in kinds.split()}
+_MODULE_OF = {kind: feature.messages for feature in FEATURES for kind in feature.types.split()}
 
 
 def message_types() -> tuple[type[Message], ...]:
     """Return the classes of all messages, by name; this loads their modules."""
-    for module in _MODULES:
+    for module in _MODULE_OF.values():
         importlib.import_module(module)
     return tuple(MESSAGE_TYPES[name] for name in sorted(MESSAGE_TYPES))
 

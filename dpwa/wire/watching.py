@@ -28,6 +28,7 @@ class HistoryMessage(BaseMessage):
 
     type: Literal["history"] = "history"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_HISTORY_BYTES
+    is_for_onlookers: ClassVar[bool] = True
 
 
 # What is told of the node itself, and the entries of its peers and members, in this order.

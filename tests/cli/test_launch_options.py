@@ -82,7 +82,8 @@ def test_without_ray_the_extra_is_named(tmp_path: Path) -> None:
     done = launch("-n", "1", "--engine", "ray", "true", env=environment)
     assert done.returncode == 2
     assert done.stderr == (
-        "dpwa: --engine ray needs Ray: pip install -c constraints.txt '.[ray]' [DPWA-E071]\n"
+        "dpwa: --engine ray needs Ray: pip install -c constraints.txt '.[ray]' in a checkout"
+        " [DPWA-E071]\n"
     )
 
 

@@ -49,7 +49,7 @@ def test_the_notebook_of_the_page_runs(folder, monkeypatch):
 
 def test_what_is_missing_is_named_with_the_command_that_installs_it(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UserError, match=r'needs pandas; install it with: pip .*"\.\[notebook\]"'):
+    with pytest.raises(UserError, match=r"needs pandas: pip .* '\.\[notebook\]'"):
         dpwa.observe.load(folder)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.inside import member_list_of
 from support.simulated_nodes import all_know_each_other, nodes_run, open_run, peers_of, traced
 
 import dpwa
@@ -250,7 +251,7 @@ def test_a_node_that_was_invented_is_gone_within_seconds_and_does_not_come_back(
     run = open_run(4, seconds=60.0, compute={"step_ms": 1000.0})
     run.begin()
     run.network.run_until(10.0)
-    views = [node.connection._members._member_list for node in run.nodes]
+    views = [member_list_of(node.connection) for node in run.nodes]
     for view in views:
         view.hear([MemberEntry("ghost", "tcp://10.9.9.9:7000", 1)])
         assert "ghost" in [entry.name for entry in view.peers]

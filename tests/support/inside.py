@@ -13,4 +13,4 @@ def threads_of(node):
 
 def member_list_of(connection):
     """Return the view that a node has of an open cluster."""
-    return connection._members._member_list
+    return connection._parts["membership"]._member_list

@@ -30,8 +30,7 @@ from dpwa.transport.sockets import (
     serving_socket,
 )
 from dpwa.types import Frame
-from dpwa.wire.messages import GoAway, Message, Refused, Status, decode, encode
-from dpwa.wire.watching import HistoryMessage
+from dpwa.wire.messages import GoAway, Message, Refused, decode, encode
 
 log = logging.getLogger("dpwa.rx")
 
@@ -44,7 +43,6 @@ LAST_WORDS_MS = 100  # for what services say as the node ends to leave
 SHORT_AGAIN_S = 60.0
 # After which ZeroMQ has freed what a connection that has ended had sent: on a busy machine, late.
 GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0, 180.0)
-_TO_ONLOOKERS = (Status, HistoryMessage)  # who watch the run and take no part in it
 
 
 class RxThread(NodeThread):
@@ -322,8 +320,7 @@ class RxThread(NodeThread):
             if payload is not None:
                 frames.append(payload)
             receipt = send(router, frames, is_lent=is_lent)
-            is_traffic = not isinstance(message, _TO_ONLOOKERS)
-            if is_traffic and receipt is not None and payload is not None:
+            if not message.is_for_onlookers and receipt is not None and payload is not None:
                 self.bytes_sent += len(payload)
             return receipt
 

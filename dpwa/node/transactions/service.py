@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dpwa.algorithms import Terms
 from dpwa.clock import Deadline
 from dpwa.data.layout import Layout
+from dpwa.lifecycle import Closeable
 from dpwa.node.arrival import FetchRequest
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.tx_thread import TxThread
@@ -29,6 +31,9 @@ from dpwa.wire.transaction_messages import (
     Propose,
     TransactionDecision,
 )
+
+if TYPE_CHECKING:
+    from dpwa.node.node import Node
 
 
 @dataclass(frozen=True)
@@ -160,10 +165,16 @@ def add_transactions(
     return TransactionService(context, manager, tx)
 
 
-class NoTransactions(Service):
+class NoTransactions(Closeable, Service):
     """Answers proposals where the algorithm has no transactions."""
 
     handles = (Propose,)
+
+    def __init__(self, node: Node) -> None:
+        node.rx.register(self)
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def handle(self, sender: bytes, message: Propose, reply: Reply) -> None:  # noqa: ARG002
         reply(Refused(request=message.request, reason=f"its terms are {Terms.PULL.value}"))

@@ -17,17 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import zmq
 
-from dpwa.errors import UserError
+from dpwa.errors import from_extra
 from dpwa.runtime import CallLock, Condition, Waker
 from dpwa.sim.nodes.zeromq import VirtualContext, VirtualPoller, VirtualSocket
 from dpwa.virtual_network import VirtualNetwork
 
-try:
+with from_extra("sim", "simulated nodes need greenlet [DPWA-E293]"):
     from greenlet import GreenletExit, getcurrent, greenlet
-except ImportError as error:
-    raise UserError(
-        "simulated nodes need greenlet: pip install -c constraints.txt '.[sim]' [DPWA-E293]"
-    ) from error
 
 if TYPE_CHECKING:
     from dpwa.sim.nodes.tcp import VirtualTcp

@@ -1,0 +1,100 @@
+"""What each part of dpwa adds to nodes, messages, reports and commands: one table.
+
+The table holds names alone, so a process loads nothing by it. docs/architecture.md shows how to add
+a part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A part of dpwa: its modules, and the names by which others reach it.
+
+    Attributes:
+        name: of the part.
+        made_by: `module:Class` of what `DpwaConnection` makes of its node, and closes before it.
+        setting: that switches the part on, unless it is null, such as `metrics.port`. Without a
+            setting the part is made when it is called first, or its first message comes.
+        messages: module of its messages.
+        types: of these messages.
+        section: of the node's report, in plain data; see `Node.describe`.
+        algorithm: module of the algorithm of this name.
+        commands: `module:name` of the command of this name, or of its `typer.Typer`.
+    """
+
+    name: str
+    made_by: str = ""
+    setting: str = ""
+    messages: str = ""
+    types: str = ""
+    section: str = ""
+    algorithm: str = ""
+    commands: str = ""
+
+
+FEATURES = (
+    Feature(  # the first of those on a node: its port may be in use
+        "metrics", "dpwa.observe.prometheus:MetricsServer", "metrics.port", section="metrics"
+    ),
+    Feature(
+        "membership",
+        "dpwa.membership.members:Members",
+        "join",
+        messages="dpwa.wire.members",
+        types="roster join_request welcome turned_away who_is here probe_request probe_answer",
+    ),
+    Feature(
+        "collectives",
+        "dpwa.collectives.collectives:Collectives",
+        messages="dpwa.wire.collecting",
+        types="hello post vote outcome evicted ask_to_join_view pull pulled_piece",
+    ),
+    Feature(
+        "transactions",
+        "dpwa.node.transactions.service:NoTransactions",
+        messages="dpwa.wire.transaction_messages",
+        types="propose prepared decision agreed busy decision_ack",
+    ),
+    Feature(
+        "state",
+        messages="dpwa.wire.state",
+        types="ask_state state_standing state_busy other_state state_offer ask_piece state_piece"
+        " state_gone state_done",
+    ),
+    Feature(
+        "tables",
+        messages="dpwa.wire.tables",
+        types="table_seen table_elsewhere table_holdings table_made table_ready table_arrived"
+        " table_addition table_replicated table_added table_state table_state_taken table_get"
+        " table_got table_refused",
+    ),
+    Feature(
+        "recorder", messages="dpwa.wire.watching", types="ask_history history", section="run_log"
+    ),
+    Feature("adapter", section="training"),
+    Feature("elastic", algorithm="dpwa.algorithms.elastic"),
+    Feature("gossip", algorithm="dpwa.algorithms.gossip"),
+    Feature("local", algorithm="dpwa.algorithms.local"),
+    Feature("lsgd", algorithm="dpwa.algorithms.lsgd"),
+    Feature("noloco", algorithm="dpwa.algorithms.noloco"),
+    Feature("push_sum", algorithm="dpwa.algorithms.push_sum"),
+    Feature("symmetric", algorithm="dpwa.algorithms.symmetric"),
+    Feature("together", algorithm="dpwa.algorithms.together"),
+    Feature("demo", commands="dpwa.cli.demo:demo"),
+    Feature("launch", commands="dpwa.cli.launch:app"),
+    Feature("status", commands="dpwa.cli.status:status"),
+    Feature("top", commands="dpwa.cli.top:top"),
+    Feature("dashboard", commands="dpwa.cli.dashboard:dashboard"),
+    Feature("doctor", commands="dpwa.cli.doctor:doctor"),
+    Feature("report", commands="dpwa.cli.report:report"),
+    Feature("topology", commands="dpwa.cli.topology:topology"),
+    Feature("plan", commands="dpwa.cli.plan:plan"),
+    Feature("sim", commands="dpwa.cli.sim:app"),
+    Feature("config", commands="dpwa.cli.config:app"),
+    Feature("bench", commands="dpwa.cli.bench:app"),
+    Feature("keys", commands="dpwa.cli.keys:app"),
+    Feature("version", commands="dpwa.cli.version:version"),
+)
