@@ -14,13 +14,12 @@ from dpwa.config.schema import config_schema, variable_of, variables
 HEAD = """\
 # Every setting
 
-Type, limits, default and variable of each setting, out of the model that checks configurations.
-"Between nodes" says whether a setting must be equal on all nodes. Nodes compare these settings when
-they connect. Both name each setting that differs, with both values. Then they warn
+This page lists the type, limits, default and environment variable of each setting. "Between nodes"
+says whether a setting must be equal on all nodes. Nodes compare these settings when they connect.
+Both nodes name each setting that differs, with both values. Then they warn
 ([DPWA-W087](troubleshooting.md)), or they do not merge each other
 ([DPWA-W007](troubleshooting.md)). `dpwa doctor` compares the settings of all nodes, too.
-`python docs/generate.py` writes this page. [Configuration](configuration.md) explains how settings
-go together, and more of what they mean.
+[Configuration](configuration.md) explains the settings. `python docs/generate.py` writes this page.
 
 """
 KIND_TITLES = {

@@ -15,10 +15,11 @@ MIXING = 0.5  # how far a center goes to a peer's: half of the way, which mixes 
 class ElasticOptions(StrictModel):
     """Options of `elastic`."""
 
-    period: int = Field(default=10, ge=1, description="local steps between elastic ones")
+    period: int = Field(default=10, ge=1, description="local steps between two elastic steps")
     beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.9,
-        description="how far a center goes to the parameters; they go beta/N of the way to it",
+        description="share of the way that the center moves to the parameters; the parameters "
+        "move beta/N of the way to the center",
     )
 
     @field_validator("beta")
@@ -34,7 +35,7 @@ class ElasticOptions(StrictModel):
 
 @register_algorithm("elastic")
 class Elastic(Algorithm):
-    """Be drawn to an own copy of the center every `period` steps, and average the copies by pulls.
+    """Move toward a copy of the center every `period` steps; gossip averages the copies.
 
     Node i has parameters x_i and a copy c_i of the center, and with N nodes in view
 

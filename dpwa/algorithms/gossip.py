@@ -7,7 +7,7 @@ from dpwa.algorithms.base import Algorithm, Ask, View, register_algorithm
 
 @register_algorithm("gossip")
 class Gossip(Algorithm):
-    """Pull a neighbour's parameters; the interpolation rule says how far to move.
+    """Merge the parameters of a neighbour by the factor of the interpolation rule.
 
     Source: dpwa (2017); Boyd et al., Randomized Gossip Algorithms (2006). With `interpolation:
     leader`, the peer is the leader of all as soon as one is known.

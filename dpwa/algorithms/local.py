@@ -21,7 +21,7 @@ class LocalOptions(OuterStepOptions):
     lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=1.0,
         validate_default=True,
-        description="outer learning rate; 1 without momentum is plain local SGD",
+        description="outer learning rate; the value 1 without momentum is plain local SGD",
     )
 
     @field_validator("lr")

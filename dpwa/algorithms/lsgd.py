@@ -19,26 +19,35 @@ LOCAL_PERIOD, GLOBAL_PERIOD, NODES = 4, 16, 4  # periods for up to so many nodes
 class LSGDOptions(StrictModel):
     """Options of `lsgd`; periods are in updates of all N nodes together."""
 
-    c1: Fraction = Field(default=0.1, description="how far to jump to the leader of the group")
-    c2: Fraction = Field(default=0.1, description="how far to jump to the leader of all")
+    c1: Fraction = Field(
+        default=0.1, description="share of the way that a node jumps to the leader of its group"
+    )
+    c2: Fraction = Field(
+        default=0.1, description="share of the way that a node jumps to the leader of all nodes"
+    )
     p1: Fraction = Field(
         default=0.1,
-        description="pull toward it, spread over the updates of a node in a local period: it goes "
-        "N*p1/local_period of the way after every step, at most p1",
+        description="pull toward the leader of the group, spread over the updates of a node in "
+        "a local period. After each step, the node moves N*p1/local_period of the "
+        "way, at most p1",
     )
     p2: Fraction = Field(
-        default=0.1, description="the same for the leader of all, over a global period"
+        default=0.1,
+        description="pull toward the leader of all nodes, spread over a global period in the "
+        "same way",
     )
     local_period: Period | None = Field(
         default=None,
-        description="updates of all nodes between jumps to the local leader; null = 4, or if "
-        "global_period is null, too, the number of nodes rounded up to a multiple of 4",
+        description="updates of all nodes together between two jumps to the leader of the "
+        "group. null = 4, or if global_period is null, too, the number of nodes "
+        "rounded up to a multiple of 4",
     )
     global_period: Period | None = Field(
         default=None,
         validate_default=True,
-        description="the same for the global one; a multiple of local_period; null = 16, or if "
-        "local_period is null, too, 4 times what that is",
+        description="updates of all nodes together between two jumps to the leader of all nodes; a "
+        "multiple of local_period. null = 16, or if local_period is null, too, 4 times "
+        "local_period",
     )
 
     @field_validator("global_period")
@@ -67,7 +76,7 @@ class LSGDOptions(StrictModel):
 
 @register_algorithm("lsgd")
 class LSGD(Algorithm):
-    """Leader stochastic gradient descent, without a server that decides.
+    """Leader stochastic gradient descent (LSGD) without a central server.
 
     When the updates of all N workers together reach another multiple of `local_period`, every
     worker jumps toward the leader y of its group, x = (1-c1)*x + c1*y; at multiples of

@@ -24,7 +24,7 @@ class NoLoCoOptions(OuterStepOptions):
     gamma: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.7,
         validate_default=True,
-        description="how strongly pairs are pulled together; below 2(1 - alpha^2)",
+        description="strength of the pull between the two partners; below 2(1 - alpha^2)",
     )
 
     @field_validator("gamma")

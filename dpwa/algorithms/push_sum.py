@@ -12,13 +12,15 @@ class PushSumOptions(StrictModel):
     """Options of `push_sum`."""
 
     probability: Fraction = Field(
-        default=0.4, description="chance that an update_send asks a peer for half of its mass"
+        default=0.4,
+        description="probability that an update_send asks a peer for half of its mass (its "
+        "weight in the average)",
     )
 
 
 @register_algorithm("push_sum")
 class PushSum(Algorithm):
-    """Ask a neighbour for half of its mass w_s: x_r += w_s / (w_r + w_s) * (y_s - y_r).
+    """Fetch half of the mass w_s of a neighbour: x_r += w_s / (w_r + w_s) * (y_s - y_r).
 
     Then w_r += w_s. The peer is debited when it serves, and gets the mass back if the reply is
     lost, so that the sum of all weights, and of all parameters times their weights, is kept. So the

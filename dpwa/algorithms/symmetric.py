@@ -7,7 +7,7 @@ from dpwa.algorithms.base import Algorithm, Ask, Received, Terms, View, register
 
 @register_algorithm("symmetric")
 class Symmetric(Algorithm):
-    """Exchange with a neighbour: x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2.
+    """Exchange parameters with a neighbour: x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2.
 
     y are the snapshots that both have published, so both local steps are kept whole, and the sum of
     all parameters is kept up to rounding. A node takes part in one exchange at a time; one that is

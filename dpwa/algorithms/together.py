@@ -19,15 +19,15 @@ class TogetherOptions(StrictModel):
 
     average_at: Literal["backward", "step"] = Field(
         default="backward",
-        description="when gradients are averaged: at the end of each backward pass; or at the step "
-        "of the optimizer only, for gradients that each node replaces before, such as by clipped "
-        "ones with noise (DP-SGD)",
+        description="when gradients are averaged: at the end of each backward pass, or only at "
+        "the step of the optimizer. Use step if your loop replaces the gradients "
+        "first, such as in DP-SGD",
     )
 
 
 @register_algorithm("together")
 class Together(Algorithm):
-    """Average the gradients of every step over all who are in time; draw in who is not.
+    """Average the gradients of each step over all nodes in sync, and bring late nodes back.
 
     As long as all keep pace, that is all-reduce SGD, and nothing is gossiped. A node that is late
     takes its step with its own gradients, and pulls the parameters of others until it has come

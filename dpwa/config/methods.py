@@ -18,9 +18,10 @@ class ClipOptions(StrictModel):
     """Options of `robust: clip`."""
 
     quantile: Fraction = Field(
-        default=0.5, description="of the recent distances to peers: the radius to clip to"
+        default=0.5,
+        description="quantile of the recent distances to peers that is the radius for clipping",
     )
-    window: int = Field(default=50, ge=5, description="how many distances are remembered")
+    window: int = Field(default=50, ge=5, description="number of distances to remember")
 
 
 @dataclass(frozen=True)

@@ -130,30 +130,31 @@ class NodeConfig(StrictModel):
     """
 
     name: Annotated[Label, Unlike.WARNS] = Field(
-        description="what the node is called; unique, 1 to 64 of A-Z a-z 0-9 . _ -"
+        description="unique name of the node, 1 to 64 of A-Z a-z 0-9 . _ -"
     )
     host: Host = Field(
         default="localhost", description="host name or IP address that the peers connect to"
     )
     endpoint: Annotated[str, _checked(is_endpoint, _ENDPOINT)] | None = Field(
         default=None,
-        description="in place of host and port: ipc:///path/to/socket, for nodes of one machine",
+        description="replaces host and port: ipc:///path/to/socket, for nodes on one machine",
     )
     port: Port = Field(
         default=None,
         validate_default=True,
-        description="TCP port; host and port together are unique",
+        description="TCP port; no two nodes have the same host and port",
     )
     group: Annotated[Label | None, Unlike.WARNS] = Field(
-        default=None, description="group of nodes that this one belongs to; none if left out"
+        default=None, description="name of the node's group; no group if left out"
     )
     bind: Bind | None = Field(
         default=None,
-        description="address to listen on when it differs from host; * is all, 0.0.0.0 all of IPv4",
+        description="address to listen on, if it is not the host; * is all addresses, 0.0.0.0 "
+        "all IPv4 addresses",
     )
     codec: Codec | None = Field(
         default=None,
-        description="codec of what is fetched from this node; that of the run if left out",
+        description="codec for fetches from this node; the codec of the run if left out",
     )
 
     @model_validator(mode="before")
@@ -215,7 +216,7 @@ class LinkConfig(StrictModel):
     between: tuple[Label, ...] = Field(
         min_length=2, max_length=2, description="the names of the two nodes"
     )
-    codec: Codec = Field(description="codec of what one of them fetches from the other")
+    codec: Codec = Field(description="codec for fetches between the two nodes")
 
 
 class CheckpointOptions(StrictModel):
@@ -223,13 +224,14 @@ class CheckpointOptions(StrictModel):
 
     dir: str = Field(
         default="",
-        description="folder of the checkpoints, relative to the folder of this file; empty = none",
+        description="folder of the checkpoints, relative to the folder of this file; empty = no "
+        "checkpoints",
     )
     every_steps: int = Field(
-        default=1000, ge=1, description="so many updates from a checkpoint to the next"
+        default=1000, ge=1, description="number of updates between two checkpoints"
     )
     keep: int = Field(
-        default=3, ge=1, le=1000, description="how many checkpoints of each node are kept"
+        default=3, ge=1, le=1000, description="number of checkpoints to keep for each node"
     )
 
 
@@ -240,8 +242,8 @@ class MetricsOptions(StrictModel):
         default=None,
         ge=0,
         le=MAX_PORT,
-        description="of the first of `nodes`, the others have the next ones; 0 = any free port; "
-        "null = no metrics are served",
+        description="port for the first of `nodes`; the others use the next ports; 0 = any "
+        "free port; null = no metrics",
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="name or address to listen on")
 
@@ -250,20 +252,26 @@ class Limits(StrictModel):
     """What others may use of a node."""
 
     sessions_per_peer: int = Field(
-        default=2, ge=1, le=64, description="fetches of one peer that are served at once"
+        default=2,
+        ge=1,
+        le=64,
+        description="maximum number of fetches that the node serves to one peer at once",
     )
     serving_share: float = Field(
         default=0.1,
         gt=0.0,
         le=1.0,
-        description="of a core that the requests of others may take while the node trains; what "
-        "is more waits",
+        description="share of one core that the requests of peers may use while the node "
+        "trains; further requests wait",
     )
     serving_burst_ms: float = Field(
-        default=50.0, ge=0.0, le=60_000.0, description="of a core that they may take at once"
+        default=50.0,
+        ge=0.0,
+        le=60_000.0,
+        description="CPU time in milliseconds that requests of peers may use at once",
     )
     handshake_timeout_s: float = Field(
-        default=5.0, ge=0.1, le=600.0, description="longest time that a handshake may take"
+        default=5.0, ge=0.1, le=600.0, description="maximum time of a handshake, in seconds"
     )
 
 
@@ -272,57 +280,62 @@ class Config(StrictModel):
 
     nodes: Annotated[tuple[NodeConfig, ...], Unlike.WARNS] = Field(
         json_schema_extra={"minItems": 1},  # unless there is `join`, see `clashes`
-        description="the nodes of the run, one entry each: name, host, port and, if needed, group "
-        "(nodes that belong together), bind (address to listen on when it is not the host) and "
-        "codec (of what is fetched from it); endpoint: ipc:///path replaces host and port",
+        description="the nodes of the run, with one entry each: name, host, port and, if "
+        "needed, group (nodes of one group share a name), bind (address to listen "
+        "on, if it is not the host) and codec (for fetches from this node). "
+        "endpoint: ipc:///path replaces host and port",
     )
     fetch_probability: Fraction = Field(
-        default=1.0, description="chance that an update_send fetches from a peer, 0 to 1"
+        default=1.0, description="probability that an update_send fetches from a peer, 0 to 1"
     )
     timeout_ms: int = Field(
         default=2500,
         ge=1,
         le=MAX_TIMEOUT_MS,
-        description="longest time to wait for a peer, in milliseconds",
+        description="maximum time to wait for a peer, in milliseconds",
     )
     algorithm: Annotated[str, _one_of(algorithm_names), Unlike.REFUSES] = Field(
         default="gossip",
-        description="training algorithm: gossip, together (better where all nodes are equally "
-        "fast), lsgd, symmetric, push_sum, noloco, local, elastic or one of a plugin",
+        description="training algorithm: gossip, together (better if all nodes are equally "
+        "fast), lsgd, symmetric, push_sum, noloco, local, elastic, or the "
+        "algorithm of a plugin",
     )
     topology: Annotated[str, _one_of(topology_names), Unlike.WARNS] = Field(
         default="random",
-        description="which peers a node fetches from: random, full, ring, grid, torus, "
-        "exponential, one_peer_exponential, star, small_world, file or one of a plugin",
+        description="the peers that a node can fetch from: random, full, ring, grid, torus, "
+        "exponential, one_peer_exponential, star, small_world, file, or the "
+        "topology of a plugin",
     )
     interpolation: Annotated[str, _one_of(interpolation_names), Unlike.WARNS] = Field(
         default="constant",
-        description="rule for the factor, how much of a peer's parameters a merge takes: constant, "
-        "clock, loss, leader or a rule of a plugin",
+        description="rule for the factor, the share of the peer's parameters in a merge: "
+        "constant, clock, loss, leader, or the rule of a plugin",
     )
     divergence_threshold: float = Field(
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="below this loss the factor shrinks in proportion to the loss; 0 = off",
+        description="below this loss, the factor shrinks in proportion to the loss; 0 = off",
     )
     merge: Annotated[Literal["interpolate", "delta"], Unlike.WARNS] = Field(
         default="delta",
-        description="delta keeps the local step taken while the fetch was under way; "
-        "interpolate is the rule of dpwa in 2017, and the default in the list form of 2017 alone",
+        description="delta keeps the local step that the node took during the fetch. "
+        "interpolate is the rule of dpwa in 2017. It is the default only in the "
+        "list form of 2017",
     )
     buffers: Annotated[Literal["average", "keep"], Unlike.WARNS] = Field(
         default="average",
         description="floating-point buffers such as batch-norm statistics: average merges them "
-        "like the parameters, keep leaves every node its own",
+        "like the parameters; with keep, each node keeps its own",
     )
     transport: Literal["auto", "tcp", "shm"] = Field(
         default="auto",
-        description="how snapshots come: auto maps the memory of peers on the same host and "
-        "streams from others; tcp always streams; shm merges from peers on the same host only",
+        description="how a node reads snapshots: auto reads from shared memory of peers on the "
+        "same host, and streams from others. tcp always streams. shm merges only "
+        "peers on the same host",
     )
     slots: int = Field(
-        default=3, ge=2, le=16, description="snapshots of the model kept in memory at once"
+        default=3, ge=2, le=16, description="maximum number of snapshots of the model in memory"
     )
     codec: Annotated[Codec, Unlike.WARNS_IF_AVERAGED] = Field(
         default="none",
@@ -331,149 +344,167 @@ class Config(StrictModel):
     )
     links: tuple[LinkConfig, ...] = Field(
         default=(),
-        description="what is special between two nodes, such as {between: [w1, w2], codec: int8}",
+        description="settings for the link between two nodes, such as {between: [w1, w2], "
+        "codec: int8}",
     )
     fraction: float = Field(
         default=1.0,
         gt=0.0,
         le=1.0,
-        description="share of the parameters that each fetch brings, a different part every time",
+        description="share of the parameters in each fetch; each fetch brings a different part",
     )
     guard: Literal["finite", "off"] = Field(
         default="finite",
-        description="finite refuses snapshots with values that are not finite; off merges them",
+        description="finite refuses snapshots with NaN or infinite values; off merges them",
     )
     robust: Literal["none", "clip"] = Field(
         default="none",
-        description="clip limits how far a merge may move a node, by a radius that it learns, so "
-        "that a peer that sends nonsense cannot ruin it",
+        description="clip limits the distance that a merge can move a node. The node learns this "
+        "distance, so that a peer with wrong values does little harm",
     )
     repeat: Annotated[Literal["skip", "merge"] | None, Unlike.WARNS] = Field(
         default=None,
-        description="whether a snapshot of a peer that was merged before is merged again while the "
-        "peer has published no other; skip for gossip, and as the algorithm is made else",
+        description="whether a node merges the same snapshot of a peer again. null = skip for "
+        "gossip, and the choice of the algorithm otherwise",
     )
     quarantine_s: float = Field(
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="for how many seconds a peer is left alone at first when merging it has made "
-        "the loss jump several times; 0 = off",
+        description="seconds of a peer's first quarantine, after the loss jumped at several "
+        "merges of the peer; 0 = off",
     )
     loss_window: Annotated[int, Unlike.WARNS] = Field(
-        default=50, ge=1, le=100_000, description="updates whose mean loss makes a node the leader"
+        default=50,
+        ge=1,
+        le=100_000,
+        description="number of updates in the mean loss by which the leader is found",
     )
     leader_silence_s: Annotated[float, Unlike.WARNS] = Field(
         default=10.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="seconds after which a node that nobody hears of is no leader any more",
+        description="seconds without an update about a node after which it is not the leader "
+        "any more",
     )
     lr_spread: Annotated[Literal["none", "linear", "power"], Unlike.WARNS] = Field(
         default="none",
-        description="how lr_scale, the learning rate of each node, is spread around that of the "
-        "run: none, linear (0.5 to 1.5 times) or power (0.5 to 2 times)",
+        description="how lr_scale, the factor of each node's learning rate, varies between "
+        "nodes: none, linear (0.5 to 1.5) or power (0.5 to 2)",
     )
     statistics: Annotated[tuple[str, ...], Unlike.WARNS] = Field(
         default=(),
-        description="names of frozen parameters that are averaged as buffers, as Keras keeps the "
-        'statistics of batch norm: ["*/moving_mean", "*/moving_variance"]',
+        description="names of frozen parameters that are averaged like buffers. Keras keeps the "
+        'statistics of batch norm in such parameters: ["*/moving_mean", "*/moving_variance"]',
     )
     collective_timeout_s: float = Field(
         default=30.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="longest time that a collective, such as all_reduce, waits for a node",
+        description="maximum time in seconds that a collective, such as all_reduce, waits for "
+        "a node",
     )
     join: tuple[Annotated[str, _checked(is_join_address, _JOIN)], ...] | None = Field(
         default=None,
-        description="lets nodes come and go: addresses of nodes to ask, one living is enough, "
-        "such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]; those of `nodes` "
-        "are asked too; [] begins a cluster; null = the nodes are those of `nodes`",
+        description="lets nodes join and leave. Give addresses of nodes to ask, of which one "
+        "must run, such as [tcp://10.0.0.1:7000] or, with keys, "
+        "[w1@tcp://10.0.0.1:7000]. The node also asks the addresses in `nodes`. [] "
+        "starts a cluster; null = only the nodes in `nodes` take part",
     )
     join_timeout_s: float = Field(
         default=300.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="with join: how long a node waits at its start until one of the addresses "
-        "answers; then it gives up, with exit code 3",
+        description="with join: seconds that a starting node waits until one of the addresses "
+        "answers. Then it gives up, with exit code 3",
     )
     alone: bool = Field(
         default=False,
-        description="with join: on begins alone if none of the addresses answers soon, and keeps "
-        "asking; off waits for an answer",
+        description="with join: on lets a node start alone if no address answers soon, and the "
+        "node keeps asking; off waits for an answer",
     )
     state_dir: str = Field(
         default="",
-        description="with join: folder where a node remembers members for its next start, relative "
-        "to the folder of this file; empty = that of the checkpoints, if there is one",
+        description="with join: folder in which a node stores the members for its next start, "
+        "relative to the folder of this file; empty = the folder of the "
+        "checkpoints, if it is set",
     )
     listen: Annotated[str, _checked(is_listen_endpoint, _LISTEN)] | None = Field(
         default=None,
-        description="where a node listens that is not among `nodes`, such as tcp://*:0 (any "
-        "address, any free port); null = any free port of the address from which `join` is reached",
+        description="address to listen on for a node that is not in `nodes`, such as tcp://*:0 "
+        "(all addresses, any free port). null = any free port of the address that "
+        "reaches `join`",
     )
     advertise: Annotated[str, _checked(is_endpoint, "tcp://host:port or ipc:///path")] | None = (
         Field(
             default=None,
-            description="where others reach a node that is not among `nodes`, if it differs from "
-            "`listen`, such as tcp://203.0.113.7:7001 behind a forwarded port; without keys it "
-            "must be the address that the node sends from",
+            description="address by which others reach a node that is not in `nodes`, if it "
+            "differs from `listen`, such as tcp://203.0.113.7:7001 behind a "
+            "forwarded port. Without keys it must be the address that the node "
+            "sends from",
         )
     )
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
-        description="what a node starts from: peers (their state, if they have been training), own "
-        "(its newest checkpoint, if there is one) or newest (whichever is further); null = peers "
-        "with join, else newest, of peers that are well ahead only",
+        description="state that a node starts from: peers (the state of peers, if they have "
+        "trained), own (its newest checkpoint, if there is one) or newest (the one "
+        "with more training). null = peers with join, else newest, but only from "
+        "peers that are far ahead",
     )
     initial_state_timeout_s: float = Field(
         default=60.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="longest time that a node waits at its start for the state of its peers",
+        description="maximum time in seconds that a starting node waits for the state of its peers",
     )
     state: Literal["all", "trainable"] = Field(
         default="all",
-        description="what joiners take over and checkpoints hold: all of the model, or only what "
-        "is trainable (such as LoRA), on frozen parameters that all nodes have alike",
+        description="the part of the model that late nodes receive and checkpoints hold: all, "
+        "or only trainable parameters (such as LoRA), if all nodes have the same "
+        "frozen parameters",
     )
     state_donors: int = Field(
         default=2,
         ge=1,
         le=16,
-        description="from how many peers at once a node fetches its state, where these have equal "
-        "copies of the same update, as with `together`; otherwise a state is that of one peer",
+        description="number of peers from which a node fetches its state in parallel, if they "
+        "have equal copies, as with `together`. Otherwise a node fetches from one "
+        "peer",
     )
     state_serving: int = Field(
-        default=2, ge=1, le=64, description="how many nodes at once may fetch the state of a node"
+        default=2,
+        ge=1,
+        le=64,
+        description="maximum number of nodes that fetch the state of a node at once",
     )
     checkpoint: CheckpointOptions = Field(
         default=CheckpointOptions(),
-        description="the state of each node on disk: dir (folder; empty = none), every_steps (so "
-        "many updates from one to the next) and keep (how many are kept)",
+        description="the state of each node on disk: dir (folder; empty = no checkpoints), "
+        "every_steps (updates between two checkpoints) and keep (number of "
+        "checkpoints to keep)",
     )
     run_log: str = Field(
         default="",
-        description="folder where each node writes down what happens to it, relative to the folder "
-        "of this file; empty = none",
+        description="folder in which each node writes its run log, relative to the folder of "
+        "this file; empty = no run log",
     )
     metrics: MetricsOptions = Field(
         default=MetricsOptions(),
-        description="serves /metrics to Prometheus: port (of the first of `nodes`, the others have "
-        "the next ones; 0 = any free port; null = none) and host (where to listen)",
+        description="serves /metrics to Prometheus: port (for the first of `nodes`; the others "
+        "use the next ports; 0 = any free port; null = no metrics) and host "
+        "(address to listen on)",
     )
     max_upload_mbps: float | None = Field(
         default=None,
         gt=0.0,
         allow_inf_nan=False,
-        description="the most payload that a node sends to those that it serves, in megabits per "
-        "second; null = no limit",
+        description="maximum payload that a node sends to peers, in megabits per second; null "
+        "= no limit",
     )
     needs_finish: bool = Field(
         default=True,
-        description="whether a node that ends its training without `finish` has failed, whatever "
-        "the exit code; off is for scripts that never call it",
+        description="whether a node that ends its training without `finish` counts as failed, "
+        "whatever its exit code; off is for scripts that never call `finish`",
     )
     if_refused: Literal["warn", "raise"] = Field(
         default="warn",
@@ -485,37 +516,38 @@ class Config(StrictModel):
         default=64,
         ge=4,
         le=10_000,
-        description="connections to peers that a node has at once at most; of more peers, the one "
-        "that was used least recently makes room",
+        description="maximum number of connections of a node. With more peers, the node closes "
+        "the least recently used connection",
     )
     limits: Limits = Field(
         default=Limits(),
-        description="how much of a node others may use: sessions_per_peer (fetches at once), "
-        "serving_share and serving_burst_ms (of a core, for requests), handshake_timeout_s",
+        description="how much of a node its peers may use: sessions_per_peer (fetches at once), "
+        "serving_share and serving_burst_ms (CPU time for requests), handshake_timeout_s",
     )
     security: Literal["none", "curve"] = Field(
         default="none",
-        description="curve encrypts everything between nodes, and lets nobody in whose key is not "
-        "known; none trusts whoever can connect",
+        description="curve encrypts all traffic between nodes, and admits only nodes with a "
+        "known key; none trusts any node that can connect",
     )
     keys: str = Field(
         default="keys",
         min_length=1,
-        description="folder of the keys for `security: curve`, as `dpwa keys` makes it; relative "
-        "to the folder of this file",
+        description="folder of the keys for `security: curve`, which `dpwa keys` creates; "
+        "relative to the folder of this file",
     )
     allow: Annotated[dict[Label, PublicKey], AfterValidator(_check_distinct)] = Field(
         default={},
         validate_default=True,
-        description="public keys of nodes by name, beside those of the folder `keys`",
+        description="public keys of nodes by name, in addition to the keys in the folder `keys`",
     )
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
-        default=None, description="seed of the random choices; null = different in every run"
+        default=None,
+        description="seed of the node's random choices; null = a different seed in each run",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning",
-        description="least severe messages to log: debug, info, warning or error; where it is not "
-        "set, what the program's own logging says",
+        description="lowest level of messages to log: debug, info, warning or error. If it is "
+        "not set, the program's own logging decides",
     )
     plugins: tuple[Annotated[str, _checked(is_module_name, _PLUGIN)], ...] = Field(
         default=(),

@@ -12,22 +12,23 @@ MAX_EVENTS = 500
 
 # Every kind of event, and what it means; `about` is the node that it happened to.
 KINDS = {
-    "joined": "it is there: a connection was made, or a fetch has succeeded",
-    "suspect": "it does not answer the members that probe it",
-    "dead": "it has not contradicted the suspicion",
-    "finished": "it has finished its training, and ended",
-    "left": "it has ended without finishing, or as a member (`join`) in any way",
-    "silent": "it does not answer a fetch in time",
-    "unreachable": "there is no connection to it",
-    "refused": "something was refused: the reason stands in the text",
-    "quarantined": "the loss has jumped after merging it several times; it is left alone for now",
-    "released": "it is in quarantine no more",
-    "diverged": "its loss or its parameters are no finite numbers",
-    "in_sync": "it averages gradients with the nodes in the text (`together`)",
-    "out_of_sync": "it takes its steps with its own gradients, and merges snapshots (`together`)",
-    "skipped": "a quarter of the snapshots or more were not published, as readers held every slot",
-    "checkpoint": "its state was written to disk",
-    "log_failed": "its run log could not be written",
+    "joined": "a connection to the node was made, or a fetch succeeded",
+    "suspect": "the node does not answer the members that probe it",
+    "dead": "the node did not refute the suspicion",
+    "finished": "the node finished its training, and ended",
+    "left": "the node ended without `finish`; with `join`, the node ended in any way",
+    "silent": "the node did not answer a fetch in time",
+    "unreachable": "there is no connection to the node",
+    "refused": "a message or connection was refused; the text gives the reason",
+    "quarantined": "the loss jumped after several merges of the node, so it is not merged for now",
+    "released": "the quarantine of the node ended",
+    "diverged": "the node's loss or parameters are not finite",
+    "in_sync": "the node averages gradients with the nodes in the text (`together`)",
+    "out_of_sync": "the node steps with its own gradients, and merges snapshots (`together`)",
+    "skipped": "at least a quarter of the snapshots were not published because readers held every "
+    "slot",
+    "checkpoint": "the node wrote its state to disk",
+    "log_failed": "the node could not write its run log",
 }
 
 

@@ -26,75 +26,77 @@ class FigureSpec:
 
 
 FIGURES = (
-    FigureSpec("steps", "counter", "training steps (updates) since the process began"),
+    FigureSpec("steps", "counter", "training steps (updates) since the process started"),
     FigureSpec("merges", "counter", "merges that changed something"),
     FigureSpec("rounds", "counter", "rounds of `together`: gradients averaged with other nodes"),
-    FigureSpec("train_s", "counter", "seconds spent on whatever is no gossip"),
+    FigureSpec("train_s", "counter", "seconds spent on everything except gossip"),
     FigureSpec("publish_s", "counter", "seconds spent on publishing snapshots"),
     FigureSpec(
         "wait_s",
         "counter",
-        "seconds spent waiting for peers: for their snapshots, or in rounds of `together` (CPU)",
+        "seconds spent waiting for the snapshots of peers, or in rounds of `together` (CPU)",
     ),
     FigureSpec("merge_s", "counter", "seconds spent on merging"),
     FigureSpec(
         "step_changes_s2",
         "counter",
-        "squares of the seconds by which each step was longer or shorter than the one before, "
-        "added up",
+        "sum of the squared differences in seconds between each step and the previous step",
     ),
     FigureSpec(
         "fetches",
         "counter",
-        "requests for snapshots whose answers were timed; those that wait for others are not",
+        "requests for snapshots with a timed answer; queued requests do not count",
     ),
-    FigureSpec("answer_s", "counter", "seconds from these requests to their answers, added up"),
-    FigureSpec(
-        "streams", "counter", "snapshots that were streamed until all was there, or time was up"
-    ),
-    FigureSpec("stream_s", "counter", "seconds that these streams took, added up"),
+    FigureSpec("answer_s", "counter", "sum of the seconds from these requests to their answers"),
+    FigureSpec("streams", "counter", "streams of snapshots that were complete, or that timed out"),
+    FigureSpec("stream_s", "counter", "sum of the seconds that these streams took"),
     FigureSpec(
         "sent_bytes",
         "counter",
-        "bytes of snapshots, of values in collectives and of other payload sent to peers; what "
-        "they map is not sent, what onlookers are told is left out",
+        "bytes of snapshots, of values in collectives and of other payload sent to peers, "
+        "without mapped bytes and answers to monitoring",
     ),
-    FigureSpec("received_bytes", "counter", "bytes of the same received; what is mapped is not"),
+    FigureSpec(
+        "received_bytes",
+        "counter",
+        "bytes of the same payload received from peers, without mapped bytes",
+    ),
     FigureSpec(
         "merged_bytes",
         "counter",
-        "bytes of peers' snapshots that were merged, and of their values in collectives, the "
-        "gradients of `together` among them; mapped or received",
+        "bytes of peers' merged snapshots and of their values in collectives (also the "
+        "gradients of `together`), mapped or received",
     ),
     FigureSpec(
         "mapped_bytes",
         "counter",
-        "bytes of these that were read from the memory of peers on the same host",
+        "the part of the merged bytes that was read from the memory of peers on the same host",
     ),
     FigureSpec(
         "staleness_sum",
         "counter",
-        "updates that merged snapshots were behind, added up; ahead is 0",
+        "sum of the updates by which merged snapshots were behind; a snapshot that is ahead "
+        "counts as 0",
     ),
     FigureSpec(
-        "skipped", "counter", "snapshots that were not published, as readers held every slot"
+        "skipped", "counter", "snapshots that were not published because readers held every slot"
     ),
-    FigureSpec("refused", "counter", "messages and connections that were refused"),
+    FigureSpec("refused", "counter", "refused messages and connections"),
     FigureSpec("clock", "gauge", "training clock: updates, interpolated at each merge"),
     FigureSpec("version", "gauge", "version of the newest published snapshot"),
     FigureSpec("loss", "gauge", "training loss; infinite once the node has diverged"),
     FigureSpec(
         "consensus_distance",
         "gauge",
-        "distance from the parameters of the peer that was merged last; 0 in sync (`together`)",
+        "distance from the parameters of the last merged peer; 0 while in sync (`together`)",
     ),
     FigureSpec(
         "in_sync",
         "gauge",
-        "nodes that average gradients together, this one among them (`together`); 0: out of sync",
+        "number of nodes in sync, with this node (`together`); 0 if this node is out of sync",
     ),
-    FigureSpec("live_peers", "gauge", "peers in view that are taken to be alive"),
-    FigureSpec("memory_bytes", "gauge", "memory that snapshots and codecs take"),
+    FigureSpec("live_peers", "gauge", "known peers that are considered alive"),
+    FigureSpec("memory_bytes", "gauge", "memory of snapshots and codecs"),
 )
 NAMES = tuple(figure.name for figure in FIGURES)
 INDEX = {name: index for index, name in enumerate(NAMES)}

@@ -35,13 +35,13 @@ FactorRule = Callable[[Any, TrainingProgress, TrainingProgress], float]
 class ConstantOptions(StrictModel):
     """Options of `constant`."""
 
-    value: Fraction = Field(default=0.5, description="the factor, whatever the peer")
+    value: Fraction = Field(default=0.5, description="the factor, for all peers")
 
 
 class LeaderOptions(StrictModel):
     """Options of `leader`."""
 
-    strength: Fraction = Field(default=0.1, description="the factor when the peer's loss is lower")
+    strength: Fraction = Field(default=0.1, description="the factor if the peer's loss is lower")
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def clock(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> 
 
 @register_interpolation("loss")
 def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
-    """Factor f = loss / (loss + peer_loss): the worse this node, the more it takes.
+    """Factor f = loss / (loss + peer_loss). A higher loss takes a larger share of the peer.
 
     Source: dpwa (2017).
 
@@ -115,7 +115,7 @@ def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> f
 
 @register_interpolation("leader", LeaderOptions, asks_leader=True)
 def leader(options: LeaderOptions, own: TrainingProgress, peer: TrainingProgress) -> float:
-    """Factor f = strength if peer_loss < loss else 0; 0 when the peer's loss is unknown.
+    """Factor f = strength if peer_loss < loss, else 0. An unknown loss of the peer gives 0.
 
     The peer is the leader of all, as soon as one is known. Source: the pull toward a leader of LSGD
     (Teng et al., 2019).

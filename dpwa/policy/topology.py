@@ -159,7 +159,9 @@ class LatticeOptions(StrictModel):
     """Options of `grid` and `torus`."""
 
     columns: int | None = Field(
-        default=None, ge=1, description="nodes in a row; as square as possible if left out"
+        default=None,
+        ge=1,
+        description="number of nodes in a row; if left out, the grid is as square as possible",
     )
 
 
@@ -167,7 +169,7 @@ class StarOptions(StrictModel):
     """Options of `star`."""
 
     center: int = Field(
-        default=0, ge=0, description="position of the node in the middle; the first node is 0"
+        default=0, ge=0, description="position of the center node; the first node is 0"
     )
 
 
@@ -175,17 +177,19 @@ class SmallWorldOptions(StrictModel):
     """Options of `small_world`."""
 
     neighbours: Annotated[int, AfterValidator(_check_even)] = Field(
-        default=4, description="neighbours on the ring, an even number"
+        default=4, description="number of neighbours on the ring, an even number"
     )
-    rewired: Fraction = Field(default=0.1, description="chance that an edge becomes a shortcut")
-    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="decides the shortcuts")
+    rewired: Fraction = Field(
+        default=0.1, description="probability that an edge becomes a shortcut"
+    )
+    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="seed of the random shortcuts")
 
 
 class FileOptions(StrictModel):
     """Options of `file`."""
 
     path: Annotated[str, Unlike.ALLOWED] = Field(
-        description="file with one edge a line: w1 w2, or w1 -> w2"
+        description="file with one edge per line: w1 w2, or w1 -> w2"
     )
 
 
@@ -200,13 +204,13 @@ def exponential_period(options: object, nodes: int) -> int:  # noqa: ARG001
 
 @register_topology("random")
 def random_peer(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """All others. Flow control picks one of them."""
+    """Each node can fetch from all others. Flow control picks one of them."""
     return _others(index, nodes)
 
 
 @register_topology("full")
 def full(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """All others, as with random: the complete graph."""
+    """Each node can fetch from all others, as with random. The graph is complete."""
     return _others(index, nodes)
 
 
@@ -274,7 +278,7 @@ def one_peer_exponential(
 
 @register_topology("star", StarOptions)
 def star(options: StarOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The center from all others, all others from the center."""
+    """The center fetches from all others, and the others fetch from the center."""
     if options.center >= nodes:
         raise UserError(
             f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"
