@@ -184,7 +184,7 @@ class Node(Closeable):
 
     @property
     def links(self) -> dict[str, LinkState]:
-        return {name: self._threads.tx.state_of(name) for name in self._context.peer_table.names}
+        return self._threads.tx.states_of(self._context.peer_table.names)
 
     @property
     def names(self) -> Callable[[], tuple[str, ...]]:

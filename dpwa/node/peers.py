@@ -18,7 +18,7 @@ from dpwa.node.repeats import MergedVersions
 from dpwa.node.report import PeerReport
 from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_out
 from dpwa.policy.deadlines import FLOOR_S, FetchTimes
-from dpwa.policy.flow_control import FlowControl, is_among_all
+from dpwa.policy.flow_control import HIGHEST_SCORE, FlowControl, is_among_all
 from dpwa.policy.health import (
     ABSENT,
     HAVE_ENDED,
@@ -44,6 +44,8 @@ MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
 _WELL = (Health.UNKNOWN, Health.ALIVE, Health.BEHIND)
 NO_TIMES, NO_LINK = FetchTimes(), LinkEstimate()
+# What a report says of a peer after its name and endpoint, as long as nothing was learnt of it.
+_NOTHING_KNOWN = PeerReport(health=Health.UNKNOWN.value, heard_s=None, score=HIGHEST_SCORE)[2:]
 
 
 @dataclass(slots=True)
@@ -151,7 +153,9 @@ class PeerTable:
         self.most_connected = sys.maxsize  # peers that this node may be connected to at once
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
-        self._peers: dict[str, PeerRecord] = {}
+        self._in_view: dict[str, tuple[str, float]] = {}  # endpoint, and when it came
+        self._peers: dict[str, PeerRecord] = {}  # those of which anything is known
+        self._connected: dict[str, PeerRecord] = {}  # of these, in order
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
@@ -163,7 +167,7 @@ class PeerTable:
     def names(self) -> tuple[str, ...]:
         """Names of the peers in view, in the order they came."""
         with self._lock:
-            return tuple(self._peers)
+            return tuple(self._in_view)
 
     def add(self, endpoints: Mapping[str, str]) -> list[str]:
         """Take peers into view by name; return which are new.
@@ -173,21 +177,23 @@ class PeerTable:
         if self._own_name in endpoints:
             raise UserError(f"{self._own_name!r} is this node itself, not a peer [DPWA-E094]")
         with self._lock:
-            for name in self._peers.keys() & endpoints:
-                known, endpoint = self._peers[name].endpoint, endpoints[name]
+            for name in self._in_view.keys() & endpoints:
+                known, endpoint = self._in_view[name][0], endpoints[name]
                 if known != endpoint:
                     raise UserError(
                         f"peer {name!r} is already known at {known}; "
                         f"remove it before adding it at {endpoint} [DPWA-E095]"
                     )
-            new, now = [name for name in endpoints if name not in self._peers], self._clock.now()
-            self._peers.update({name: PeerRecord(endpoints[name], now) for name in new})
+            new, now = [name for name in endpoints if name not in self._in_view], self._clock.now()
+            self._in_view.update({name: (endpoints[name], now) for name in new})
             self._flow = self._flow.added(*new)
         return new
 
     def remove(self, name: str) -> None:
         with self._lock:
-            if self._peers.pop(name, None) is not None:
+            if self._in_view.pop(name, None) is not None:
+                self._peers.pop(name, None)
+                self._connected.pop(name, None)
                 self.merged.forget(name)
                 self._flow = self._flow.removed(name)
                 return
@@ -207,54 +213,70 @@ class PeerTable:
         peers than possible connections and these are nearly used up, mostly a connected one is
         drawn. `budget_s` is the longest that the fetch may take.
         """
+        barred = {*exclude, *self._quarantined}
+        among = None if among is None else frozenset(among)
         with self._lock:
-            drawn = self._drawable({*exclude, *self._quarantined}, among)
-            known_s = {n: s for n, peer in drawn.items() if (s := peer.expected_s) is not None}
-            is_any_slow = max(known_s.values(), default=0.0) > min(FLOOR_S, budget_s)
-            slow = shares(known_s, budget_s) if is_any_slow else {}
             now, chosen = self._clock.now(), None
-            near = self._near(drawn, now)
+            near = self._near(barred, among, now)
             if near is not None and not is_among_all(rng):
-                chosen, self._flow = self._flow.choose(rng, now, near, slow)
+                chosen = self._draw(rng, now, near, budget_s)
             if chosen is None:
-                chosen, self._flow = self._flow.choose(rng, now, drawn, slow)
+                chosen = self._draw(rng, now, self._drawable(barred, among), budget_s)
             return chosen
 
-    def _drawable(
-        self, barred: Collection[str], among: Collection[str] | None
-    ) -> dict[str, PeerRecord]:
-        """Return the peers that may be drawn; there may be thousands."""
-        down, other = LinkState.DOWN, Health.OTHER_SETTINGS
-        # Of many, only who is drawn is connected again.
-        missing = frozenset() if len(self._peers) > self.most_connected else ABSENT
-        among = self._peers if among is None else frozenset(among)
-        return {
-            name: peer
-            for name, peer in self._peers.items()
-            if name in among
-            and name not in barred
-            and peer.health is not other
-            and not (peer.link_state is down and peer.health in missing)
-        }
+    def _draw(
+        self, rng: random.Random, now: float, names: Collection[str], budget_s: float
+    ) -> str | None:
+        known = ((name, self._peers[name]) for name in names if name in self._peers)
+        known_s = {name: s for name, peer in known if (s := peer.expected_s) is not None}
+        is_any_slow = max(known_s.values(), default=0.0) > min(FLOOR_S, budget_s)
+        slow = shares(known_s, budget_s) if is_any_slow else {}
+        chosen, self._flow = self._flow.choose(rng, now, names, slow)
+        return chosen
 
-    def _near(self, drawn: Mapping[str, PeerRecord], now: float) -> list[str] | None:
+    def _near(
+        self, barred: Collection[str], among: Collection[str] | None, now: float
+    ) -> list[str] | None:
         """Return the connected ones of these peers; `None` if all could be connected."""
-        if len(drawn) <= self.most_connected:
+        many = len(self._in_view if among is None else among)
+        if many <= self.most_connected or len(self._connected) < NEARLY_ALL * self.most_connected:
             return None
-        up, flow = LinkState.UP, self._flow
-        connected = [name for name, peer in self._peers.items() if peer.link_state is up]
-        if len(connected) < NEARLY_ALL * self.most_connected:
-            return None
-        near = (name for name in connected if name in drawn and drawn[name].is_near)
-        return [name for name in near if not flow.rests(name, now)]
+        return [
+            name
+            for name, peer in self._connected.items()
+            if peer.is_near
+            and peer.health is not Health.OTHER_SETTINGS
+            and name not in barred
+            and (among is None or name in among)
+            and not self._flow.rests(name, now)
+        ]
+
+    def _drawable(self, barred: Collection[str], among: Collection[str] | None) -> list[str]:
+        """Return the peers that may be drawn; there may be thousands."""
+        # Of many, only who is drawn is connected again.
+        missing = frozenset() if len(self._in_view) > self.most_connected else ABSENT
+        other, down = Health.OTHER_SETTINGS, LinkState.DOWN
+        barred = set(barred)
+        for name, peer in self._peers.items():
+            if peer.health is other or (peer.link_state is down and peer.health in missing):
+                barred.add(name)
+        among = self._in_view if among is None else among
+        return [name for name in self._in_view if name in among and name not in barred]
 
     def _of(self, name: str) -> PeerRecord:
         """Return what is known of a peer; of one that was removed, a record that nobody keeps."""
-        return self._peers.get(name) or PeerRecord("", -math.inf)
+        return self._known(name) or PeerRecord("", -math.inf)
+
+    def _known(self, name: str) -> PeerRecord | None:
+        """Return the record of a peer, made at first use; `None`: not in view."""
+        peer = self._peers.get(name)
+        if peer is None and name in self._in_view:
+            peer = self._peers[name] = PeerRecord(*self._in_view[name])
+        return peer
 
     def told_clock(self, name: str, clock: float) -> None:
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None:
                 peer.tells(clock, self._clock.now())
 
@@ -264,7 +286,7 @@ class PeerTable:
         Returns what is wrong with it, and as how much it counts at most.
         """
         with self._lock:
-            now, peer = self._clock.now(), self._peers.get(name)
+            now, peer = self._clock.now(), self._known(name)
             without = {name, *self._quarantined}
             others = [each for other, each in self._peers.items() if other not in without]
             told = (each.clock for each in others if now - each.clock_told < CLOCK_COUNTS_S)
@@ -274,9 +296,14 @@ class PeerTable:
             else:
                 elapsed_s = now - peer.possible_told
                 doubt = doubt_of(clock, own, best, peer.possible_clock, elapsed_s)
-            if doubt is Doubt.UNCONFIRMED and not any(p.shown_health in _WELL for p in others):
-                doubt = Doubt.NONE  # there is nobody who could be asked
+            if doubt is Doubt.UNCONFIRMED and not self._can_ask(without):
+                doubt = Doubt.NONE
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
+
+    def _can_ask(self, without: Collection[str]) -> bool:
+        """Tell whether there is another peer that could be asked."""
+        others = (name for name in self._in_view if name not in without)
+        return any(n not in self._peers or self._peers[n].shown_health in _WELL for n in others)
 
     def quarantine(self, names: Collection[str]) -> None:
         with self._lock:
@@ -285,7 +312,7 @@ class PeerTable:
     def record(self, name: str, outcome: Outcome, detail: str = "") -> None:
         """Count how a fetch ended, and log it when it changes what is known of the peer."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is None:  # removed while the fetch was under way
                 return
             peer.outcomes[outcome] += 1
@@ -314,7 +341,7 @@ class PeerTable:
             if peer.health is Health.UNREACHABLE:
                 detail = detail or peer.problem or nothing_answers(peer.endpoint)
             was_never_there = peer.health is Health.UNREACHABLE and peer.heard is None
-            if was_never_there and len(self._peers) >= MANY:
+            if was_never_there and len(self._in_view) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True
                 detail += "" if is_told else "; of many peers only the first is told like this"
             if before is peer.health:
@@ -345,7 +372,7 @@ class PeerTable:
     def memory_of(self, name: str) -> PeerMemory | None:
         """Return the shared memory of a peer that is connected and at work, if it has any."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             memory = None if peer is None else peer.memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
@@ -360,7 +387,8 @@ class PeerTable:
     def has_unmapped(self) -> bool:
         """Whether there are peers that can be reached by messages only."""
         with self._lock:
-            return any(peer.memory is None for peer in self._peers.values())
+            are_met = len(self._peers) == len(self._in_view)
+            return not are_met or any(peer.memory is None for peer in self._peers.values())
 
     @property
     def mergeable(self) -> frozenset[str]:
@@ -371,11 +399,8 @@ class PeerTable:
         """
         with self._lock:
             now = self._clock.now()
-            return frozenset(
-                name
-                for name, peer in self._peers.items()
-                if name not in self._quarantined and may_be_fit(peer.health, now - peer.judged)
-            )
+            unfit = {n for n, p in self._peers.items() if not may_be_fit(p.health, now - p.judged)}
+            return frozenset(self._in_view.keys() - unfit - self._quarantined)
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -383,11 +408,12 @@ class PeerTable:
         with self._lock:
             grace_ends = self._clock.now() - STARTUP_GRACE_S
             told = []
-            for name, peer in self._peers.items():
-                if peer.refused is not None:
+            for name, (_, added) in self._in_view.items():
+                peer = self._peers.get(name)
+                if peer is not None and peer.refused is not None:
                     because = f": {peer.because}" if peer.because else ""
                     told.append(f"{name} {IN_WORDS[peer.refused]}{because}")
-                elif not peer.is_unheard or peer.added > grace_ends:
+                elif added > grace_ends or not (peer is None or peer.is_unheard):
                     return ()
             return tuple(told)
 
@@ -406,19 +432,19 @@ class PeerTable:
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
 
     def fetched_in(self, name: str, elapsed_s: float) -> None:
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None:
                 peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
         """Learn how long a peer took to answer a request that did not have to wait."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None:
                 self._timed["fetches"] += 1
                 self._timed["answer_s"] += latency_s
@@ -428,7 +454,7 @@ class PeerTable:
     def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
         """Learn how many seconds the payload after a header took."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None:
                 self._timed["streams"] += 1
                 self._timed["stream_s"] += elapsed_s
@@ -436,14 +462,14 @@ class PeerTable:
 
     def received(self, name: str, nbytes: int) -> None:
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None:
                 peer.bytes_received += nbytes
 
     def sent(self, name: str, nbytes: int) -> None:
         """Count bytes of snapshots sent to a peer; without keys, by its own word."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None:
                 peer.bytes_sent += nbytes
 
@@ -463,7 +489,7 @@ class PeerTable:
         """
         with self._lock:
             self._exchanged.update(sent=sent, received=received, mapped=mapped, taken=taken)
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None:
                 peer.bytes_sent += sent
                 peer.bytes_received += received
@@ -481,7 +507,7 @@ class PeerTable:
         `reason` is why it has left, and empty if it has finished; `None`: as it has said before.
         """
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is None:
                 return
             peer.farewell = peer.farewell if reason is None else printable(reason)
@@ -499,7 +525,7 @@ class PeerTable:
 
     def in_words(self, name: str) -> str:
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             return "is no member any more" if peer is None else peer.in_words
 
     def was_heard(self, name: str) -> bool:
@@ -515,7 +541,7 @@ class PeerTable:
     def absent(self, name: str) -> None:
         """Note that a peer of many is not there: unless it was, others are asked before it."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None and peer.heard is None:
                 self._flow = self._flow.absent(name)
                 peer.is_absent = True
@@ -523,7 +549,7 @@ class PeerTable:
     def spoke(self, name: str) -> None:
         """Note that a peer has asked this node for something: it is there after all."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is None:
                 return
             peer.spoke = self._clock.now()
@@ -534,7 +560,7 @@ class PeerTable:
     def link_changed(self, name: str, state: LinkState, problem: str = "") -> bool:
         """Note a connection, and why there is none; return whether that is another reason."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is None:
                 return False
             before = peer.link_state
@@ -546,7 +572,9 @@ class PeerTable:
             if state is before:
                 return is_new
             peer.link_state, peer.memory = state, None
+            self._connected.pop(name, None)
             if state is LinkState.UP:
+                self._connected[name] = peer
                 if before is not LinkState.IDLE:  # else it is the process of before
                     self._flow = self._flow.connected(name)
                     self.merged.begins_anew(name)
@@ -577,7 +605,7 @@ class PeerTable:
     def returned(self, name: str) -> None:
         """Count again on a peer that had said goodbye or was refused, and is back."""
         with self._lock:
-            peer = self._peers.get(name)
+            peer = self._known(name)
             if peer is not None and peer.health in UNTIL_RECONNECTED:
                 peer.health, peer.refused = Health.UNKNOWN, None
 
@@ -593,25 +621,32 @@ class PeerTable:
     def report(self, of_merges: Callable[[str], JsonObject]) -> tuple[PeerReport, ...]:
         """Describe every peer; `of_merges` describes what was merged of one."""
         with self._lock:
-            now = self._clock.now()
+            now, known = self._clock.now(), self._peers
             return tuple(
-                PeerReport(
-                    name=name,
-                    endpoint=peer.endpoint,
-                    health=peer.shown_health.value,
-                    problem=peer.why,
-                    heard_s=_ago_s(now, peer.heard, peer.spoke),
-                    fetch_s=peer.times.mean_s,
-                    latency_ms=_times(peer.link.latency_s, MS_PER_S),
-                    bandwidth_mbps=_times(peer.link.bytes_per_s, MBIT_PER_BYTE),
-                    bytes_received=peer.bytes_received,
-                    bytes_sent=peer.bytes_sent,
-                    bytes_mapped=peer.bytes_mapped,
-                    outcomes={o.value: n for o, n in peer.outcomes.items()},
-                    score=self._flow.scores[name],
-                    quarantined=name in self._quarantined,
-                    rests=self._flow.rests(name, now),
-                    **of_merges(name),
-                )
-                for name, peer in self._peers.items()
+                self._report_of(name, known[name], now, of_merges(name))
+                if name in known
+                else PeerReport(name, endpoint, *_NOTHING_KNOWN)
+                for name, (endpoint, _) in self._in_view.items()
             )
+
+    def _report_of(
+        self, name: str, peer: PeerRecord, now: float, of_merges: JsonObject
+    ) -> PeerReport:
+        return PeerReport(
+            name=name,
+            endpoint=peer.endpoint,
+            health=peer.shown_health.value,
+            problem=peer.why,
+            heard_s=_ago_s(now, peer.heard, peer.spoke),
+            fetch_s=peer.times.mean_s,
+            latency_ms=_times(peer.link.latency_s, MS_PER_S),
+            bandwidth_mbps=_times(peer.link.bytes_per_s, MBIT_PER_BYTE),
+            bytes_received=peer.bytes_received,
+            bytes_sent=peer.bytes_sent,
+            bytes_mapped=peer.bytes_mapped,
+            outcomes={o.value: n for o, n in peer.outcomes.items()},
+            score=self._flow.scores[name],
+            quarantined=name in self._quarantined,
+            rests=self._flow.rests(name, now),
+            **of_merges,
+        )

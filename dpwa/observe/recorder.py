@@ -28,6 +28,10 @@ log = logging.getLogger("dpwa.observe")
 
 PERIOD_S = 1.0
 EARLY_S = 0.02
+# A sample of thousands of peers takes milliseconds, so of these there are fewer. Not too few: a log
+# whose newest line is 4 s old is that of a dead node, if others have noticed that it is gone.
+PEERS_PER_S = 512  # described by samples
+MAX_PERIOD_S = 3.0
 MAX_OTHERS = 256  # nodes of which a history is kept
 MAX_SAMPLES = 800  # in one answer, which has at most `limits.MAX_HISTORY_BYTES` in all
 MAX_EVENTS_TOLD = 200  # likewise
@@ -39,7 +43,9 @@ SCHEMA = 1
 
 
 class NodeRecord(Service):
-    """What a node has recorded; a service that takes a sample every second and tells of it.
+    """What a node has recorded; a service that takes samples and tells of them.
+
+    There is one every second, of more than `PEERS_PER_S` peers every `MAX_PERIOD_S` at most.
 
     Args:
         condition: describes the node; `None` once it is gone.
@@ -60,7 +66,7 @@ class NodeRecord(Service):
         self._log = log
         self._started = wall()
         self._lock = threading.Lock()  # of `sample`: the last one is taken by whoever closes it
-        self._due = -math.inf
+        self._ticked_at, self._period_s = -math.inf, PERIOD_S
         self._latest: NodeReport | None = None
         self._own = SampleHistory(len(NAMES))
         self._others: dict[str, SampleHistory] = {}
@@ -71,8 +77,8 @@ class NodeRecord(Service):
 
     def tick(self, now: float) -> bool:
         """Take a sample if it is time."""
-        if now >= self._due:
-            self._due = now + PERIOD_S - EARLY_S
+        if now - self._ticked_at >= self._period_s - EARLY_S:
+            self._ticked_at = now
             self.sample()
         return False
 
@@ -110,6 +116,7 @@ class NodeRecord(Service):
         at = self._wall()
         before = self._latest or before_all_came(report)
         self._latest = report
+        self._period_s = min(max(PERIOD_S, len(report.peers) / PEERS_PER_S), MAX_PERIOD_S)
         values = figures_of(report)
         self._own.add(at, values)
         self._hear_of(at, report.peers)
@@ -162,8 +169,7 @@ class NodeRecord(Service):
         reply(HistoryMessage(request=message.request), pack(answer))
 
     def _hear_of(self, at: float, peers: Sequence[PeerReport]) -> None:
-        there = {peer.name for peer in peers if not peer.is_gone}
-        long_gone = self._long_gone(at, there)
+        long_gone = self._long_gone(at, peers)
         for peer in peers:
             if not peer.is_alive:
                 continue
@@ -174,11 +180,12 @@ class NodeRecord(Service):
                 self._others[name] = SampleHistory(len(OTHER_NAMES), OTHER_NODE)
             self._others[name].add(at, values)
 
-    def _long_gone(self, at: float, there: set[str]) -> Iterator[str]:
-        """Return who makes room for others, whoever is gone longest first."""
+    def _long_gone(self, at: float, peers: Sequence[PeerReport]) -> Iterator[str]:
+        """Yield who makes room for others, whoever is gone longest first."""
+        there = {peer.name for peer in peers if not peer.is_gone}
         last = {name: other.last for name, other in self._others.items() if name not in there}
         gone = [name for name, last_at in last.items() if at - last_at >= GONE_S]
-        return iter(sorted(gone, key=last.__getitem__))
+        yield from sorted(gone, key=last.__getitem__)
 
     def _has_room(self, long_gone: Iterator[str]) -> bool:
         """Whether one history more may be kept; if need be, that of who is gone longest goes."""

@@ -223,7 +223,7 @@ class _Attempt:
             now, links = self._joiner.clock.now(), self._links()
             self._connect(links, now)
             self._follow(links, now)
-            are_all_met = is_settled and not any(map(self._is_open, links.values()))
+            are_all_met = is_settled and not self._is_any_open(links.values())
             self._ask(now, are_all_met=are_all_met)
             wait_s = min(POLL_S, deadline.remaining_s() or POLL_S)
             for received in self._joiner.inbox.take(wait_s):
@@ -241,7 +241,7 @@ class _Attempt:
 
     def _links(self) -> Mapping[str, LinkState]:
         tokens, links = self._request.tokens, self._joiner.links()
-        return {name: links[name] for name in links if not tokens or name in tokens}
+        return {name: links[name] for name in links if name in tokens} if tokens else links
 
     def _connect(self, links: Mapping[str, LinkState], now: float) -> None:
         """Look for a donor among more peers, as long as there is none."""
@@ -417,8 +417,13 @@ class _Attempt:
         patience_s = max(CONNECT_S, self._moved - self._began)
         if self._download is not None and now - self._hopeful < patience_s:
             return False
-        if any(self._may_come_up(name, state, now) for name, state in links.items()):
+        # Of thousands, nearly all are idle; this looks at them at each turn.
+        idle = LinkState.IDLE if self._are_some_up else None
+        others = [(name, state) for name, state in links.items() if state is not idle]
+        if any(self._may_come_up(name, state, now) for name, state in others):
             return False
+        for name in links.keys() - self._seen.keys():
+            self._seen[name] = now
         return self._candidates.have_answered(now)
 
     def _is_kept_waiting(self, now: float) -> bool:
@@ -429,14 +434,14 @@ class _Attempt:
     def _may_come_up(self, name: str, state: LinkState, now: float) -> bool:
         age_s = now - self._seen.setdefault(name, now)
         patience = self._request.patience
-        if self._is_open(state):
+        if self._is_any_open([state]):
             return age_s < patience.connecting_s
         return state is LinkState.DOWN and age_s < patience.refused_s
 
-    def _is_open(self, state: LinkState) -> bool:
+    def _is_any_open(self, states: Collection[LinkState]) -> bool:
         """Tell whether a peer is about to be connected; of many, those that are up will do."""
-        is_next = state is LinkState.IDLE and not self._are_some_up
-        return state is LinkState.CONNECTING or is_next
+        is_next = not self._are_some_up and LinkState.IDLE in states
+        return is_next or LinkState.CONNECTING in states
 
     def _fetched(self, download: Download) -> Fetched:
         pieces = download.brought

@@ -202,6 +202,12 @@ class TxThread(NodeThread):
         channel = self._channels.get(peer)
         return LinkState.CONNECTING if channel is None else channel.state
 
+    def states_of(self, peers: Iterable[str]) -> dict[str, LinkState]:
+        """Return the state of the connection to each of thousands of peers; from any thread."""
+        channels = tuple(self._channels.values())
+        idle = {channel.peer for channel in channels if channel.link is None}
+        return {peer: LinkState.IDLE if peer in idle else self.state_of(peer) for peer in peers}
+
     def start(self) -> None:
         self._thread.start()
 
