@@ -65,11 +65,13 @@ def test_a_run_ends_at_its_target_or_when_somebody_ends_it(schedule):
 def test_a_lockstep_round_lasts_as_long_as_its_slowest_node():
     compute = {"step_ms": 100, "stragglers": [{"nodes": 1, "slower": 3.0}]}
     run = {"schedule": "lockstep", "rounds": 10, "compute": compute}
-    for outcome in (by_arrays(run_spec(6, **run))[1], nodes_run(6, **run).run()):
-        assert outcome.samples[-1].time_s == pytest.approx(3.0, abs=0.1)
-        figures = outcome.nodes
+    arrays, nodes = by_arrays(run_spec(6, **run))[1], nodes_run(6, **run).run()
+    assert arrays.samples[-1].time_s == pytest.approx(3.0)
+    # First, nodes look for peers that train already, every 5 ms: twice until all have answered.
+    assert nodes.samples[-1].time_s == pytest.approx(3.0, abs=0.01)
+    for figures in (arrays.nodes, nodes.nodes):
         assert sorted(n.trained_s for n in figures) == pytest.approx([1.0] * 5 + [3.0])
-        assert sorted(n.waited_s for n in figures) == pytest.approx([0.0] + [2.0] * 5, abs=0.1)
+        assert sorted(n.waited_s for n in figures) == pytest.approx([0.0] + [2.0] * 5)
 
 
 def test_nobody_waits_for_a_straggler_without_lockstep():
@@ -106,7 +108,9 @@ def test_a_star_is_slowed_down_by_the_upload_of_its_middle(schedule):
     )
     served = [node.served for node in outcome.nodes]
     assert served[0] == pytest.approx(100, abs=10)  # all that it can send
-    assert sum(served[1:]) == pytest.approx(outcome.nodes[0].updates, abs=1)
+    # At the end, a fetch of the middle may be under way, unless all take their rounds together.
+    under_way = sum(served[1:]) - outcome.nodes[0].updates
+    assert under_way in ((0,) if schedule == "lockstep" else (0, 1))
 
 
 def test_what_a_site_sends_to_others_shares_one_link():
