@@ -86,7 +86,7 @@ class TrainerFetches:
         if not isinstance(ask, Ask):
             raise UserError(f"{who} returned {ask!r}; expected an Ask, or None [DPWA-E118]")
         # Where peers come and go, one may have gone since the algorithm looked.
-        is_lost = ask.peer is not None and ask.peer not in self._peer_table.names
+        is_lost = ask.peer is not None and not self._peer_table.knows(ask.peer)
         if is_lost and not self._config.is_open:
             known = ", ".join(self._peer_table.names) or "none"
             raise UserError(

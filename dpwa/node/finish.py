@@ -76,7 +76,7 @@ class Endings:
         return Finishing(request=request, name=self._name, version=version, **vars(self.own))
 
     def hear(self, peer: str, message: Finishing) -> None:
-        if peer not in self._peer_table.names or message.round_number > MAX_ROUNDS:
+        if not self._peer_table.knows(peer) or message.round_number > MAX_ROUNDS:
             return
         said = message.model_dump(exclude={"type", "request", "name", "version"})
         with self._changed:

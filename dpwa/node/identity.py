@@ -59,7 +59,7 @@ class IdentityService(Service):
             text = f"{message.name} takes this node for {message.expects}: compare their addresses"
             self._note(message.name, f"{text} in the configurations", "[DPWA-W090]", 0.0)
         self._answer(message, reply)
-        if len(self._asked) < MAX_ASKED and message.name in self._peer_table.names:
+        if len(self._asked) < MAX_ASKED and self._peer_table.knows(message.name):
             self._asked[message.name, message.incarnation] = message, reply
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
@@ -106,7 +106,7 @@ class IdentityService(Service):
     def _note(self, name: str, sentence: str, code: str, certain_after_s: float) -> bool:
         """Warn of a clash once it is certain; return whether it is."""
         now, clash = self._clock.now(), self._clashes.get(sentence)
-        if name not in (self._name, *self._peer_table.names):
+        if name != self._name and not self._peer_table.knows(name):
             return False
         if len(self._clashes) >= MAX_ASKED:  # so that strangers cannot make this grow for ever
             self._clashes.clear()

@@ -153,6 +153,7 @@ class PeerTable:
         self.most_connected = sys.maxsize  # peers that this node may be connected to at once
         # Reentrant: a signal handler may close the node while its thread is in here.
         self._lock = threading.RLock()
+        self.names: tuple[str, ...] = ()  # of the peers in view, in the order they came
         self._in_view: dict[str, tuple[str, float]] = {}  # endpoint, and when it came
         self._peers: dict[str, PeerRecord] = {}  # those of which anything is known
         self._connected: dict[str, PeerRecord] = {}  # of these, in order
@@ -163,11 +164,9 @@ class PeerTable:
         self._timed = {"fetches": 0, "answer_s": 0.0, "streams": 0, "stream_s": 0.0}
         self.merged = MergedVersions()  # which snapshots of peers were merged
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the peers in view, in the order they came."""
-        with self._lock:
-            return tuple(self._in_view)
+    def knows(self, name: str) -> bool:
+        """Tell whether a peer is in view."""
+        return name in self._in_view
 
     def add(self, endpoints: Mapping[str, str]) -> list[str]:
         """Take peers into view by name; return which are new.
@@ -186,12 +185,14 @@ class PeerTable:
                     )
             new, now = [name for name in endpoints if name not in self._in_view], self._clock.now()
             self._in_view.update({name: (endpoints[name], now) for name in new})
+            self.names = tuple(self._in_view)
             self._flow = self._flow.added(*new)
         return new
 
     def remove(self, name: str) -> None:
         with self._lock:
             if self._in_view.pop(name, None) is not None:
+                self.names = tuple(self._in_view)
                 self._peers.pop(name, None)
                 self._connected.pop(name, None)
                 self.merged.forget(name)

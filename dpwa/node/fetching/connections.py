@@ -102,8 +102,8 @@ class Connections:
                 )
         room = self._most - len(self.with_link())
         idle = [channel for channel in self.channels.values() if channel.link is None]
-        self._rng.shuffle(idle)  # else all nodes connect to those that are first in their list
-        for channel in nsmallest(min(most, max(0, room)), idle, key=lambda each: each.used_at):
+        count, drawn = min(most, max(0, room)), self._rng.random  # else all take the first ones
+        for channel in nsmallest(count, idle, key=lambda each: (each.used_at, drawn())):
             self.open(channel)
 
     def open(self, channel: PeerChannel, *, must: bool = True) -> bool:

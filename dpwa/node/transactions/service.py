@@ -105,7 +105,7 @@ class TransactionService(Service):
             reply(Busy(request=message.request, transaction=message.transaction))
             return
         # All strangers count as one.
-        peer = message.name if message.name in self._context.peer_table.names else ""
+        peer = message.name if self._context.peer_table.knows(message.name) else ""
         found = self._transactions.accept(message.transaction, peer, message.budget_ms / 1000)
         if found is Declined.NOT_YET and len(self._early) < limits.MAX_SESSIONS:
             self._early[message.transaction] = _Early(message, layout, reply, expires)
