@@ -162,6 +162,25 @@ def test_near_peers_that_rest_or_shall_go_are_not_preferred(trouble):
     assert drawn.keys() > set(names[8:])
 
 
+def test_a_peer_that_was_only_asked_about_is_told_of_like_one_of_which_nothing_was_ever_asked():
+    clock = SetClock(20.0)
+    peers = table_of("w2", "w3", clock=clock)
+
+    def told():
+        state = (peers.mergeable, peers.refusals, peers.has_unmapped, peers.names)
+        return state, peers.report(lambda _: {})
+
+    before = told()
+    assert not peers.was_heard("w2")
+    assert told() == before
+    clock.time += 20.0  # w3 may not start any more
+    peers.record("w2", Outcome.OTHER_MODEL, "it has another shape")
+    assert [text[:2] for text in peers.refusals] == ["w2"]
+    assert peers.mergeable == {"w3"}
+    peers.remove("w3")
+    assert [peer.name for peer in peers.report(lambda _: {})] == ["w2"]
+
+
 def test_a_peer_may_say_that_it_has_ended_before_its_connection_is_seen():
     peers = table_of("w2")
     peers.merged.ends("w2", 3)

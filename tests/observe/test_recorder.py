@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from support.nodes import config_of, eventually
 from support.strangers import question_and_payload
-from support.times import HANGS_AFTER_S
+from support.times import HANGS_AFTER_S, SetClock
+from support.told_reports import ToldReport
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
@@ -215,6 +216,20 @@ def test_a_process_that_is_killed_leaves_whole_lines(tmp_path):
     lines = lines_of(tmp_path)
     assert lines[0]["type"] == "start"
     assert [line["steps"] for line in lines if line["type"] == "sample"][-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("peers", "seconds"), [(3, [0, 1, 2, 3, 4, 5, 6]), (1024, [0, 2, 4, 6]), (9000, [0, 3, 6])]
+)
+def test_the_more_peers_a_node_has_the_fewer_samples_it_takes(peers, seconds):
+    clock, taken = SetClock(), []
+    report = ToldReport(**dict.fromkeys((f"w{n}" for n in range(peers)), "alive"))
+    record = NodeRecord(lambda: taken.append(clock.time) or report(), clock.now)
+    began = clock.time
+    for second in range(7):
+        clock.time = began + second
+        record.tick(clock.time)
+    assert [time - began for time in taken] == seconds
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
