@@ -67,8 +67,8 @@ RunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run; by default that which `dpwa launch` runs in this "
-        "folder, else its dpwa.yaml, else the newest run here.",
+        help="The configuration of the run. Default: the run of `dpwa launch` in this folder, "
+        "else the folder's dpwa.yaml, else the newest run on this machine.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -77,7 +77,7 @@ TimeoutOption = Annotated[
         metavar="MS",
         min=1,
         max=MAX_TIMEOUT_MS,
-        help="How long to wait for the answers, in milliseconds.",
+        help="Maximum time to wait for answers, in milliseconds.",
     ),
 ]
 AsOption = Annotated[
@@ -86,7 +86,8 @@ AsOption = Annotated[
         "--as",
         metavar="NAME",
         autocompletion=node_names,
-        help="With `security: curve`, whose secret key to ask with; the first one here.",
+        help="With `security: curve`, the name of the secret key to use. Default: the first "
+        "key here.",
     ),
 ]
 IntervalOption = Annotated[
@@ -95,17 +96,19 @@ IntervalOption = Annotated[
         metavar="S",
         min=MIN_INTERVAL_S,
         max=LONGEST_INTERVAL_S,
-        help="How many seconds from one view to the next.",
+        help="Seconds between two updates.",
     ),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder that `run_log` names.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of `run_log`.")]
 RunNumber = Annotated[
     int | None,
     typer.Option(
-        "--run", metavar="N", help="Which run, if the folder has several; the newest otherwise."
+        "--run",
+        metavar="N",
+        help="Number of the run, if the folder has several. Default: the newest.",
     ),
 ]
 AtOption = Annotated[
@@ -113,8 +116,8 @@ AtOption = Annotated[
     typer.Option(
         "--at",
         metavar="ADDRESS",
-        help="One node that lives, such as 10.0.0.1:7000; it tells of the others. With keys, also "
-        "its name: w1@10.0.0.1:7000, and the configuration for the keys.",
+        help="Any living node, such as 10.0.0.1:7000, which reports on the others. With keys, "
+        "also give its name (w1@10.0.0.1:7000) and the configuration.",
     ),
 ]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="bench",
-    help="""Measure the way between two machines.
+    help="""Measure the link between two machines.
 
     Examples:
         dpwa bench link --serve
@@ -37,17 +37,17 @@ SERVING_S = 600.0
 def link(
     host: Annotated[
         str | None,
-        typer.Argument(metavar="HOST[:PORT]", help="The machine that serves."),
+        typer.Argument(metavar="HOST[:PORT]", help="The machine that runs --serve."),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve those who measure the way to this machine.")
+        bool, typer.Option("--serve", help="Answer machines that measure the link to this machine.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=1, max=MAX_PORT, help="With --serve: where to listen.")
+        int, typer.Option(min=1, max=MAX_PORT, help="With --serve: port to listen on.")
     ] = PORT,
     bind: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="With --serve: at which address; all by default."),
+        typer.Option(metavar="ADDRESS", help="With --serve: address to listen on. Default: all."),
     ] = "*",
     seconds: Annotated[
         float | None,
@@ -55,19 +55,20 @@ def link(
             metavar="S",
             min=1.0,
             max=LONGEST_S,
-            help=f"How long at most: to measure {MEASURING_S:g}, to serve {SERVING_S:g}.",
+            help=f"Maximum time. Default: {MEASURING_S:g} to measure, {SERVING_S:g} to serve.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, which `dpwa plan --link` takes.")
+        bool, typer.Option("--json", help="Print one JSON object, for `dpwa plan --link`.")
     ] = False,
 ) -> None:
-    """Measure latency and bandwidth of the way from another machine to this one.
+    """Measure the latency and bandwidth of the link from another machine to this one.
 
-    There, `dpwa bench link --serve` runs meanwhile; it serves random bytes as a node serves its
-    snapshots, to anybody who can connect, and ends with Ctrl-C. What is measured is what `dpwa
-    status --json` shows of a peer: from a request to the header that answers it, and the payload of
-    one stream over the time after that. Where both ways differ, measure both.
+    First start `dpwa bench link --serve` on the other machine. It serves random bytes in the same
+    way as a node serves its snapshots, to anyone who can connect, and ends with Ctrl-C. The command
+    measures the same values that `dpwa status --json` shows for a peer: the time from a request to
+    the header of the answer, and the payload of one stream per time. If both directions differ,
+    measure both.
 
     Examples:
         dpwa bench link --serve

@@ -34,9 +34,12 @@ ConfigOption = Annotated[
 
 @app.command()
 def init(
-    nodes: Annotated[int, typer.Option("-n", "--nodes", min=1, help="How many nodes.")] = 4,
+    nodes: Annotated[int, typer.Option("-n", "--nodes", min=1, help="Number of nodes.")] = 4,
     base_port: Annotated[
-        int, typer.Option(min=1, max=MAX_PORT, help="Port of the first node; then upwards.")
+        int,
+        typer.Option(
+            min=1, max=MAX_PORT, help="Port of the first node. The others use the next ports."
+        ),
     ] = 20470,
     host: Annotated[str, typer.Option(help="Host of all nodes.")] = "localhost",
     output: Annotated[
@@ -73,10 +76,10 @@ def init(
 
 @app.command()
 def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
-    """Print every mistake with its line and column, or that there is none.
+    """Print each mistake with its line and column, or say that there is none.
 
-    Without a FILE it is the dpwa.yaml of this folder. A dpwa.yaml may have no nodes, if those are
-    for `dpwa launch -n` to add.
+    Without a FILE, the command checks the dpwa.yaml of this folder. A dpwa.yaml needs no nodes if
+    you use it with `dpwa launch -n`.
 
     Examples:
         dpwa config check nodes.yaml
@@ -105,13 +108,13 @@ def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
 def show(
     file: ConfigFile = None,
     config_file: ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON in place of YAML.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
     where: Annotated[
         bool,
-        typer.Option("--where", help="Say where dpwa.connect finds the cluster in this place."),
+        typer.Option("--where", help="Show where dpwa.connect finds the cluster here."),
     ] = False,
 ) -> None:
-    """Print the settings in effect: defaults filled in, environment applied.
+    """Print the settings in effect, with defaults and environment variables.
 
     Examples:
         dpwa config show -c nodes.yaml

@@ -19,7 +19,7 @@ def dashboard(
         str,
         typer.Option(
             metavar="HOST",
-            help="Where to serve it; beyond this machine, it asks for a token.",
+            help="Address to listen on. Beyond this machine, the page needs a token.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -27,15 +27,15 @@ def dashboard(
         typer.Option(
             min=0,
             max=MAX_PORT,
-            help="Where to serve it; by default 8400, or the next that is free; 0: any.",
+            help="Port to listen on. Default: 8400, or the next free port. 0: any free port.",
         ),
     ] = None,
-    opens: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    opens: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Serve a web page of a run: who is there, who is slow, and whether the models agree.
+    """Serve a web page of a run: the nodes, their speed, and whether their models agree.
 
-    It reads from all nodes that live; one is enough to find the others. It changes nothing. Ctrl-C
-    ends it, and the training does not notice.
+    The page shows all living nodes. One node is enough to find the others. The page cannot change
+    anything. Ctrl-C ends the command, without any effect on the training.
 
     Examples:
         dpwa dashboard --open

@@ -18,9 +18,7 @@ LARGEST_SEED = 2**32 - 1
 
 
 def demo(
-    nodes: Annotated[
-        int, typer.Option(metavar="N", min=2, max=64, help="How many nodes learn together.")
-    ] = 4,
+    nodes: Annotated[int, typer.Option(metavar="N", min=2, max=64, help="Number of nodes.")] = 4,
     out_dir: Annotated[
         Path, typer.Option(help="Folder for the picture, figures and run logs.")
     ] = Path("demo-output"),
@@ -28,13 +26,13 @@ def demo(
         int, typer.Option(metavar="N", min=1, help="Training steps of each node.")
     ] = 600,
     seed: Annotated[
-        int, typer.Option(min=0, max=LARGEST_SEED, help="Decides shards, weights and batches.")
+        int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the shards, weights and batches.")
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Let local processes, each with its own few digits, learn all ten from each other.
+    """Let local processes, which each see only a few digits, learn all ten from each other.
 
-    Every node first trains alone and then again with gossip; at the end both are compared.
+    Each node first trains alone, and then again with gossip. At the end both results are compared.
 
     Examples:
         dpwa demo

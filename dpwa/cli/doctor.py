@@ -30,15 +30,15 @@ def doctor(
     as_name: AsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask every node which others it cannot reach, and explain what is wrong.
+    """Ask each node which peers it cannot reach, and explain the problems.
 
-    It tells what is refused, silent or unknown, wrong keys and names that clash. It compares
-    versions of dpwa, Python, torch and NVIDIA's driver, settings, models, views and clocks. It asks
-    from this machine, so what it cannot reach itself may still be fine between the nodes. Where
-    nodes are on other hosts, it says which address a launcher such as torchrun gives to them for
-    this machine, and why.
+    The output names refused, silent and unknown nodes, wrong keys and names that clash. The command
+    compares versions of dpwa, Python, torch and NVIDIA's driver, settings, models, views and
+    clocks. It runs on this machine, so the nodes may reach a node that this machine cannot reach.
+    If nodes are on other hosts, it shows the address of this machine that a launcher such as
+    torchrun gives them, and the reason.
 
-    Exits with 3 when a connection is missing, with 1 when something else is wrong.
+    Exits with 3 if a connection is missing, and with 1 on any other problem.
 
     Examples:
         dpwa doctor

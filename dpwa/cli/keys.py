@@ -28,21 +28,22 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a node.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the node.")]
 Keys = Annotated[
-    Path, typer.Option("--keys", metavar="DIR", help="The folder of the keys; made if needed.")
+    Path,
+    typer.Option("--keys", metavar="DIR", help="The folder of the keys. It is created if needed."),
 ]
 KEYS = Path("keys")
 
 
 @app.command()
 def new(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of nodes.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the nodes.")],
     keys: Keys = KEYS,
 ) -> None:
     """Make a secret and a public key for each node; no file is ever overwritten.
 
-    Public keys are printed on standard output, one `NAME KEY` a line.
+    The public keys are printed on standard output, one `NAME KEY` per line.
 
     Examples:
         dpwa keys new w1 w2
@@ -66,7 +67,7 @@ def add(
     ],
     keys: Keys = KEYS,
 ) -> None:
-    """Let a node in, by its public key; nodes that run take note within seconds.
+    """Allow a node by its public key; running nodes notice within seconds.
 
     Examples:
         dpwa keys add w3 w3.pub
@@ -96,7 +97,7 @@ def add(
 
 @app.command()
 def remove(name: Name, keys: Keys = KEYS) -> None:
-    """Let a node in no more; nodes that run take note within seconds.
+    """Revoke the key of a node; running nodes notice within seconds.
 
     Examples:
         dpwa keys remove w3
@@ -117,7 +118,7 @@ def list_keys(
     keys: Keys = KEYS,
     as_json: JsonOption = False,
 ) -> None:
-    """List the nodes that are let in, and those whose secret keys are here.
+    """List the allowed nodes, and the nodes whose secret keys are in this folder.
 
     Examples:
         dpwa keys list --json

@@ -247,7 +247,7 @@ def launch(
         str,
         typer.Option(
             metavar="no|on-failure[:N]",
-            help=f"Start a node that fails again, at most N times ({DEFAULT_RESTARTS}).",
+            help=f"Restart a failed node, at most N times ({DEFAULT_RESTARTS}).",
         ),
     ] = "no",
     spare: Annotated[
@@ -258,11 +258,11 @@ def launch(
     ] = False,
     nodes_from: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Start this host's nodes of a list of hosts."),
+        typer.Option(metavar="FILE", help="Start the nodes of this host, from a list of hosts."),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(metavar="HOST", help="Which line of --nodes-from this host is."),
+        typer.Option(metavar="HOST", help="Name of this host in the file of --nodes-from."),
     ] = None,
     port: Annotated[
         int | None,
@@ -276,45 +276,46 @@ def launch(
     ] = EngineName.local,
     resources: Annotated[
         str | None,
-        typer.Option(metavar="CPU=1,...", help="With Ray: what each node needs."),
+        typer.Option(metavar="CPU=1,...", help="With Ray: resources of each node."),
     ] = None,
     ray_address: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The Ray cluster, in place of RAY_ADDRESS."),
+        typer.Option(metavar="HOST:PORT", help="The Ray cluster, instead of RAY_ADDRESS."),
     ] = None,
     log_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Append what each node prints to DIR/NAME.log, too."),
+        typer.Option(metavar="DIR", help="Also append the output of each node to DIR/NAME.log."),
     ] = None,
 ) -> None:
-    """Run COMMAND once for each node, as processes of this machine or on a Ray cluster.
+    """Run COMMAND once for each node, as processes on this machine or on a Ray cluster.
 
-    With -c, all nodes of the file are started, or the first N with -n. With -n alone, N nodes
-    w1, w2, ... get a configuration of their own, on free ports. With --nodes-from, a list of hosts
-    such as `10.0.0.1 slots=4`, the same command is given on each host, and starts the nodes of that
-    one; all have the same names, ranks and ports, from --port on. With --engine ray, each
-    runs in an actor, where Ray has room for it. docs/launch.md explains both.
+    With -c, the command starts all nodes of the file, or only the first N with -n. With -n alone,
+    it writes a configuration for N nodes w1, w2, ... on free ports. With --nodes-from, a list of
+    hosts such as `10.0.0.1 slots=4`, you run the same command on each host, and it starts the nodes
+    of that host. Names, ranks and ports (from --port on) are then the same on all hosts. With
+    --engine ray, each node runs in a Ray actor. docs/launch.md explains both.
 
-    Each process learns who it is from its environment: DPWA_NAME, DPWA_CONFIG (the path of the
+    Each process finds its node in its environment: DPWA_NAME, DPWA_CONFIG (the path of the
     configuration), DPWA_RANK (0 to N-1), DPWA_WORLD_SIZE (N) and, except with --nodes-from,
-    DPWA_RUN_ID. Unless OMP_NUM_THREADS is set, it is set so that the nodes share the cores. Every
-    line that a node prints is shown after its name. Nodes read nothing from the terminal.
+    DPWA_RUN_ID. If OMP_NUM_THREADS is not set, the command sets it so that the nodes share the
+    cores. Each line of output begins with the name of its node. Nodes cannot read from the
+    terminal.
 
-    One Ctrl-C stops all nodes, and all that they have started: SIGINT, then SIGTERM after 5 s, then
-    SIGKILL after 2 s more; a second Ctrl-C kills at once. SIGTERM, SIGHUP and SIGQUIT stop them
-    likewise, each first as it came; SIGUSR1, SIGUSR2 and SIGXCPU are passed on, no more. A node
-    that fails is reported and stops no other. With --restart on-failure it is started again under
-    its name: at once if it has run for 10 s, else after 1 s, 2 s and so on, up to 30 s. It takes
-    over the state of the others, and goes on with them. With --spare, a process that has
-    imported torch and dpwa already waits to take the place of the next node that fails; COMMAND
-    must be `python SCRIPT ...` or `python -m MODULE ...`. If the launcher itself is killed
-    (SIGKILL), COMMAND is too, but not what COMMAND has started, such as the programs that a shell
-    script runs.
+    One Ctrl-C stops all nodes and all processes that they started. The nodes get SIGINT, then
+    SIGTERM after 5 s, then SIGKILL after 2 s more. A second Ctrl-C kills at once. SIGTERM, SIGHUP
+    and SIGQUIT work in the same way, but begin with the same signal. SIGUSR1, SIGUSR2 and SIGXCPU
+    are only passed on. A failed node is reported and does not stop the others. With --restart
+    on-failure it is restarted under its name: at once if it ran for 10 s, else after 1 s, 2 s and
+    so on, up to 30 s. It adopts the state of the others, and continues with them. With --spare, a
+    waiting process that has already imported torch and dpwa replaces the next failed node. COMMAND
+    must then be `python SCRIPT ...` or `python -m MODULE ...`. If the launcher itself is killed
+    (SIGKILL), COMMAND is killed, too, but not the processes that COMMAND started, such as the
+    programs of a shell script.
 
     A node that leaves its training without `finish` has failed, whatever its exit code, and is
-    started again likewise (`needs_finish: false` is for scripts that never call it). It has failed,
-    too, if its model is not finite at the end, if it has finished together with nobody though
-    others have not failed, or if the nodes are still apart; then it is not started again.
+    restarted in the same way (`needs_finish: false` is for scripts that never call `finish`). A
+    node has also failed if its model is not finite at the end, if it finished alone although others
+    have not failed, or if the nodes are still apart. It is then not restarted.
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.

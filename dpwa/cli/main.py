@@ -37,11 +37,11 @@ GONE = {"compare": "dpwa report RUN_DIR RUN_DIR"}  # commands, and what to use i
 def describe(is_version_asked: VersionOption = False) -> None:
     """Train PyTorch models by gossip: peers average their parameters, with no coordinator.
 
-    Start with `dpwa demo`. On several machines, write one configuration for all
-    (`dpwa config init`), start `python train.py` on each with the name of its node, and watch
-    them with `dpwa top -c FILE`. If they do not find each other, ask `dpwa doctor -c FILE`.
+    Start with `dpwa demo`. For several machines, write one configuration (`dpwa config init`),
+    start `python train.py` on each machine with the name of its node, and watch the nodes with
+    `dpwa top -c FILE`. If the nodes do not find each other, use `dpwa doctor -c FILE`.
 
-    Results go to standard output, as text for people or, with --json, for programs. Progress and
+    Results go to standard output, as text or, with --json, as JSON for programs. Progress and
     warnings go to standard error.
 
     Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 peers unreachable,

@@ -46,10 +46,14 @@ def plan(
     step_ms: Annotated[
         float, typer.Option(metavar="MS", help="Milliseconds of one training step.")
     ],
-    dtype: Annotated[str, typer.Option(metavar="NAME", help="Of the parameters.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(metavar="NAME", help="dtype of the parameters.")
+    ] = "float32",
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--config", metavar="FILE", help="The present settings; else defaults."),
+        typer.Option(
+            "-c", "--config", metavar="FILE", help="Your settings. Without it, the defaults."
+        ),
     ] = None,
     nodes: Annotated[
         int | None,
@@ -59,12 +63,12 @@ def plan(
             metavar="N",
             min=FEWEST_NODES,
             max=MAX_NODES,
-            help="How many nodes, if not those of the file.",
+            help="Number of nodes, if it is not that of the file.",
         ),
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-", help="What `dpwa bench link --json` has printed; or"),
+        typer.Option(metavar="FILE|-", help="Output of `dpwa bench link --json`. Or give:"),
     ] = None,
     latency_ms: Annotated[
         float | None, typer.Option(metavar="MS", help="the round trip of the link,")
@@ -75,7 +79,7 @@ def plan(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute the cost of a round of gossip over a link, for your settings and for others.
+    """Compute the cost of a round of gossip over a link, for your settings and for alternatives.
 
     The first row is for your settings. In each other row, one setting differs: `codec`, `fraction`,
     `fetch_probability` or `algorithm: together`. The columns are the payload of a round, the

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_DIR", help="The folder that `run_log` names, or several."),
+        typer.Argument(metavar="RUN_DIR", help="The folder of `run_log`, or several folders."),
     ],
     out_dir: Annotated[
         Path | None,
@@ -27,7 +27,7 @@ def report(
             "-o",
             "--output",
             metavar="DIR",
-            help="Where to write to; otherwise RUN_DIR/report, and for several runs comparison.",
+            help="Folder to write to. Default: RUN_DIR/report, or comparison for several runs.",
         ),
     ] = None,
     number: RunNumber = None,
@@ -35,8 +35,8 @@ def report(
         float | None,
         typer.Option(
             metavar="L",
-            help="How long did each run take to a mean loss of L? Otherwise to the lowest that "
-            "all have reached.",
+            help="Compare the times to a mean loss of L. Default: the lowest loss that all "
+            "runs reached.",
         ),
     ] = None,
     is_opened: Annotated[
@@ -44,12 +44,12 @@ def report(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a page of what nodes have written down with `run_log`: who was slow, who was lost.
+    """Make a page from the run logs of nodes (`run_log`): slow nodes, lost nodes, losses, speeds.
 
-    Of several folders it lays the runs over each other: losses, time to a loss, speeds, bytes.
+    With several folders, the page compares the runs: losses, time to a loss, speeds, bytes.
 
-    The page is one HTML file that needs nothing else. Beside it each picture is a PNG. A run that
-    is still at work is shown as it is now. This needs matplotlib (the extra `plot`).
+    The page is one HTML file that needs no other file. Each picture is also a PNG file. The page of
+    an unfinished run shows its state so far. The command needs matplotlib (the extra `plot`).
 
     Examples:
         dpwa report runs/1

@@ -68,30 +68,34 @@ def sim(
         str,
         typer.Argument(
             metavar="SCENARIO",
-            help="A YAML file, or the name of a scenario that comes with dpwa.",
+            help="A YAML file, or the name of an included scenario.",
             autocompletion=scenario_names,
         ),
     ],
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Set this, whatever the scenario says; repeatable."
+            "--set", metavar="KEY=VALUE", help="Override a key of the scenario; repeatable."
         ),
     ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=A,B,C", help="A run for each value; of several, for each combination."
+            metavar="KEY=A,B,C",
+            help="One run for each value, or for each combination of several keys.",
         ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="Of all chance; the same as --set seed=N."),
+        typer.Option(metavar="N", min=0, help="Seed of the simulation; the same as --set seed=N."),
     ] = None,
     repeat: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, max=MAX_REPEATS, help="Every run N times, with the next seeds."
+            metavar="N",
+            min=1,
+            max=MAX_REPEATS,
+            help="Repeat each run N times, with the next seeds.",
         ),
     ] = 1,
     processes: Annotated[
@@ -101,27 +105,29 @@ def sim(
             "--processes",
             metavar="N",
             min=1,
-            help="Runs at once; one for each core otherwise.",
+            help="Number of runs at once. Default: one per core.",
         ),
     ] = None,
     as_json: JsonOption = False,
     out_dir: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write samples, nodes and events there."),
+        typer.Option(
+            "--out", metavar="DIR", help="Write samples, nodes and events to this folder."
+        ),
     ] = None,
 ) -> None:
     """Simulate a run of many nodes in virtual time, and compare settings.
 
-    Scenarios that come with dpwa: datacenter, two-datacenters, home-broadband, spot-instances and
+    The included scenarios are datacenter, two-datacenters, home-broadband, spot-instances and
     one-straggler.
 
-    Keys are those of the scenario (nodes, rounds, network.latency_ms, compute.stragglers.0.slower,
-    ...) and of an ordinary configuration (algorithm, topology, interpolation, codec, ...).
-    docs/simulator.md has all of them, and says what is simulated and what is not. The same seed
+    You can set the keys of a scenario (nodes, rounds, network.latency_ms,
+    compute.stragglers.0.slower, ...) and of a configuration (algorithm, topology, interpolation,
+    codec, ...). docs/simulator.md lists the keys and the limits of the simulation. The same seed
     gives the same result.
 
-    With Ctrl-C or SIGTERM a run ends where it is, and its results are shown and written; of several
-    processes, those of runs that have ended. It exits with 130 or 143 then.
+    On Ctrl-C or SIGTERM the run stops, and its results are printed and written. With several
+    processes, only finished runs are printed. The command then exits with 130 or 143.
 
     Examples:
         dpwa sim one-straggler

@@ -17,20 +17,23 @@ def calibrate(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", metavar="FILE", help="Write the scenario there; else it is printed."
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="File for the scenario. Without it, the scenario is printed.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     number: RunNumber = None,
 ) -> None:
-    """Fit a scenario to a real run, by what its nodes have written down with `run_log`.
+    """Fit a scenario to a real run, from the run logs of its nodes (`run_log`).
 
-    It finds what a step takes each node, how much steps differ, what publishing and merging cost,
-    how large the model is, and how the links are: the run is simulated several times, until
-    simulated nodes measure what the real ones did. The settings of the run are taken over. Comments
-    at the top of the scenario say how close the simulation comes.
+    The command finds the step time of each node and its variation, the cost of publishing and
+    merging, the size of the model, and the speed of the links. It simulates the run several times,
+    until the simulated nodes measure the same times as the real nodes. The scenario has the
+    settings of the run. Comments at its top say how close the simulation is.
 
-    Copy the folders of all machines into one. A run of a minute is long enough.
+    First copy the folders of all machines into one folder. A run of one minute is long enough.
 
     Examples:
         dpwa sim calibrate runs/1 --out ours.yaml

@@ -37,24 +37,23 @@ def status(
             "--node",
             metavar="NAME",
             autocompletion=node_names,
-            help="Ask this one of the nodes only, such as to probe it.",
+            help="Ask only this node, for example as a probe.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show clock, steps, loss, scores, traffic and memory of every node.
 
-    With `join`, all members that the nodes know are asked as well. The more fetches from a peer
-    succeed, the higher its score, up to 1000, and the more often it is asked. For a peer that does
-    not answer, the table shows when its last message came, or that none has come. The version
-    counts the snapshots that a node has published. Below stands the algorithm, and under `together`
-    which nodes are in sync. For each peer that a node refuses to merge, the reason follows. --json
-    tells much more.
+    With `join`, the command also asks all members that the nodes know. A peer has a high score, up
+    to 1000, if fetches from it succeed. Nodes fetch more often from a peer with a high score. For a
+    peer that does not answer, the table shows the time of its last message, if there was one. The
+    version counts the snapshots that a node has published. Below the table are the algorithm and,
+    under `together`, the nodes in sync. Then come the peers that a node refuses to merge, with the
+    reasons. --json prints many more values.
 
-    --node asks one of `nodes`, and nobody else: is it there?
+    --node asks only one of `nodes`, for example as a probe.
 
-    Exits with 3 when a node that is asked cannot be reached, unless its peers tell that it has
-    finished or left.
+    Exits with 3 if a node cannot be reached, unless its peers report that it has finished or left.
 
     Examples:
         dpwa status

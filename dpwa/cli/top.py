@@ -35,10 +35,12 @@ def top(
     config: asking.RunOption = None,
     at: asking.AtOption = None,
     as_name: asking.AsOption = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one view, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print JSON: one object, or one on each line without --once."),
+        typer.Option(
+            "--json", help="Print JSON: one object per line, or only one object with --once."
+        ),
     ] = False,
     interval: asking.IntervalOption = 1.0,
     sort: Annotated[
@@ -50,15 +52,17 @@ def top(
         ),
     ] = "name",
 ) -> None:
-    """Watch all nodes of a run: loss, speed, traffic, and who is slow, gone or sick, and why.
+    """Watch all nodes of a run: loss, speed, traffic, and the problems of each node.
 
-    One node that answers is enough: it tells of the others. If it dies, another one is read.
+    One node that answers is enough, because it reports on the others. If it dies, a different node
+    is asked.
 
-    On a terminal, ? shows the keys, and q or Ctrl-C ends it. Nodes with X take no part any more,
-    or harm others; what is odd has an exclamation mark; the reasons stand below the table. Where
-    the output is no terminal, one view is printed after the other. docs/watch.md explains all.
+    On a terminal, ? shows the keys, and q or Ctrl-C ends the command. X marks nodes that have
+    stopped taking part, or that harm others. An exclamation mark marks smaller problems. The
+    reasons are below the table. If the output is not a terminal, one table is printed after the
+    other. docs/watch.md explains the table.
 
-    Exits with 3 when --once finds nobody who answers.
+    Exits with 3 if --once finds no node that answers.
 
     Examples:
         dpwa top

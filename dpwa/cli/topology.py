@@ -26,7 +26,10 @@ DEFAULT_NODES = 8
 
 def topology(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Left out: list all topologies.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Name of the topology. Without it, list all topologies."
+        ),
     ] = None,
     nodes: Annotated[
         int | None,
@@ -35,11 +38,11 @@ def topology(
             "--nodes",
             min=1,
             max=MAX_NODES,
-            help=f"How many nodes; {DEFAULT_NODES}, or those of a file, if left out.",
+            help=f"Number of nodes. Default: {DEFAULT_NODES}, or the nodes of the file.",
         ),
     ] = None,
     factor: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="How much of a peer a merge takes.")
+        float, typer.Option(min=0.0, max=1.0, help="Share of the peer in a merge.")
     ] = 0.5,
     settings: Annotated[
         list[str] | None,
@@ -51,14 +54,14 @@ def topology(
             "-c",
             "--config",
             metavar="FILE",
-            help="Take topology and nodes from a configuration, in place of NAME, -n and --set.",
+            help="Use the topology and nodes of a configuration, instead of NAME, -n and --set.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how many peers a node pulls from in a topology, and how fast that mixes.
+    """Show the number of peers in a topology, and how fast the nodes converge.
 
-    Exits with 1 when what some node learns never reaches another one.
+    Exits with 1 if some node can never receive from some other node.
 
     Examples:
         dpwa topology -n 16

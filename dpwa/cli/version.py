@@ -31,8 +31,8 @@ def version(
 ) -> None:
     """Print the versions of dpwa, of its protocol, of Python, PyTorch and others, and the platform.
 
-    Nodes of two versions of the protocol refuse each other. The packages are those that dpwa or one
-    of its extras needs, as far as they are installed. Good to have in every bug report.
+    Nodes with different versions of the protocol refuse each other. The list has the installed
+    packages that dpwa or one of its extras needs. Add this output to every bug report.
 
     Examples:
         dpwa version
