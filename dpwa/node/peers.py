@@ -115,6 +115,8 @@ class PeerRecord:
 
     @property
     def in_words(self) -> str:
+        if self.health is Health.FINISHED and self.refused is not None:
+            return IN_WORDS[self.refused]  # which has kept it from ending together with this node
         why = f": {self.farewell}" * (self.health is Health.LEFT)
         return IN_WORDS[self.health] + why
 
@@ -516,7 +518,7 @@ class PeerTable:
             if before is peer.health:
                 return
             peer.heard = self._clock.now()
-            words = peer.in_words
+            words = peer.in_words if peer.farewell else IN_WORDS[Health.FINISHED]
         log.info("%s: peer %s %s", self._own_name, name, words)
 
     def has_left(self, name: str) -> bool:

@@ -67,7 +67,7 @@ def test_while_all_peers_are_refused_a_node_says_why_each_minute_or_raises(caplo
         path.write_text(json.dumps(config))
         table = " ".join(run_dpwa("status", "-c", path).stdout.split())
         assert f"w1 says that it has another model: {model}" in table
-        assert f"w1 says that it has other settings and is not merged: {algorithm}" in table
+        assert f"w1, w2 say that it has other settings and is not merged: {algorithm}" in table
         step("w2", LOOKED_EVERY_S)
         with pytest.raises(MismatchError, match=r"w2: every peer is refused: w1 .*\[DPWA-E314\]"):
             step("w2", LOOKED_EVERY_S)

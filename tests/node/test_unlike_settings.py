@@ -195,6 +195,10 @@ def test_finish_says_of_a_peer_that_it_has_other_settings():
             )
         found = nodes[0].adapter.finish(timeout_s=1)
         assert found.missed == {"w2": "has other settings and is not merged"}
+        nodes[0].adapter.close()
+        eventually(lambda: nodes[1].node.report()["peers"][0]["health"] == "finished")
+        found = nodes[1].adapter.finish(timeout_s=1)
+        assert found.missed == {"w1": "has other settings and is not merged"}
 
 
 class Reach(StrictModel):
