@@ -213,7 +213,7 @@ def test_a_missing_library_is_named_with_its_remedy_before_anything_starts(
     monkeypatch, tmp_path, missing
 ):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
-    with pytest.raises(UserError, match=r'install -c constraints\.txt "\.\[demo\]"'):
+    with pytest.raises(UserError, match=r"install -c constraints\.txt '\.\[demo\]'"):
         run_demo(2, 1, 0, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

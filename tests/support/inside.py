@@ -13,4 +13,9 @@ def threads_of(node):
 
 def member_list_of(connection):
     """Return the view that a node has of an open cluster."""
-    return connection._parts["membership"]._member_list
+    return members_of(connection)._member_list
+
+
+def members_of(connection):
+    """Return what keeps a node among the members of an open cluster."""
+    return connection._parts["membership"]
