@@ -11,6 +11,7 @@ import typer
 
 from dpwa.cli import screen
 from dpwa.cli.asking import JsonOption, RunNumber
+from dpwa.errors import from_extra
 
 if TYPE_CHECKING:
     from dpwa.report.facts import Facts
@@ -57,9 +58,9 @@ def report(
         dpwa report runs/gossip runs/push_sum --loss 0.25
     """
     from dpwa.report.page import common_loss, findings, labels_of, sentences, table_of, write_report
-    from dpwa.report.style import require_matplotlib
 
-    require_matplotlib()
+    with from_extra("plot", "dpwa report needs matplotlib [DPWA-E285]"):
+        import matplotlib  # noqa: F401  (before anything takes its time)
     read = [_facts(folder, number) for folder in folders]
     runs = dict(zip(labels_of(folders), read, strict=True))
     default = Path("comparison") if len(runs) > 1 else folders[0] / "report"

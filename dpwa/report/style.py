@@ -14,7 +14,6 @@ from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 
-from dpwa.errors import from_extra
 from dpwa.files import written
 from dpwa.observe.history import Floats
 
@@ -94,12 +93,6 @@ def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
 def short(name: str) -> str:
     name = name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
     return f" {name}" if name.startswith("_") else name  # legends pass over what begins with _
-
-
-def require_matplotlib() -> None:
-    """Raise `UserError` without matplotlib, before anything takes its time."""
-    with from_extra("plot", "dpwa report needs matplotlib [DPWA-E285]"):
-        import matplotlib  # noqa: F401
 
 
 @contextmanager
