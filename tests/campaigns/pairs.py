@@ -423,7 +423,7 @@ FEATURES: dict[str, Feature] = {
     "finish_twice": Feature("`finish` twice", attribute(finishes=2), without=SYNCHRONOUS),
 }
 REFUSED_PAIRS = {
-    frozenset({"attach", "lr_spread"}): "E047",
+    **{frozenset({each, "lr_spread"}): "E047" for each in ("attach", *TRAINERS)},  # these attach
     frozenset({"robust", "fraction"}): "E178",
     frozenset({"join", "lr_spread"}): "E217",
     frozenset({"join", "link_codec"}): "E178",  # a link is between nodes of the list
