@@ -220,18 +220,22 @@ class PeerTable:
         among = None if among is None else frozenset(among)
         with self._lock:
             now, chosen = self._clock.now(), None
-            near = self._near(barred, among, now)
-            if near is not None and not is_among_all(rng):
-                chosen = self._draw(rng, now, near, budget_s)
+            if len(self._connected) >= NEARLY_ALL * self.most_connected:
+                near = self._near(barred, among, now)
+                if near is not None and not is_among_all(rng):
+                    chosen = self._draw(rng, now, near, budget_s)
             if chosen is None:
                 chosen = self._draw(rng, now, self._drawable(barred, among), budget_s)
             return chosen
 
     def _draw(
-        self, rng: random.Random, now: float, names: Collection[str], budget_s: float
+        self, rng: random.Random, now: float, names: Collection[str] | None, budget_s: float
     ) -> str | None:
-        known = ((name, self._peers[name]) for name in names if name in self._peers)
-        known_s = {name: s for name, peer in known if (s := peer.expected_s) is not None}
+        known_s = dict[str, float]()
+        for name in self._peers if names is None else names:
+            peer = self._peers.get(name)
+            if peer is not None and (seconds := peer.expected_s) is not None:
+                known_s[name] = seconds
         is_any_slow = max(known_s.values(), default=0.0) > min(FLOOR_S, budget_s)
         slow = shares(known_s, budget_s) if is_any_slow else {}
         chosen, self._flow = self._flow.choose(rng, now, names, slow)
@@ -241,8 +245,7 @@ class PeerTable:
         self, barred: Collection[str], among: Collection[str] | None, now: float
     ) -> list[str] | None:
         """Return the connected ones of these peers; `None` if all could be connected."""
-        many = len(self._in_view if among is None else among)
-        if many <= self.most_connected or len(self._connected) < NEARLY_ALL * self.most_connected:
+        if len(self._in_view if among is None else among) <= self.most_connected:
             return None
         return [
             name
@@ -254,32 +257,33 @@ class PeerTable:
             and not self._flow.rests(name, now)
         ]
 
-    def _drawable(self, barred: Collection[str], among: Collection[str] | None) -> list[str]:
-        """Return the peers that may be drawn; there may be thousands."""
+    def _drawable(self, barred: set[str], among: Collection[str] | None) -> list[str] | None:
+        """Return the peers that may be drawn, of which there may be thousands; `None`: all."""
         # Of many, only who is drawn is connected again.
         missing = frozenset() if len(self._in_view) > self.most_connected else ABSENT
         other, down = Health.OTHER_SETTINGS, LinkState.DOWN
-        barred = set(barred)
         for name, peer in self._peers.items():
             if peer.health is other or (peer.link_state is down and peer.health in missing):
                 barred.add(name)
+        if among is None and not barred:
+            return None
         among = self._in_view if among is None else among
         return [name for name in self._in_view if name in among and name not in barred]
 
     def _of(self, name: str) -> PeerRecord:
         """Return what is known of a peer; of one that was removed, a record that nobody keeps."""
-        return self._known(name) or PeerRecord("", -math.inf)
+        return self._peers.get(name) or self._meet(name) or PeerRecord("", -math.inf)
 
-    def _known(self, name: str) -> PeerRecord | None:
-        """Return the record of a peer, made at first use; `None`: not in view."""
-        peer = self._peers.get(name)
-        if peer is None and name in self._in_view:
-            peer = self._peers[name] = PeerRecord(*self._in_view[name])
+    def _meet(self, name: str) -> PeerRecord | None:
+        """Make the record of a peer, of which nothing was known so far; `None`: not in view."""
+        if name not in self._in_view:
+            return None
+        peer = self._peers[name] = PeerRecord(*self._in_view[name])
         return peer
 
     def told_clock(self, name: str, clock: float) -> None:
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
                 peer.tells(clock, self._clock.now())
 
@@ -289,7 +293,7 @@ class PeerTable:
         Returns what is wrong with it, and as how much it counts at most.
         """
         with self._lock:
-            now, peer = self._clock.now(), self._known(name)
+            now, peer = self._clock.now(), self._peers.get(name) or self._meet(name)
             without = {name, *self._quarantined}
             others = [each for other, each in self._peers.items() if other not in without]
             told = (each.clock for each in others if now - each.clock_told < CLOCK_COUNTS_S)
@@ -315,7 +319,7 @@ class PeerTable:
     def record(self, name: str, outcome: Outcome, detail: str = "") -> None:
         """Count how a fetch ended, and log it when it changes what is known of the peer."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is None:  # removed while the fetch was under way
                 return
             peer.outcomes[outcome] += 1
@@ -375,7 +379,7 @@ class PeerTable:
     def memory_of(self, name: str) -> PeerMemory | None:
         """Return the shared memory of a peer that is connected and at work, if it has any."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name)
             memory = None if peer is None else peer.memory
         return memory if memory is not None and memory.is_alive(self._clock.now()) else None
 
@@ -429,25 +433,26 @@ class PeerTable:
     def is_left_alone(self, name: str) -> bool:
         """Tell whether a peer is in quarantine, or has settings with which it is not merged."""
         with self._lock:
-            is_other = self._of(name).health is Health.OTHER_SETTINGS
+            peer = self._peers.get(name)
+            is_other = peer is not None and peer.health is Health.OTHER_SETTINGS
             return is_other or name in self._quarantined
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
         """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name)
             return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
 
     def fetched_in(self, name: str, elapsed_s: float) -> None:
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
                 peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
         """Learn how long a peer took to answer a request that did not have to wait."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
                 self._timed["fetches"] += 1
                 self._timed["answer_s"] += latency_s
@@ -457,7 +462,7 @@ class PeerTable:
     def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
         """Learn how many seconds the payload after a header took."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
                 self._timed["streams"] += 1
                 self._timed["stream_s"] += elapsed_s
@@ -465,14 +470,14 @@ class PeerTable:
 
     def received(self, name: str, nbytes: int) -> None:
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
                 peer.bytes_received += nbytes
 
     def sent(self, name: str, nbytes: int) -> None:
         """Count bytes of snapshots sent to a peer; without keys, by its own word."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
                 peer.bytes_sent += nbytes
 
@@ -492,7 +497,7 @@ class PeerTable:
         """
         with self._lock:
             self._exchanged.update(sent=sent, received=received, mapped=mapped, taken=taken)
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
                 peer.bytes_sent += sent
                 peer.bytes_received += received
@@ -510,7 +515,7 @@ class PeerTable:
         `reason` is why it has left, and empty if it has finished; `None`: as it has said before.
         """
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is None:
                 return
             peer.farewell = peer.farewell if reason is None else printable(reason)
@@ -528,7 +533,7 @@ class PeerTable:
 
     def in_words(self, name: str) -> str:
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             return "is no member any more" if peer is None else peer.in_words
 
     def was_heard(self, name: str) -> bool:
@@ -544,7 +549,7 @@ class PeerTable:
     def absent(self, name: str) -> None:
         """Note that a peer of many is not there: unless it was, others are asked before it."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is not None and peer.heard is None:
                 self._flow = self._flow.absent(name)
                 peer.is_absent = True
@@ -552,7 +557,7 @@ class PeerTable:
     def spoke(self, name: str) -> None:
         """Note that a peer has asked this node for something: it is there after all."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is None:
                 return
             peer.spoke = self._clock.now()
@@ -563,7 +568,7 @@ class PeerTable:
     def link_changed(self, name: str, state: LinkState, problem: str = "") -> bool:
         """Note a connection, and why there is none; return whether that is another reason."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name) or self._meet(name)
             if peer is None:
                 return False
             before = peer.link_state
@@ -608,7 +613,7 @@ class PeerTable:
     def returned(self, name: str) -> None:
         """Count again on a peer that had said goodbye or was refused, and is back."""
         with self._lock:
-            peer = self._known(name)
+            peer = self._peers.get(name)
             if peer is not None and peer.health in UNTIL_RECONNECTED:
                 peer.health, peer.refused = Health.UNKNOWN, None
 

@@ -161,7 +161,7 @@ class States(Closeable):
         self._end_start()
         self._unfinished = None  # nobody has said that it was whole before the next step
         is_due = saves and self._writer is not None and self._is_checkpoint_due(self._writer)
-        is_wanted = self.is_wanted
+        is_wanted = self._donor_snapshots.is_wanted
         if self._shard_group is not None:
             is_wanted = saves and self._shard_group.wants_state
         if not is_wanted and not is_due:
