@@ -29,7 +29,8 @@ targets = net.base(inputs) + inputs @ net.a.T @ torch.randn(48, 32)  # what it i
 optimizer = torch.optim.Adam([net.b], lr=0.03)
 with dpwa.connect(net, optimizer, state="trainable") as gossip:
     own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few to learn it all
-    gossip.barrier()  # all begin together
+    if gossip.updates == 0:
+        gossip.barrier(timeout_s=60)  # all begin together
     while gossip.updates < 300:
         optimizer.zero_grad()
         (loss := functional.mse_loss(net(inputs[own]), targets[own])).backward()
