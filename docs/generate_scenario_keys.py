@@ -13,9 +13,9 @@ from dpwa.sim.tasks import TASKS
 HEAD = """\
 # Every key of a scenario
 
-Type, limits and default of each key that [`dpwa sim`](simulator.md) knows, out of the model that
-checks scenarios. `python docs/generate.py` writes this page. Beside these keys a scenario has the
-[settings](settings.md) of a configuration.
+This page lists the type, limits and default of each key of a scenario for
+[`dpwa sim`](simulator.md). A scenario can also have the [settings](settings.md) of a configuration.
+`python docs/generate.py` writes this page.
 """
 
 

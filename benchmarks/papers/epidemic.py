@@ -68,7 +68,7 @@ PAPER = Paper(
     "Epidemic Algorithms for Replicated Database Maintenance (Demers et al., 1987); "
     "Randomized Rumor Spreading (Karp et al., 2000)",
     "PODC 1987, FOCS 2000",
-    "The news of losses that dpwa's nodes pass on (`LossReports`), 4 in a message.",
+    "The runs use the loss reports that dpwa's nodes forward (`LossReports`), 4 in a message.",
     reproduce,
 )
 

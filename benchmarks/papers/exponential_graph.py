@@ -91,7 +91,8 @@ def gaps(even: list[int], others: list[int]) -> Claim:
 PAPER = Paper(
     "Exponential Graph is Provably Efficient for Decentralized Deep Training (Ying et al., 2021)",
     "arXiv:2110.13363",
-    "`gossip` with `one_peer_exponential`, f = 0.5, in lockstep; mixing matrices of `exponential`.",
+    "The runs use `gossip` with `one_peer_exponential` and f = 0.5 in lockstep, and the "
+    "mixing matrices of `exponential`.",
     reproduce,
 )
 

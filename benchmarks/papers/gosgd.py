@@ -114,9 +114,9 @@ def _list(found: dict[float, Result]) -> str:
 PAPER = Paper(
     "Gossip training for deep learning (Blot et al., 2016)",
     "arXiv:1611.09726",
-    f"`push_sum` in lockstep, {NODES} nodes, a network with 32 hidden units on scikit-learn's "
-    "digits, 600 steps of plain SGD on batches of 32; losses are of "
-    "examples that nobody trains on. The paper trains on CIFAR-10.",
+    f"The runs use `push_sum` in lockstep with {NODES} nodes. They train a network with 32 hidden "
+    "units on scikit-learn's digits, with 600 steps of plain SGD on batches of 32. Losses are "
+    "measured on held-out examples. The paper trains on CIFAR-10.",
     reproduce,
 )
 

@@ -210,10 +210,10 @@ def scale(sizes: Sequence[int], found: dict[str, list[tuple[float, float]]]) -> 
 PAPER = Paper(
     "How to scale distributed deep learning? (Jin et al., 2016)",
     "arXiv:1611.04581",
-    "`gossip` with `merge: delta`, asynchronous in virtual time, on a quadratic of 128 parameters "
-    "with noisy gradients. Steps take 100 ms (log-normal, sigma 0.2), a model has 100 MB, links "
-    "10 Gbit/s, shared by those who fetch at once, and 50 us. All-reduce: the slowest step, then a "
-    "ring.",
+    "The runs use `gossip` with `merge: delta`, asynchronously in virtual time, on a "
+    "quadratic of 128 parameters with noisy gradients. Steps take 100 ms (log-normal, "
+    "sigma 0.2), and a model has 100 MB. Links have 50 us and 10 Gbit/s, which concurrent "
+    "fetches share. All-reduce waits for the slowest step, and then uses a ring.",
     reproduce,
 )
 

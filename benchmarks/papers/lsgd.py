@@ -138,10 +138,11 @@ def trained(
 PAPER = Paper(
     "Leader Stochastic Gradient Descent for Distributed Training (Teng et al., 2019)",
     "arXiv:1905.10395",
-    f"`lsgd` and `elastic` in lockstep, with the same learning rate. |X X^T - M|^2 / 4 for a "
-    f"{SIZE}x{SIZE} matrix, {WORKERS} workers from different starts, no noise; a network with 32 "
-    "hidden units on scikit-learn's digits, 4 workers, plain SGD on batches of 128; losses are of "
-    "examples that nobody trains on. The paper trains on CIFAR-10 and ImageNet.",
+    "The runs use `lsgd` and `elastic` in lockstep, with the same learning rate. The first problem "
+    f"is |X X^T - M|^2 / 4 for a {SIZE}x{SIZE} matrix, with {WORKERS} workers from different "
+    "starts and without noise. The second is a network with 32 hidden units on scikit-learn's "
+    "digits, with 4 workers and plain SGD on batches of 128. Losses are measured on held-out "
+    "examples. The paper trains on CIFAR-10 and ImageNet.",
     reproduce,
 )
 

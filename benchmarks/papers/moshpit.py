@@ -223,8 +223,8 @@ def mean_rounds(make: Callable[[int], Crowd], share: float, seed: int, runs: int
 PAPER = Paper(
     "Moshpit SGD: Communication-Efficient Decentralized Training (Ryabinin et al., 2021)",
     "arXiv:2103.03239",
-    "Values from N(0, 1). Moshpit's rule as a reference; `gossip` with f = 0.5, `symmetric` and "
-    "`push_sum` with probability 1, in lockstep.",
+    "The values are from N(0, 1). The runs compare Moshpit's rule with `gossip` with f = "
+    "0.5, `symmetric`, and `push_sum` with probability 1, in lockstep.",
     reproduce,
 )
 

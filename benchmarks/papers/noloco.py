@@ -78,7 +78,7 @@ def growth(nodes: int, alpha: float, gamma: float, seed: int) -> float:
 PAPER = Paper(
     "NoLoCo: No-all-reduce Low Communication Training (Kolehmainen et al., 2025)",
     "arXiv:2506.10911",
-    "`noloco` without training, an outer step each round, partners drawn at random.",
+    "The runs use `noloco` without training, with an outer step in each round and random partners.",
     reproduce,
 )
 

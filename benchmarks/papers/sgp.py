@@ -141,8 +141,8 @@ def one_peer(nodes: int, starts: np.ndarray, spread: float, seed: int) -> Claim:
 PAPER = Paper(
     "Stochastic Gradient Push for Distributed Deep Learning (Assran et al., 2019)",
     "arXiv:1811.10792",
-    "`push_sum` with probability 1 and `gossip` with f = 0.5 in lockstep, on a directed ring of 16 "
-    "nodes with chords, many of them to one node.",
+    "The runs use `push_sum` with probability 1 and `gossip` with f = 0.5 in lockstep. The "
+    "graph is a directed ring of 16 nodes with chords, and many chords lead to one node.",
     reproduce,
 )
 

@@ -29,110 +29,137 @@ def _check_detail(value: object) -> object:
 
 
 class Partition(StrictModel):
-    """A time in which nodes are cut off from the others."""
+    """A time in which some nodes are cut off from the others."""
 
-    at_s: NotNegative = Field(description="when it begins, in seconds")
-    for_s: Positive = Field(description="how long it lasts, in seconds")
-    share: Fraction = Field(default=0.5, description="of the nodes that are cut off together")
+    at_s: NotNegative = Field(description="start, in seconds")
+    for_s: Positive = Field(description="duration, in seconds")
+    share: Fraction = Field(default=0.5, description="share of the nodes that are cut off together")
 
 
 class SiteSpec(StrictModel):
-    """Nodes that are near each other, and far from those of other sites."""
+    """Nodes that are close to each other, and far from the nodes of other sites."""
 
-    name: str = Field(min_length=1, description="what the site is called")
-    share: Positive = Field(default=1.0, description="of the nodes, relative to the other sites")
+    name: str = Field(min_length=1, description="name of the site")
+    share: Positive = Field(
+        default=1.0, description="share of the nodes, relative to the other sites"
+    )
 
 
 class NetworkSpec(StrictModel):
     """The links of all nodes. Times and rates are of one direction of one node's link."""
 
     latency_ms: NotNegative = Field(
-        default=0.5, description="from one node to another, one way, in milliseconds"
+        default=0.5, description="time from one node to another in one direction, in milliseconds"
     )
-    jitter_ms: NotNegative = Field(default=0.0, description="what a message may take besides")
+    jitter_ms: NotNegative = Field(
+        default=0.0, description="random extra time of a message, in milliseconds"
+    )
     loss: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
         default=0.0,
-        description="share of packets that are lost and sent again, which takes a round trip",
+        description="share of packets that are lost and sent again, after a round trip",
     )
-    upload_mbps: Positive = Field(default=1000.0, description="megabits per second a node sends")
-    download_mbps: Positive = Field(default=1000.0, description="the same, that it receives")
+    upload_mbps: Positive = Field(
+        default=1000.0, description="upload rate of a node, in megabits per second"
+    )
+    download_mbps: Positive = Field(
+        default=1000.0, description="download rate of a node, in megabits per second"
+    )
     sites: tuple[SiteSpec, ...] = Field(
-        default=(), description="data centres or regions that the nodes are in; none: one"
+        default=(), description="data centres or regions of the nodes; empty: only one site"
     )
     between_sites_latency_ms: NotNegative = Field(
-        default=40.0, description="one way, between nodes of two sites"
+        default=40.0,
+        description="time between nodes of two sites in one direction, in milliseconds",
     )
     between_sites_mbps: Positive | None = Field(
-        default=None, description="that all nodes of a site send to others together; null: no limit"
+        default=None,
+        description="upload rate of all nodes of a site together to other sites, "
+        "in megabits per second; null: no limit",
     )
     unreachable: Fraction = Field(
         default=0.0,
-        description="share of the nodes that nobody can connect to, as behind NAT; they connect",
+        description="share of the nodes that accept no connections, as behind NAT; they can "
+        "connect to others",
     )
-    partitions: tuple[Partition, ...] = Field(default=(), description="when nodes are cut off")
+    partitions: tuple[Partition, ...] = Field(
+        default=(), description="times in which nodes are cut off"
+    )
 
 
 class StragglerSpec(StrictModel):
     """Nodes that are slower than the others."""
 
-    nodes: int | None = Field(default=None, ge=1, description="how many; null: `share` of them")
-    share: Fraction = Field(default=0.0, description="of the nodes, if `nodes` is not given")
-    slower: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = Field(
-        default=10.0, description="how many times as long a step takes them"
+    nodes: int | None = Field(
+        default=None, ge=1, description="number of slow nodes; null: `share` of all nodes"
     )
-    from_s: NotNegative = Field(default=0.0, description="when it begins, in seconds")
-    for_s: Positive | None = Field(default=None, description="how long it lasts; null: to the end")
+    share: Fraction = Field(default=0.0, description="share of slow nodes, if `nodes` is not given")
+    slower: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = Field(
+        default=10.0, description="factor by which their steps take longer"
+    )
+    from_s: NotNegative = Field(default=0.0, description="start, in seconds")
+    for_s: Positive | None = Field(
+        default=None, description="duration, in seconds; null: until the end"
+    )
 
 
 class ComputeSpec(StrictModel):
-    """How long training steps take."""
+    """The times of training steps."""
 
-    step_ms: NotNegative = Field(default=100.0, description="of a usual node, in milliseconds")
+    step_ms: NotNegative = Field(
+        default=100.0, description="step time of a usual node, in milliseconds"
+    )
     steps_ms: tuple[Positive, ...] = Field(
         default=(),
-        description="of each node by its number, in place of `step_ms` and `spread`; if there are "
-        "more nodes, from the first again, such as [30, 30, 90]",
+        description="step time of each node, instead of `step_ms` and `spread`, such as [30, "
+        "30, 90]; with more nodes, the list repeats",
     )
     spread: NotNegative = Field(
-        default=0.0, description="between nodes: sigma of a log-normal distribution of their speeds"
+        default=0.0,
+        description="variation between nodes: sigma of a log-normal distribution of their speeds",
     )
     jitter: NotNegative = Field(
-        default=0.0, description="between steps of one node: sigma of a log-normal distribution"
+        default=0.0,
+        description="variation between the steps of one node: sigma of a log-normal distribution",
     )
     stragglers: tuple[StragglerSpec, ...] = Field(default=(), description="nodes that are slower")
 
 
 class CostSpec(StrictModel):
-    """What a node's own work takes, beside its training steps; `dpwa sim calibrate` measures it."""
+    """The time of a node's work outside its training steps. `dpwa sim calibrate` measures it."""
 
-    round_ms: NotNegative = Field(default=0.0, description="of each round, in milliseconds")
+    round_ms: NotNegative = Field(default=0.0, description="time for each round, in milliseconds")
     publish_ms_per_mb: NotNegative = Field(
-        default=0.0, description="to publish a snapshot, for each megabyte of `model_mb`"
+        default=0.0,
+        description="time to publish a snapshot, in milliseconds per megabyte of `model_mb`",
     )
-    merge_ms_per_mb: NotNegative = Field(default=0.0, description="to merge one, likewise")
+    merge_ms_per_mb: NotNegative = Field(
+        default=0.0,
+        description="time to merge a snapshot, in milliseconds per megabyte of `model_mb`",
+    )
 
 
 class LossOfNodes(StrictModel):
-    """Nodes that end at one moment, without a word."""
+    """Nodes that end at the same moment, without a goodbye."""
 
-    at_s: NotNegative = Field(description="when, in seconds")
-    share: Fraction = Field(description="of the nodes")
+    at_s: NotNegative = Field(description="time, in seconds")
+    share: Fraction = Field(description="share of the nodes")
 
 
 class ChurnSpec(StrictModel):
-    """How nodes come and go."""
+    """Nodes that start, end and return."""
 
     start_spread_s: NotNegative = Field(
-        default=0.0, description="nodes start at random moments of so many seconds"
+        default=0.0, description="nodes start at random moments of this period, in seconds"
     )
     kill_every_s: Positive | None = Field(
-        default=None, description="mean time from one kill of a random node to the next"
+        default=None, description="mean time between two kills of random nodes, in seconds"
     )
     return_after_s: Positive | None = Field(
-        default=None, description="mean time until who was killed or lost starts again; null: never"
+        default=None,
+        description="mean time until a killed or lost node restarts, in seconds; null: never",
     )
     lost: tuple[LossOfNodes, ...] = Field(
-        default=(), description="many nodes that are killed at once"
+        default=(), description="groups of nodes that are killed at once"
     )
     trace: str = Field(
         default="",
@@ -142,55 +169,59 @@ class ChurnSpec(StrictModel):
 
 
 class TargetSpec(StrictModel):
-    """What the run is to reach; it is told when, and the simulation ends there."""
+    """The target of the run. The simulation ends when the run reaches it."""
 
     variance_ratio: Positive | None = Field(
         default=None,
-        description="variance between nodes, by that of the beginning; of tasks that begin alike "
-        "(quadratic, digits) the variance itself",
+        description="variance between nodes, relative to the variance at the start; if all "
+        "nodes start alike (quadratic, digits), the variance itself",
     )
     loss: float | None = Field(
         default=None, allow_inf_nan=False, description="mean loss of the living nodes"
     )
     accuracy: Fraction | None = Field(
-        default=None, description="of the mean model on data that nobody trains on (digits)"
+        default=None,
+        description="accuracy of the mean model on data that no node trains on (digits)",
     )
 
 
 class Scenario(StrictModel):
     """One simulated run."""
 
-    nodes: int = Field(ge=1, le=MAX_NODES, description="how many nodes there are")
+    nodes: int = Field(ge=1, le=MAX_NODES, description="number of nodes")
     rounds: int | None = Field(
-        default=None, ge=1, le=10_000_000, description="updates that each node takes at most"
+        default=None, ge=1, le=10_000_000, description="maximum number of updates of each node"
     )
-    seconds: Positive | None = Field(default=None, description="of virtual time, at most")
-    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="of all chance")
+    seconds: Positive | None = Field(default=None, description="maximum virtual time, in seconds")
+    seed: int = Field(default=0, ge=0, le=MAX_SEED, description="seed of all random choices")
     task: Literal["consensus", "quadratic", "factorisation", "digits"] = Field(
-        default="consensus", description="what is trained"
+        default="consensus", description="the training task"
     )
     schedule: Literal["lockstep", "asynchronous"] = Field(
         default="asynchronous",
-        description="lockstep: all nodes take each round together; asynchronous: nobody waits",
+        description="lockstep: all nodes do each round at the same time; asynchronous: nodes "
+        "do not wait for each other",
     )
     detail: Annotated[Literal["auto", "arrays", "nodes"], BeforeValidator(_check_detail)] = Field(
         default="auto",
-        description="nodes: whole nodes with every message, at most 2000; arrays: plain gossip in "
-        "lockstep, of thousands of nodes at once; auto: arrays where they are exact, else nodes",
+        description="nodes: at most 2000 whole nodes, with every message; arrays: plain gossip "
+        "in lockstep, for thousands of nodes; auto: arrays if they are exact, "
+        "else nodes",
     )
     membership: Literal["listed", "open"] = Field(
         default="listed",
-        description="listed: each node has the list of all; open: each has one address to join",
+        description="listed: each node has the list of all nodes; open: each node has one "
+        "address to join",
     )
     model_mb: Positive | None = Field(
         default=None,
-        description="megabytes of a snapshot on the wire; null: as large as the model of the task",
+        description="size of a snapshot in megabytes; null: the size of the task's model",
     )
     network: NetworkSpec = Field(default=NetworkSpec(), description="the links between nodes")
-    compute: ComputeSpec = Field(default=ComputeSpec(), description="how long steps take")
-    costs: CostSpec = Field(default=CostSpec(), description="of the nodes' own work")
-    churn: ChurnSpec = Field(default=ChurnSpec(), description="how nodes come and go")
-    target: TargetSpec = Field(default=TargetSpec(), description="what is to be reached")
+    compute: ComputeSpec = Field(default=ComputeSpec(), description="the times of training steps")
+    costs: CostSpec = Field(default=CostSpec(), description="the times of a node's other work")
+    churn: ChurnSpec = Field(default=ChurnSpec(), description="nodes that start, end and return")
+    target: TargetSpec = Field(default=TargetSpec(), description="the target of the run")
 
 
 @dataclass(frozen=True)

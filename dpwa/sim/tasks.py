@@ -100,9 +100,11 @@ class QuadraticOptions(StrictModel):
 
     dimension: int = Field(default=32, ge=1, le=MAX_PARAMETERS, description="parameters of a node")
     lr: Positive = Field(default=0.1, description="learning rate")
-    curvature: Positive = Field(default=1.0, description="of the steepest direction")
+    curvature: Positive = Field(default=1.0, description="curvature of the steepest direction")
     flattest: Positive = Field(
-        default=0.1, description="curvature of the flattest; those between are spread by ratios"
+        default=0.1,
+        description="curvature of the flattest direction; the others are spread "
+        "in equal ratios between both",
     )
     noise: NotNegative = Field(
         default=0.1, description="standard deviation of each number of a gradient"
@@ -160,15 +162,21 @@ class Quadratic:
 class FactorisationOptions(StrictModel):
     """Options of `factorisation`."""
 
-    size: int = Field(default=20, ge=1, le=10_000, description="d, of the matrix M of d by d")
-    rank: int = Field(default=2, ge=1, le=1000, description="r, of M and of what is to become it")
+    size: int = Field(default=20, ge=1, le=10_000, description="size d of the d by d matrix M")
+    rank: int = Field(
+        default=2, ge=1, le=1000, description="rank r of M and of the trained factors"
+    )
     lr: Positive = Field(default=0.1, description="learning rate")
     noise: NotNegative = Field(
         default=0.01, description="standard deviation of each number of a gradient"
     )
-    start: Positive = Field(default=0.5, description="where X begins, relative to the answer")
+    start: Positive = Field(
+        default=0.5, description="scale of the first X, relative to the solution"
+    )
     apart: bool = Field(
-        default=False, description="on: each node begins at a draw of its own; off: all alike"
+        default=False,
+        description="on: each node starts from a different random X; off: all "
+        "nodes start from the same X",
     )
 
 
@@ -246,12 +254,13 @@ class DigitsOptions(StrictModel):
     )
     hidden: int = Field(default=32, ge=1, le=4096, description="hidden units of the MLP")
     lr: Positive = Field(default=0.1, description="learning rate")
-    batch: int = Field(default=16, ge=1, le=1437, description="examples of a step")
+    batch: int = Field(default=16, ge=1, le=1437, description="number of examples in a step")
     private: bool = Field(
-        default=False, description="on: each node has examples of its own, mostly of few classes"
+        default=False, description="on: each node has its own examples, mostly of few classes"
     )
     shared: Fraction = Field(
-        default=SHARED_FRACTION, description="share of private examples that are of all classes"
+        default=SHARED_FRACTION,
+        description="share of the private examples that come from all classes",
     )
 
 
