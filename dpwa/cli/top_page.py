@@ -113,7 +113,7 @@ def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
     return Text(_joined(parts, screen.width), style="reverse")
 
 
-# The nodes, what is the matter with them, and what has happened
+# The nodes, their problems, and the events
 
 
 def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
@@ -143,8 +143,8 @@ def _notable(shown: Shown) -> list[RunEvent]:
 
 def _matters(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
     rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
-    lines = _matter_lines(rows, screen) or [Text("  nothing is the matter")]
-    return _scrolled(_title("what is the matter", screen), lines, look, height)
+    lines = _matter_lines(rows, screen) or [Text("  no problems")]
+    return _scrolled(_title("problems", screen), lines, look, height)
 
 
 def _all_events(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
@@ -155,9 +155,9 @@ def _all_events(shown: Shown, look: ViewChoices, screen: Screen, height: int | N
 
 def _keys(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:  # noqa: ARG001
     told = [("q", "quit; ? and Esc: these keys, and back to the nodes")]
-    told += [("v", "all that is the matter, in full"), ("e", "all events")]
+    told += [("v", "all problems, in full"), ("e", "all events")]
     told += [("r", "reverse the order; arrows, PgUp, PgDn: scroll")]
-    told += [("n", "sort by name"), ("m", "sort by what is the matter")]
+    told += [("n", "sort by name"), ("m", "sort by problem")]
     told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values()]
     told += [("X", "takes no part any more, or harms others"), ("!", "odd"), ("?", "no answer yet")]
     lines = _hanging([(f"{key} ", text, "") for key, text in told], screen)
@@ -376,7 +376,7 @@ IMPORTANCE += ["in", "out", "staleness", "distance", "score"]
 
 
 def word_of(row: NodeRow) -> str:
-    """Return what is the matter with a node in short; its state if nothing is."""
+    """Return the problem of a node in short, or its state if it has none."""
     worst = sorted(row.verdicts, key=lambda verdict: verdict.severity != "bad")
     is_in_sync = row.state == "live" and len(row.in_sync) > 1
     return worst[0].kind if worst else "in sync" if is_in_sync else row.state
@@ -411,7 +411,7 @@ def _known(row: NodeRow, name: str) -> Value:
 def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) -> list[NodeRow]:
     """Return the rows, the smallest first; those of which the value is not known are last.
 
-    By state, those are first with which something is the matter.
+    By state, nodes with a problem are first.
     """
     by_name = sorted(rows, key=lambda row: natural_order(row.name))
     if by == NAME:

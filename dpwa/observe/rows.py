@@ -1,4 +1,4 @@
-"""The rows of a view: one for each node of a run, with what is the matter with it."""
+"""The rows of a view: one for each node of a run, with its problems."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NodeRow:
         consensus_distance: to whom it merged last; 0 while it is in sync.
         score: mean of what its peers' flow control gives it, up to 1000; `None` if it is not there.
         rates: over the last seconds; unknown while it does not answer.
-        verdicts: what is the matter with it; empty: nothing.
+        verdicts: the problems of the node.
         losses: the newest, oldest first, at most one a second; NaN where there is none.
         problem: why it does not answer, in words; empty while it does, or nothing is known.
         waits_for: names of those that it waits for while it is finishing.

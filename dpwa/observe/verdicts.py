@@ -25,7 +25,7 @@ Severity = Literal["bad", "odd"]
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """What is the matter with a node.
+    """A problem of a node.
 
     Attributes:
         kind: `gone`, `no answer` (it does not answer here, but others hear of it), `left`,
@@ -76,7 +76,7 @@ class Condition:
 
 
 def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]]:
-    """Return what is the matter with each node; an empty list: nothing.
+    """Return the problems of each node.
 
     Args:
         conditions: of all nodes, by name.

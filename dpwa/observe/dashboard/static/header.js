@@ -1,4 +1,4 @@
-// The run in words, and what is the matter with it or with this page.
+// The run in words, and the problems of the run or of this page.
 
 import { Keyed, find, make, setAttribute, setText } from "./dom.js";
 import { ENDS, at, count, nodeLink, syncWords } from "./words.js";
@@ -60,7 +60,7 @@ function show(banner, text) {
   banner.hidden = !text;
 }
 
-/** The list of all that is the matter, the worst first; new entries are spoken, now and then. */
+/** The list of all problems, the worst first; new entries are spoken, now and then. */
 export class Attention {
   constructor() {
     const section = find("#attention");
@@ -97,7 +97,7 @@ export class Attention {
 
 const rank = (matter) => (matter.severity === "bad" ? 0 : 1);
 
-/** What is the matter with a node. */
+/** The problems of a node. */
 export function mattersOf(node) {
   const { name } = node;
   const matters = node.verdicts.map((verdict) => ({ ...verdict, name, key: `${verdict.kind} ${name}` }));

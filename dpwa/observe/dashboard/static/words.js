@@ -70,7 +70,7 @@ export function stateWords(node) {
   return node.through ? `${words}, told of by ${node.through}` : words;
 }
 
-/** Where a node stands: "bad", "odd" or "good", by what is the matter with it. */
+/** Where a node stands: "bad", "odd" or "good", by its problems. */
 export function standing(node) {
   if (node.verdicts.some((verdict) => verdict.severity === "bad")) return "bad";
   const isWell = ANSWERS.has(node.state) || node.state === "left";
