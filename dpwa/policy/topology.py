@@ -204,13 +204,13 @@ def exponential_period(options: object, nodes: int) -> int:  # noqa: ARG001
 
 @register_topology("random")
 def random_peer(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """Each node can fetch from all others. Flow control picks one of them."""
+    """All other nodes. Flow control picks one of them."""
     return _others(index, nodes)
 
 
 @register_topology("full")
 def full(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """Each node can fetch from all others, as with random. The graph is complete."""
+    """All other nodes, as with random: the complete graph."""
     return _others(index, nodes)
 
 
@@ -278,7 +278,7 @@ def one_peer_exponential(
 
 @register_topology("star", StarOptions)
 def star(options: StarOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The center fetches from all others, and the others fetch from the center."""
+    """The center from all others, all others from the center."""
     if options.center >= nodes:
         raise UserError(
             f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"
