@@ -23,14 +23,14 @@ def alone():
 def run(tmp_path, monkeypatch):
     """Run workers that do what a name of multiverso_worker.py says; return what they print."""
 
-    def run(what, count, program="multiverso_worker.py"):
+    def run(what, count):
         config = tmp_path / "nodes.yaml"
         config.write_text(json.dumps(config_of(count, collective_timeout_s=20.0)))
         monkeypatch.setenv("DPWA_CONFIG", str(config))
         processes = []
         for index in range(count):
             monkeypatch.setenv("DPWA_NAME", f"w{index + 1}")
-            processes.append(start(program, what))
+            processes.append(start("multiverso_worker.py", what))
         with ended(*processes):
             said = [process.communicate(timeout=60) for process in processes]
         assert all(process.returncode == 0 for process in processes), said
@@ -78,7 +78,7 @@ def test_a_shared_variable_has_the_changes_of_all(run):
 
 
 def test_the_parameters_of_a_module_have_the_changes_of_all(run):
-    assert run("module", 2, "multiverso_module.py") == [[1.0 + 2.0]] * 2
+    assert run("module", 2) == [[1.0 + 2.0]] * 2
 
 
 def test_a_worker_alone_needs_nobody(alone):

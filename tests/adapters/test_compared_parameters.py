@@ -14,6 +14,14 @@ from dpwa.adapters.module_state import ModuleState
 from dpwa.collectives.comparison import EVERY_STEPS
 
 LARGE = 300  # rows and columns
+FEW_STEPS = 20  # in which nodes that train here compare all of their state
+
+
+@pytest.fixture
+def _compares_sooner(monkeypatch):
+    for place in ("adapters.gradients", "collectives.comparison"):
+        monkeypatch.setattr(f"dpwa.{place}.EVERY_STEPS", FEW_STEPS)
+    monkeypatch.setattr("dpwa.collectives.comparison.AGAIN_STEPS", 3 * FEW_STEPS)
 
 
 class Net(nn.Module):
@@ -101,6 +109,7 @@ def are_equal(nets):
     return all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
+@pytest.mark.usefixtures("_compares_sooner")
 @pytest.mark.parametrize(
     ("change", "count", "transport"),
     [
@@ -113,7 +122,7 @@ def are_equal(nets):
 )
 def test_what_one_node_changes_is_found_named_once_and_made_equal(change, count, transport, caplog):
     changed = 0 if count == 3 else 1  # all take over what most have, or the first one
-    nets = train(count, changed, once(change), steps=EVERY_STEPS + 8, transport=transport)
+    nets = train(count, changed, once(change), steps=FEW_STEPS + 8, transport=transport)
     assert are_equal(nets)
     assert nets[0].frozen.tolist() == [1, 1, 1]
     odd = "w1" if count == 3 else "w1, w2"
@@ -129,12 +138,13 @@ def test_what_one_node_changes_is_found_named_once_and_made_equal(change, count,
         assert f"take over the state of {giver};" in line
 
 
+@pytest.mark.usefixtures("_compares_sooner")
 def test_what_one_node_changes_in_every_step_is_told_and_the_run_goes_on(caplog):
     def clamp(net, step):
         with torch.no_grad():
             net.small.weight.clamp_(-0.01, 0.01)
 
-    train(2, 1, clamp, steps=3 * EVERY_STEPS + 20)
+    train(2, 1, clamp, steps=3 * FEW_STEPS + 20)
     again = [each for each in caplog.messages if "parameters differ again and again" in each]
     assert len(again) == 2
     assert "now those of w1, w2 in 'small.weight'" in again[0]

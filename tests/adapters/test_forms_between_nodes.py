@@ -19,22 +19,23 @@ forms = pytest.mark.parametrize(
 )  # fmt: skip
 
 
-def node(name, config, form, kill=0):
-    return start("optimizer_form.py", name, json.dumps(config), form, STEPS, kill)
+def node(name, config, form, *options):
+    return start("together.py", name, json.dumps(config), STEPS, "--form", form, *options)
 
 
 def rows_of(process):
     out, error = process.communicate(timeout=PROCESS_HANGS_AFTER_S)
-    return [json.loads(line) for line in out.splitlines()], error
+    rows = [json.loads(line) for line in out.splitlines()]
+    return [row for row in rows if row != "done"], error
 
 
 @forms
 def test_under_together_a_late_node_has_the_others_bits_after_each_step(form):
     config = config_of(2, algorithm="together")
-    first = node("w1", config, form)
+    first = node("w1", config, form, "--whole")
     with ended(first):
         rows = [json.loads(first.stdout.readline()) for _ in range(8)]
-        second = node("w2", config, form)
+        second = node("w2", config, form, "--whole")
         with ended(second), ThreadPoolExecutor(2) as pool:
             (more, _), (late, error) = pool.map(rows_of, [first, second])
     assert "DPWA-W085" not in error
@@ -49,10 +50,10 @@ def test_under_together_a_late_node_has_the_others_bits_after_each_step(form):
 @forms
 def test_a_killed_node_ends_as_one_that_was_not(form, tmp_path):
     ends = []
-    for folder, kill in (("whole", 0), ("killed", 15), ("killed", 0)):
+    for folder, *kill in (["whole"], ["killed", "--kill", 15], ["killed"]):
         checkpoint = {"dir": str(tmp_path / folder), "every_steps": 4}
         config = config_of(1, checkpoint=checkpoint, initial_state="peers", log_level="error")
-        process = node("w1", config, form, kill)
+        process = node("w1", config, form, *kill)
         with ended(process):
             rows, error = rows_of(process)
         assert process.returncode == (-signal.SIGKILL if kill else 0), error

@@ -19,9 +19,12 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from churn import Promise, Swarm, is_troubled, joined, sees, trains, wait_until
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-SETTINGS = {"merge": "delta", "timeout_ms": 2000, "log_level": "warning"}
+from support.swarm import Promise, Swarm, tell
+
+from dpwa.launch.ports import free_ports
+
 WARM_UP_S = 60.0
 SETTLES_S = 20.0  # a process, after its start
 RESTART_EVERY_S = 60.0
@@ -29,15 +32,12 @@ FLAT = {"rss": 1.05, "threads": 1.0, "fds": 1.02}
 
 
 def soak(options, folder, stack):
-    from dpwa.launch.ports import free_ports
-
     chance = random.Random(options.seed)
     swarm = Swarm(folder, options.seed, stack)
     checkpoint = {"dir": str(folder / "checkpoints"), "every_steps": 200, "keep": 2}
     places = [f"tcp://127.0.0.1:{port}" for port in free_ports(options.nodes)]
     configs = {
         f"n{number}": {
-            **SETTINGS,
             "join": places if number else [],  # the first one begins
             "listen": place,
             "checkpoint": checkpoint,
@@ -46,7 +46,7 @@ def soak(options, folder, stack):
     }
     for name, config in configs.items():
         swarm.start(name, config)
-    wait_until(lambda: all(sees(n) == {*configs} for n in swarm.nodes.values()), 300, "all see all")
+    swarm.wait_until_all_see_all()
     began, segments = time.time(), []
     restarts = 0
     file = folder / "run.yaml"
@@ -93,12 +93,12 @@ def judge(swarm, began, seconds, segments, restarts):
     oldest = swarm.nodes["n0"]
     promises = [
         Promise(f"all live, after {restarts} restarts",
-                str({name: trains(n)[-1]["step"] for name, n in swarm.nodes.items()}),
+                str({name: n.trains[-1]["step"] for name, n in swarm.nodes.items()}),
                 all(n.process.poll() is None for n in swarm.nodes.values())),
     ]  # fmt: skip
     for key, flat in FLAT.items():
         values = [
-            statistics.mean(r[key] for r in trains(oldest) if start <= r["t"] < start + window_s)
+            statistics.mean(r[key] for r in oldest.trains if start <= r["t"] < start + window_s)
             for start in (first, last)
         ]
         text = f"{key} of the node that ran all the time, last {window_s:.0f} s by first"
@@ -111,9 +111,8 @@ def judge(swarm, began, seconds, segments, restarts):
         ]
         figure = f"{values[0]:.0f} to {values[1]:.0f}"
         promises.append(Promise(what, figure, values[1] <= 1.1 * values[0]))
-    troubles = [n.name for n in swarm.nodes.values() if is_troubled(n)]
-    promises.append(Promise("no uncaught exception", f"in: {troubles}", not troubles))
-    late = [n.name for n in swarm.nodes.values() if joined(n) is None]
+    promises.append(swarm.promise_of_no_trouble())
+    late = [n.name for n in swarm.nodes.values() if not n.records("joined")]
     promises.append(Promise("who came back got in", f"not in: {late}", not late))
     return promises
 
@@ -127,9 +126,7 @@ def main():
     print(f"soak, seed {options.seed}, {options.nodes} nodes, {options.seconds:g} s")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         promises = soak(options, Path(folder), stack)
-    for promise in promises:
-        print(f"{'holds ' if promise.holds else 'BROKEN'}  {promise.text}: {promise.figure}")
-    sys.exit(not all(promise.holds for promise in promises))
+    tell(promises)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
 """Who leads, as real nodes know it: over messages, over boards in shared memory, and in silence."""
 
-import json
 import math
 import time
-from contextlib import ExitStack
 
 import pytest
 from support.inside import context_of, threads_of
-from support.members import Member, in_lockstep, members
+from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
-from support.shared_memory import told
 from support.times import at_most
 
 from dpwa.wire.messages import Goodbye, NewsMessage, pack
@@ -210,32 +207,3 @@ def test_garbage_on_a_board_is_no_news(one, garbage):
     context_of(member.node).leader_table.hear_packed(garbage)
     assert news_of(member)["known"] == 1
     assert news_of(member)["leader"] == "w1"
-
-
-# Processes
-
-
-@pytest.mark.parametrize("transport", ["auto", pytest.param("tcp", marks=pytest.mark.slow)])
-def test_a_leader_that_is_killed_is_replaced(tmp_path, transport):
-    silence_s = 1.0
-    path = tmp_path / "nodes.yaml"
-    config = following(3, transport=transport, leader_silence_s=silence_s, timeout_ms=300)
-    path.write_text(json.dumps(config))
-    with ExitStack() as stack:
-        leader = stack.enter_context(told("told_member.py", "w1", path, 1, 100))
-        others = [Member(name, path, value, size=100) for name, value in (("w2", 2.0), ("w3", 3.0))]
-        for member in others:
-            stack.callback(member.adapter.close)
-        losses = {"w2": 0.2, "w3": 0.3}
-        leader.process.stdin.write("run 1000 0.1\n")
-        leader.process.stdin.flush()
-
-        def all_follow(name):
-            in_lockstep(others, 3, round_with(losses))
-            return leaders_of(others) == [(name, name)] * 2
-
-        eventually(lambda: all_follow("w1"))
-        leader.kill()
-        start = time.monotonic()
-        eventually(lambda: all_follow("w2"))
-        assert time.monotonic() - start < at_most(2 * silence_s + 1.0)

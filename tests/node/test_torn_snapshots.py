@@ -1,4 +1,6 @@
-"""Publishing in a loop while four processes fetch: every snapshot arrives whole."""
+"""Publishing in a loop while several processes fetch: every snapshot arrives whole."""
+
+import json
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from dpwa.config import load_config
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.node.node import Node
 
-ELEMENTS = 150_000  # two chunks: a torn snapshot would have an old head and a new tail
+ELEMENTS = 300_000  # two chunks: a torn snapshot would have an old head and a new tail
 
 
 @pytest.mark.parametrize(
@@ -20,21 +22,22 @@ ELEMENTS = 150_000  # two chunks: a torn snapshot would have an old head and a n
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_no_fetched_snapshot_is_torn(fetches, transport):
     count = 4 if fetches > 1000 else 2
-    port, *reader_ports = free_ports(1 + count)
-    config = load_config({"nodes": [{"name": "publisher", "host": "127.0.0.1", "port": port}]})
-    layout = Layout((TensorSpec("parameters", "float64", (ELEMENTS,), 8),))
-    readers = [
-        start("fetch_snapshots.py", port, own, fetches // count, ELEMENTS, transport)
-        for own in reader_ports
-    ]
-    with Node("publisher", config) as node, ended(*readers):
-        write_next_version = filling(lambda: node.version + 1, np.float64)
+    ports = dict(zip(["publisher", *"abcd"[:count]], free_ports(1 + count), strict=True))
+    nodes = [{"name": name, "host": "127.0.0.1", "port": port} for name, port in ports.items()]
+    layout = Layout((TensorSpec("weight", "float32", (ELEMENTS,), 4),))
+    readers = []
+    for own in nodes[1:]:
+        config = {"nodes": [nodes[0], own], "timeout_ms": 10_000, "transport": transport}
+        readers.append(start("gossip_values.py", json.dumps(config), own["name"], ELEMENTS, 0))
+    with Node("publisher", load_config({"nodes": nodes[:1]})) as node, ended(*readers):
+        write_next_version = filling(lambda: node.version + 1, np.float32)
 
         def publish():
             node.rounds.begin(None)
-            node.rounds.publish(layout, 8 * ELEMENTS, write_next_version)
+            node.rounds.publish(layout, layout.nbytes, write_next_version)
 
         with again_and_again(publish):
-            results = [reader.communicate(timeout=500) for reader in readers]
-        assert [output for output, _ in results] == [f"{fetches // count} 0\n"] * count
+            for reader in readers:
+                said = [reader.stdout.readline() for _ in range(1 + fetches // count)]
+                assert said == ["ready\n"] + ["merged\n"] * (fetches // count)
         assert node.version > 100

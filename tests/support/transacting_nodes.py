@@ -1,14 +1,12 @@
-"""Nodes that make transactions in a virtual network, on real `Transactions`."""
+"""Nodes that make transactions, on real `Transactions`, in a network that does its worst."""
 
 from __future__ import annotations
 
 from dpwa.policy.transactions import DecisionOutcome, Transactions
-from dpwa.virtual_network import Link, VirtualNetwork
+from dpwa.virtual_network import VirtualNetwork
 
 BUDGET_S = 2.0
 REMEMBER_S = 60.0
-MAX_DELAY_S = 8.0
-TICK_S = 0.25
 
 
 class Node:
@@ -65,44 +63,51 @@ class Node:
         self.transactions.noted(transaction)
 
 
+class HostileNetwork(VirtualNetwork):
+    """Keeps every message: whoever uses it says which one arrives, when, and how often."""
+
+    def __init__(self, seed):
+        super().__init__(seed)
+        self.sent = []
+        self.fresh = []  # those that have not arrived yet
+
+    def send(self, sender, to, message):
+        self.sent.append((sender, to, message))
+        self.fresh.append((sender, to, message))
+
+
 class World:
-    """Nodes of one kind that live together: `make(name, network)`."""
+    """Nodes of one kind that live together, to whom anything may happen: `make(name, network)`."""
 
-    def __init__(self, make, seed, nodes, *, loss=0.0, duplication=0.0, delay_s=0.0):
-        self.make = make
-        self.network = VirtualNetwork(seed, Link(0.0, delay_s, loss, duplication))
-        self.rng = self.network.rng
-        self.nodes = {}
-        for name in [f"w{i}" for i in range(nodes)]:
-            self.start(name)
+    def __init__(self, make, seed, names, pause_s):
+        self.network, self._pause_s = HostileNetwork(seed), pause_s
+        self.nodes = {name: make(name, self.network) for name in names}
 
-    def start(self, name):
-        self.nodes[name] = self.make(name, self.network)
+    def step(self):
+        """Let a message arrive, in any order; or an old one once more; or a node take its turn."""
+        network, rng = self.network, self.network.rng
+        network.run_for(rng.random() * self._pause_s)
+        chance, name = rng.random(), rng.choice(list(self.nodes))
+        if chance < 0.7 and network.fresh:
+            self._arrives(*network.fresh.pop(rng.randrange(len(network.fresh))))
+        elif chance < 0.8 and network.sent:
+            self._arrives(*rng.choice(network.sent))
+        elif chance < 0.9:
+            self.nodes[name].take_turn()
+        else:
+            peer = rng.choice([other for other in self.nodes if other != name])
+            self.nodes[name].propose(rng.randbytes(8), peer)
 
-    def kill(self, *, is_restarted):
-        name = self.rng.choice(sorted(self.nodes))
-        del self.nodes[name]
-        self.network.set_down(name)
-        if is_restarted:
-            for node in self.nodes.values():
-                node.forget(name)
-            self.start(name + "'")  # what is still sent to the old process does not reach it
+    def all_once_more(self):
+        """Let the time of all proposals pass, and then all that was ever sent arrive again."""
+        self.network.run_for(BUDGET_S)
+        for node in self.nodes.values():
+            node.tick()
+        for message in list(self.network.sent):
+            self._arrives(*message)
 
-    def mend(self):
-        self.network.set_link(Link(0.0))
-        self.network.heal()
-
-    def run(self, until_s, *, is_proposing, deaths=0.0, look=lambda: None):
-        while self.network.clock.now() < until_s:
-            if len(self.nodes) > 2 and self.rng.random() < deaths:
-                self.kill(is_restarted=self.rng.random() < 0.5)
-            for node in list(self.nodes.values()):
-                node.take_turn(is_proposing)
-                if is_proposing and self.rng.random() < 0.5:
-                    peer = self.rng.choice([name for name in self.nodes if name != node.name])
-                    node.propose(self.rng.randbytes(8), peer)
-            self.network.run_for(TICK_S)
-            look()
+    def _arrives(self, sender, to, message):
+        self.nodes[to].receive(sender, message)
 
     def counted(self, what):
         return sum(node.transactions.report()[what] for node in self.nodes.values())

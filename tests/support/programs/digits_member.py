@@ -1,6 +1,6 @@
-"""digits_member.py NAME SEED LOG CONFIG [DELAY_S]: learn the digits for ever, and write it down.
+"""digits_member.py NAME SEED LOG CONFIG: learn the digits for ever, and write it down.
 
-CONFIG is JSON, LOG a file that gets a line of JSON each. It connects DELAY_S after it was started.
+CONFIG is JSON, LOG a file that gets a line of JSON each.
 """
 
 import json
@@ -17,7 +17,6 @@ import torch
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.demo.data import load_digits
 from dpwa.demo.training import build_model
-from dpwa.errors import JoinTimeoutError
 
 STEP_S = 0.1  # eight of these share two cores with those that are starting
 LOG_EVERY_S = 0.5
@@ -25,11 +24,9 @@ LEARNING_RATE = 0.02
 
 name, seed, log = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 config = json.loads(sys.argv[4])
-delay_s = float(sys.argv[5]) if sys.argv[5:] else 0.0
 torch.set_num_threads(1)
-examples, test = load_digits()
+examples, _ = load_digits()
 images, labels = torch.from_numpy(examples.images), torch.from_numpy(examples.labels)
-common = torch.from_numpy(test.images[:200]), torch.from_numpy(test.labels[:200])
 rng = np.random.default_rng(seed)
 net = build_model(seed)  # every node another one: who starts from scratch is seen to
 optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=0.9)
@@ -37,17 +34,10 @@ uncaught = []
 threading.excepthook = lambda args: uncaught.append(str(args.exc_value))
 
 
-def loss_on(batch):
-    with torch.no_grad():
-        return float(torch.nn.functional.cross_entropy(net(batch[0]), batch[1]))
-
-
 def write(out, **fields):
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     record = {
         "t": time.time(),
-        "name": name,
-        "pid": os.getpid(),
         "rss": pages * os.sysconf("SC_PAGESIZE"),
         "fds": len(list(Path("/proc/self/fd").iterdir())),
         "threads": threading.active_count(),
@@ -61,18 +51,8 @@ def write(out, **fields):
 def main():
     with log.open("a") as out:
         write(out, event="begins")
-        time.sleep(delay_s)
-        write(out, event="connects")
         with DpwaPyTorchAdapter(net, name, config, optimizer=optimizer) as gossip:
-            node = gossip.connection.node
-            write(
-                out,
-                event="joined",
-                loss=loss_on(common),
-                clock=gossip.clock,
-                endpoint=node.endpoint,
-                peers=sorted(gossip.peers),
-            )
+            write(out, event="joined")
             train(gossip, out)
 
 
@@ -102,11 +82,8 @@ def train(gossip, out):
                 step=step,
                 merges=merges,
                 gap_s=gap_s,
-                loss=loss_on(common),
-                clock=gossip.clock,
                 peers=sorted(gossip.peers),
                 components=report["membership"]["components"],
-                view=report["membership"]["view"],
                 distance=distance,
             )
             gap_s = 0.0
@@ -114,8 +91,6 @@ def train(gossip, out):
 
 try:
     main()
-except JoinTimeoutError:
-    raise
 except Exception:
     traceback.print_exc()
     raise

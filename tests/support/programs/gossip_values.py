@@ -1,4 +1,7 @@
-"""gossip_values.py CONFIG NAME ELEMENTS VALUE: gossip a tensor; print each round that merged."""
+"""gossip_values.py CONFIG NAME ELEMENTS VALUE: gossip a tensor; print each round that merged.
+
+A peer's elements all have one value, too: else its snapshot is torn, which is printed instead.
+"""
 
 import json
 import sys
@@ -13,6 +16,7 @@ from dpwa.node.node import Node
 
 config, name, elements, value = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 layout = Layout((TensorSpec("weight", "float32", (elements,), 4),))
+torn = False
 
 
 def write(data):
@@ -21,7 +25,9 @@ def write(data):
 
 
 def read(arrival):
-    arrival.data.view(np.float32).sum()
+    global torn
+    values = arrival.data.view(np.float32)
+    torn = bool(values.min() != values.max())
     return arrival.factor
 
 
@@ -32,5 +38,5 @@ with Node(name, load_config(json.loads(config))) as node:
         node.rounds.publish(layout, layout.nbytes, write)
         node.rounds.ask(node.rounds.algorithm.asks(view), layout)
         if node.rounds.wait(None, read):
-            print("merged", flush=True)
+            print("torn" if torn else "merged", flush=True)
         time.sleep(0.01)
