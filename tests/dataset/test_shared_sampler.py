@@ -1,6 +1,7 @@
 """SharedSampler between nodes of this process, which are closed, and started again."""
 
 import logging
+import multiprocessing
 import threading
 
 import numpy as np
@@ -27,6 +28,7 @@ def loader_of(sampler, batch_size=10, **settings):
     if settings.get("num_workers"):
         # Not forks of this process: in these, torch waits for threads of a process group of before.
         settings["multiprocessing_context"] = "forkserver"
+        multiprocessing.set_forkserver_preload(["torch.utils.data"])  # once, and not by each worker
     return DataLoader(DATA, batch_size=batch_size, sampler=sampler, **settings)
 
 

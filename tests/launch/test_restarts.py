@@ -313,13 +313,18 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def spec_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
-    """Return a maker of specs whose nodes run a script in the working folder, beside a spare."""
+    """Return a maker of specs whose nodes run a script in the working folder, beside a spare.
+
+    To import torch takes seconds of processor time, so a spare finds it only where it has to.
+    """
     monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
     monkeypatch.chdir(tmp_path)
     Path("beside_script.py").write_text(FOUND_BESIDE_THE_SCRIPT)
 
-    def make(code: str, *arguments: str, **options: Any) -> LaunchSpec:
+    def make(code: str, *arguments: str, imports_torch: bool = False, **options: Any) -> LaunchSpec:
         Path("train.py").write_text(code)
+        if not imports_torch:
+            Path("torch.py").write_text("raise ImportError")
         return LaunchSpec(
             [sys.executable, "train.py", *arguments], tmp_path / "dpwa.yaml", ["w1", "w2"],
             environment={"MEETING_PLACE": str(tmp_path)}, restarts=2, spare=True, **options,
@@ -332,7 +337,7 @@ def spec_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
 def test_a_spare_process_becomes_the_node_that_failed(
     spec_of: Maker, told: Told, *, as_module: bool
 ) -> None:
-    spec = spec_of(FAILS_BESIDE_A_SPARE, "at-once", "--lr=.1", cpus="pin")
+    spec = spec_of(FAILS_BESIDE_A_SPARE, "at-once", "--lr=.1", imports_torch=True, cpus="pin")
     if as_module:
         spec = replace(spec, command=[sys.executable, "-m", "train", *spec.command[2:]])
     assert told.run(spec) == {"w1": 0, "w2": 0}
@@ -430,7 +435,7 @@ if number < 3:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others are not forked")
 def test_forked_processes_draw_as_if_each_had_been_started(spec_of: Maker, told: Told) -> None:
-    assert told.run(spec_of(DRAWS)) == {"w1": 0, "w2": 0}
+    assert told.run(spec_of(DRAWS, imports_torch=True)) == {"w1": 0, "w2": 0}
     texts = [Path(f"lives-{node}").read_text().splitlines() for node in ("w1", "w2")]
     lives = [json.loads(line) for lines in texts for line in lines]
     assert len(lives) == 6
