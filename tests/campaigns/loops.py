@@ -158,19 +158,21 @@ def loss_of(net, inputs):
     return nn.functional.mse_loss(net(inputs), inputs.sin())
 
 
+def train_once(run, net, optimizer, step):
+    optimizer.zero_grad()
+    loss_of(net, run.batch(step)).backward()
+    optimizer.step()
+
+
 def train_plainly(run, net, optimizer):
     with run.connected(net, optimizer) as gossip:
         for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+            train_once(run, net, optimizer, step)
 
 
-@shape()
-def plain(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1, momentum=0.9)
-    train_plainly(run, net, optimizer)
+@each_step(optimizer=partial(SGD, lr=0.1, momentum=0.9))
+def plain(*step):
+    train_once(*step)
 
 
 @shape()
@@ -180,9 +182,7 @@ def one_call_a_step(run):
     with run.connected(net, optimizer) as gossip:
         gossip.update_send()
         for step in range(UPDATES):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+            train_once(run, net, optimizer, step)
             gossip.step()
             run.note()
 
@@ -194,9 +194,7 @@ def attached(run):
     with run.connected(net, optimizer) as gossip:
         gossip.attach(optimizer)
         for step in range(UPDATES):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+            train_once(run, net, optimizer, step)
             run.note()
 
 
@@ -363,31 +361,19 @@ def replaced_in_the_middle(run):
                 net[-1] = run.net(lambda: nn.Linear(8, WIDTH))
                 optimizer = SGD(net.parameters(), 0.05)
                 gossip.include_optimizer(optimizer)
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+            train_once(run, net, optimizer, step)
             gossip.step()
             run.note()
 
 
-def by_hand(run, assign, *, averages=False):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    parameters = list(net.parameters())
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            for part in range(2):
-                loss = loss_of(net, run.batch(step, part))
-                for own, new in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                    assign(own, new)
-                if averages:
-                    gossip.average_gradients()
-                    nn.utils.clip_grad_norm_(parameters, 0.05)
-                optimizer.step()
-
-
 def assigned(parameter, gradient):
     parameter.grad = gradient
+
+
+def assign_gradients(net, loss, assign=assigned):
+    parameters = list(net.parameters())
+    for own, new in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        assign(own, new)
 
 
 def copied(parameter, gradient):
@@ -396,19 +382,28 @@ def copied(parameter, gradient):
     parameter.grad.copy_(gradient)
 
 
-@shape()
-def two_steps_by_hand(run):
-    by_hand(run, assigned)
+def by_hand(run, net, optimizer, step, assign=assigned, averages=False):
+    for part in range(2):
+        assign_gradients(net, loss_of(net, run.batch(step, part)), assign)
+        if averages:
+            run.gossip.average_gradients()
+            nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+        optimizer.step()
 
 
-@shape()
-def two_steps_by_hand_that_are_clipped(run):
-    by_hand(run, assigned, averages=True)
+@each_step()
+def two_steps_by_hand(*step):
+    by_hand(*step)
 
 
-@shape()
-def two_steps_by_hand_in_place(run):
-    by_hand(run, copied)
+@each_step()
+def two_steps_by_hand_that_are_clipped(*step):
+    by_hand(*step, averages=True)
+
+
+@each_step()
+def two_steps_by_hand_in_place(*step):
+    by_hand(*step, copied)
 
 
 @each_step()
@@ -457,27 +452,23 @@ def private(run, net, inputs, step):
     ]
 
 
-def private_sgd(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            inputs = run.batch(step)
-            loss_of(net, inputs).backward()
-            for each, own in zip(net.parameters(), private(run, net, inputs, step), strict=True):
-                each.grad = own
-            optimizer.step()
+def private_sgd(run, net, optimizer, step):
+    optimizer.zero_grad()
+    inputs = run.batch(step)
+    loss_of(net, inputs).backward()
+    for each, own in zip(net.parameters(), private(run, net, inputs, step), strict=True):
+        each.grad = own
+    optimizer.step()
 
 
-@shape()
-def private_gradients_that_are_found_out(run):
-    private_sgd(run)
+@each_step()
+def private_gradients_that_are_found_out(*step):
+    private_sgd(*step)
 
 
-@shape(together={"average_at": "step"})
-def private_gradients(run):
-    private_sgd(run)
+@each_step(together={"average_at": "step"})
+def private_gradients(*step):
+    private_sgd(*step)
 
 
 @shape(together={"average_at": "step"})
@@ -513,8 +504,7 @@ def scaled_with_parameters_that_are_not_used(run):
 
 @each_step(optimizer=partial(SGD, lr=0.1, momentum=0.9))
 def closures(run, net, optimizer, step):
-
-    def closure(step=step):
+    def closure():
         optimizer.zero_grad()
         loss = loss_of(net, run.batch(step))
         loss.backward()
@@ -523,21 +513,14 @@ def closures(run, net, optimizer, step):
     optimizer.step(closure)
 
 
-@shape()
-def closures_that_assign_gradients(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    parameters = list(net.parameters())
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
+@each_step()
+def closures_that_assign_gradients(run, net, optimizer, step):
+    def closure():
+        loss = loss_of(net, run.batch(step))
+        assign_gradients(net, loss)
+        return loss
 
-            def closure(step=step):
-                loss = loss_of(net, run.batch(step))
-                for own, new in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                    own.grad = new
-                return loss
-
-            optimizer.step(closure=closure)
+    optimizer.step(closure=closure)
 
 
 @each_step()
@@ -546,15 +529,10 @@ def sharpness_aware(run, net, optimizer, step):
     optimizer.zero_grad()
     loss_of(net, run.batch(step)).backward()
     norm = torch.stack([each.grad.norm() for each in net.parameters()]).norm()
-    before = [each.detach().clone() for each in net.parameters()]
-    with torch.no_grad():
-        for each in net.parameters():
-            each += 0.05 * each.grad / norm
+    undo = changed(net, lambda _, each: each.add_(0.05 * each.grad / norm))
     optimizer.zero_grad()
     loss_of(net, run.batch(step)).backward()
-    with torch.no_grad():
-        for each, old in zip(net.parameters(), before, strict=True):
-            each.copy_(old)
+    undo()
     optimizer.step()
 
 
@@ -628,9 +606,7 @@ def hooks_that_are_called_after_others(run):
         for each in net.parameters():
             each.register_post_accumulate_grad_hook(third)
         for step in run.steps(gossip):
-            optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+            train_once(run, net, optimizer, step)
 
 
 class Added(nn.Module):
@@ -699,82 +675,68 @@ def a_buffer_that_one_node_has_loaded(run):
 def a_compiled_step(run):
     net = run.net()
     optimizer = SGD(net.parameters(), 0.1)
-    parameters = list(net.parameters())
     take_step = torch.compile(lambda: optimizer.step(), backend="eager")
     with run.connected(net, optimizer) as gossip:
         for step in run.steps(gossip):
-            loss = loss_of(net, run.batch(step))
-            for own, new in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-                assigned(own, new)
+            assign_gradients(net, loss_of(net, run.batch(step)))
             take_step()
 
 
-def checkpointed(run, forward):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            inputs = run.batch(step).requires_grad_()
-            optimizer.zero_grad()
-            (forward(net, inputs) - inputs).square().mean().backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.05)
-            optimizer.step()
+def checkpointed(forward):
+    """Add a shape of loops with this forward pass: `forward(net, inputs)`."""
+
+    def act(run, net, optimizer, step):
+        inputs = run.batch(step).requires_grad_()
+        optimizer.zero_grad()
+        (forward(net, inputs) - inputs).square().mean().backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+        optimizer.step()
+
+    act.__name__ = forward.__name__
+    return each_step()(act)
 
 
-@shape()
-def passes_within_a_pass(run):
-    def forward(net, inputs):
-        middle = checkpoint(net[:2], inputs, use_reentrant=True)
-        return net[4](checkpoint(net[2:4], middle, use_reentrant=True))
-
-    checkpointed(run, forward)
+@checkpointed
+def passes_within_a_pass(net, inputs):
+    middle = checkpoint(net[:2], inputs, use_reentrant=True)
+    return net[4](checkpoint(net[2:4], middle, use_reentrant=True))
 
 
-@shape()
-def all_within_passes_within_a_pass(run):
-    def forward(net, inputs):
-        def inner(values):
-            return checkpoint(net[2:], net[:2](values), use_reentrant=True)
+@checkpointed
+def all_within_passes_within_a_pass(net, inputs):
+    def inner(values):
+        return checkpoint(net[2:], net[:2](values), use_reentrant=True)
 
-        return checkpoint(inner, inputs, use_reentrant=True)
-
-    checkpointed(run, forward)
+    return checkpoint(inner, inputs, use_reentrant=True)
 
 
-@shape()
-def used_twice_within_passes_within_a_pass(run):
-    def forward(net, inputs):
-        for _ in range(2):
-            inputs = checkpoint(net, inputs, use_reentrant=True)
-        return net(inputs)
-
-    checkpointed(run, forward)
+@checkpointed
+def used_twice_within_passes_within_a_pass(net, inputs):
+    for _ in range(2):
+        inputs = checkpoint(net, inputs, use_reentrant=True)
+    return net(inputs)
 
 
-@shape()
-def checkpoints_without_passes_of_their_own(run):
-    checkpointed(run, lambda net, inputs: checkpoint(net, inputs, use_reentrant=False))
+@checkpointed
+def checkpoints_without_passes_of_their_own(net, inputs):
+    return checkpoint(net, inputs, use_reentrant=False)
 
 
-@shape()
-def a_pass_that_fails(run):
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.1)
+def fail(_):
+    raise ArithmeticError
 
-    def fail(_):
-        raise ArithmeticError
 
-    with run.connected(net, optimizer) as gossip:
-        for step in run.steps(gossip):
-            optimizer.zero_grad()
-            if step % 4 == 1:
-                middle = net[:2](run.batch(step, 0))
-                middle.register_hook(fail)
-                with suppress(ArithmeticError):
-                    net[2:](middle).square().mean().backward()
-                optimizer.zero_grad()
-            loss_of(net, run.batch(step)).backward()
-            optimizer.step()
+@each_step()
+def a_pass_that_fails(run, net, optimizer, step):
+    optimizer.zero_grad()
+    if step % 4 == 1:
+        middle = net[:2](run.batch(step, 0))
+        middle.register_hook(fail)
+        with suppress(ArithmeticError):
+            net[2:](middle).square().mean().backward()
+        optimizer.zero_grad()
+    loss_of(net, run.batch(step)).backward()
+    optimizer.step()
 
 
 class Rows(nn.Module):
@@ -871,23 +833,20 @@ def meta_learning(run, net, optimizer, step):
     optimizer.step()
 
 
-@shape()
-def evolution(run):
+@each_step(optimizer=partial(SGD, lr=0.05))
+@torch.no_grad()
+def evolution(run, net, optimizer, step):
     """No pass at all: gradients are estimated by the loss at points nearby."""
-    net = run.net()
-    optimizer = SGD(net.parameters(), 0.05)
-    with run.connected(net, optimizer) as gossip, torch.no_grad():
-        for step in run.steps(gossip):
-            inputs = run.batch(step)
-            for each in net.parameters():
-                direction = torch.ones_like(each)
-                each.add_(direction, alpha=0.01)
-                above = loss_of(net, inputs)
-                each.add_(direction, alpha=-0.02)
-                below = loss_of(net, inputs)
-                each.add_(direction, alpha=0.01)
-                each.grad = (above - below) / 0.02 * direction
-            optimizer.step()
+    inputs = run.batch(step)
+    for each in net.parameters():
+        direction = torch.ones_like(each)
+        each.add_(direction, alpha=0.01)
+        above = loss_of(net, inputs)
+        each.add_(direction, alpha=-0.02)
+        below = loss_of(net, inputs)
+        each.add_(direction, alpha=0.01)
+        each.grad = (above - below) / 0.02 * direction
+    optimizer.step()
 
 
 @shape()
