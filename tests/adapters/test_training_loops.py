@@ -7,11 +7,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import torch
 from support.nodes import config_of, eventually, is_connected
-from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import dpwa
-from dpwa.adapters.optimizer import GossipOptimizer
 
 STEPS = 120
 CURVE = torch.linspace(-1.0, 1.0, 64).unsqueeze(1)
@@ -116,13 +115,6 @@ def compiled(backend):
     return loop
 
 
-def scheduled(node):
-    scheduler = CosineAnnealingLR(node.optimizer, STEPS, eta_min=0.01)
-    for _ in plain(node):
-        scheduler.step()
-        yield
-
-
 def scheduled_by_the_loss(node):
     scheduler = ReduceLROnPlateau(node.optimizer, patience=3, factor=0.9)
     for _ in plain(node):
@@ -135,8 +127,6 @@ LOOPS = {
     "accumulation": accumulating,
     "bf16 autocast": in_bfloat16,
     "GradScaler": scaled,
-    "clipping": clipped,
-    "cosine": scheduled,
     "ReduceLROnPlateau": scheduled_by_the_loss,
     "compiled": compiled("aot_eager"),
 }
@@ -221,36 +211,6 @@ def test_an_averaged_copy_follows_what_was_merged_and_is_not_merged_itself():
             ]
             torch.testing.assert_close(list(averaged.module.parameters()), expected)
         assert node.follower.merges > 5
-
-
-SCHEDULERS = {
-    "ReduceLROnPlateau": lambda optimizer: ReduceLROnPlateau(optimizer, patience=0, factor=0.5),
-    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 10),
-}
-
-
-@pytest.mark.parametrize("schedule", SCHEDULERS.values(), ids=SCHEDULERS)
-@pytest.mark.parametrize("wrap", [False, True], ids=["attached", "GossipOptimizer"])
-def test_learning_rates_go_as_without_gossip(schedule, wrap):
-    def rates(optimizer):
-        scheduler = schedule(optimizer)
-        for measured in (1.0, 0.9, 0.9, 0.9, 0.8, 0.8):
-            optimizer.step()
-            arguments = (measured,) if isinstance(scheduler, ReduceLROnPlateau) else ()
-            scheduler.step(*arguments)
-            yield float(optimizer.param_groups[0]["lr"])
-
-    expected = list(rates(torch.optim.Adam(net_of().parameters(), lr=0.02)))
-    assert expected[-1] < 0.02
-    with two_nodes() as nodes:
-        train(nodes, steps=5)
-        optimizer = nodes[0].optimizer
-        if wrap:
-            nodes[0].follower.close()
-            optimizer = GossipOptimizer(optimizer, nodes[0].gossip)
-        updates = nodes[0].gossip.updates
-        assert list(rates(optimizer)) == expected
-        assert nodes[0].gossip.updates == updates + len(expected)
 
 
 def test_a_training_goes_on_from_the_states_that_it_has_saved(tmp_path):

@@ -56,24 +56,6 @@ def _rounds(nodes):
     return True
 
 
-def test_when_the_leader_ends_the_next_one_leads():
-    with members(following(3, lsgd={**FAST, "p2": 0.0}), [1.0, 2.0, 3.0]) as nodes:
-        eventually(lambda: _rounds(nodes) and (nodes[2].x < 1.5).all())
-        first = nodes[0].adapter.connection.node
-        # A farewell reaches who is connected.
-        eventually(lambda: set(first.links.values()) == {LinkState.UP})
-        nodes[0].adapter.close()
-        with torch.no_grad():
-            nodes[1].net.weight.fill_(5.0)
-
-        def has_followed():
-            in_lockstep(nodes[1:], 1, by_value)
-            return (nodes[2].x > 4.9).all()
-
-        eventually(has_followed)
-        assert (nodes[1].x == 5.0).all()
-
-
 def test_two_groups_follow_their_own_leaders_between_jumps_to_that_of_all():
     own = {**FAST, "c1": 1.0, "c2": 0.0, "global_period": 10**6, "p1": 0.0, "p2": 0.0}
     config = following(4, lsgd=own)

@@ -8,7 +8,6 @@ from support.simulated_nodes import ProgramRun, traced
 from support.simulations import run_spec
 
 from dpwa.dataset.range_table import DatasetRanges, RangeTable
-from dpwa.errors import PeerLost
 from dpwa.tables.tables import Tables
 
 LINKS = {"latency_ms": 5.0, "jitter_ms": 4.0, "loss": 0.02}
@@ -82,52 +81,6 @@ def mixed(node, runtime, connection):
 def test_the_same_seed_is_the_same_run_of_collectives_to_the_byte():
     one, again, other = (traced(run_of(4, mixed, seed))[1] for seed in (1, 1, 2))
     assert one == again != other
-
-
-@pytest.mark.parametrize("killed_at_s", [1.0, 1.03, 1.1, 1.17])
-def test_who_is_killed_in_the_middle_is_left_behind_by_all_others_alike(killed_at_s):
-    def program(node, runtime, connection):
-        runtime.sleep(1.0 - runtime.now())
-        found = []
-        for _ in range(6):
-            try:
-                found.append(all_reduced(connection, 10.0**node.index))
-            except PeerLost as lost:
-                found.append(lost.names)
-        return found
-
-    run = run_of(4, program)
-    run.network.call_later(killed_at_s, lambda: run.kill(run.nodes[1]))
-    found = finished(run)
-    assert found.keys() == {"n0", "n2", "n3"}
-    (told,) = {tuple(each) for each in found.values()}
-    assert set(told) <= {1111.0, ("n1",), 1101.0}
-    assert told[-1] == 1101.0
-    assert told.count(("n1",)) == 1
-
-
-@pytest.mark.parametrize("killed_at_s", [1.0, 1.2, 1.5, 2.0])
-def test_what_was_added_to_a_table_survives_a_node_that_is_killed(killed_at_s):
-    def program(node, runtime, connection):
-        tables = Tables(connection)
-        table = tables.array(12, [0.5] * 12, dtype="float64", replicas=1)
-        runtime.sleep(1.0 - runtime.now())
-        for _ in range(20):
-            table.add([100.0**node.index] * 12, sync=True)
-        if node.index == 1:
-            return None
-        runtime.sleep(10.0 - runtime.now())
-        tables.barrier()
-        return table.get().tolist()
-
-    run = run_of(3, program)
-    run.network.call_later(killed_at_s, lambda: run.kill(run.nodes[1]))
-    found = finished(run)
-    assert found["n0"] == found["n2"]
-    for value in found["n0"]:
-        rest = value - 0.5 - 20.0 - 20.0 * 100.0**2
-        assert 0.0 <= rest <= 20.0 * 100.0
-        assert rest % 100.0 == 0.0
 
 
 def test_one_process_may_read_a_table_twice_at_a_time_but_not_call_a_collective_twice():

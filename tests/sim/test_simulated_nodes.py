@@ -2,7 +2,6 @@
 
 import ast
 import logging
-import math
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.inside import member_list_of, members_of
-from support.simulated_nodes import all_know_each_other, nodes_run, open_run, peers_of, traced
+from support.simulated_nodes import all_know_each_other, nodes_run, open_run, traced
 
 import dpwa
 from dpwa.connection import DpwaConnection
@@ -68,14 +67,6 @@ def test_every_algorithm_trains(algorithm):
     first, last = outcome.samples[1], outcome.samples[-1]
     assert last.loss < 0.5 * first.loss
     assert all(node.updates == 30 for node in outcome.nodes)
-
-
-def test_exchanges_keep_the_mean_as_they_do_between_real_nodes():
-    run = nodes_run(6, {"algorithm": "symmetric"}, rounds=20, network={"jitter_ms": 5.0})
-    before = run.parameters.mean(axis=0)
-    outcome = run.run()
-    assert outcome.samples[-1].variance_ratio < 1e-3
-    assert np.allclose(run.parameters.mean(axis=0), before, atol=1e-12)
 
 
 def test_the_same_seed_is_the_same_run_to_the_byte():
@@ -219,34 +210,6 @@ def test_nodes_of_many_start_at_once_and_do_not_all_connect_to_the_same():
     run.end()
 
 
-def test_nodes_find_each_other_by_one_address_and_again_after_a_partition():
-    cut = {"partitions": [{"at_s": 6.0, "for_s": 20.0}]}
-    run = open_run(4, {"timeout_ms": 500}, seconds=60.0, network=cut, compute={"step_ms": 500})
-    run.begin()
-    run.network.run_until(6.0)
-    assert all_know_each_other(run)
-    assert len(peers_of(run)) == 4
-    run.network.run_until(25.0)
-    assert {len(peers) for peers in peers_of(run).values()} == {1}
-    run.network.run_until(45.0)
-    assert all_know_each_other(run)
-    run.end()
-
-
-def test_who_stands_still_is_dropped_in_time_and_is_back_when_it_goes_on():
-    run = open_run(8, seconds=60.0, compute={"step_ms": 1000.0})
-    run.begin()
-    run.network.run_until(10.0)
-    run.nodes[3].runtime.stalled_until = 10.0 + 20.0
-    run.network.run_until(10.0 + 10.0)
-    known = peers_of(run)
-    assert not any("n3" in peers for peers in known.values())
-    assert {len(peers) for name, peers in known.items() if name != "n3"} == {6}
-    run.network.run_until(30.0 + 5.0)
-    assert all_know_each_other(run)
-    run.end()
-
-
 def test_a_node_that_was_invented_is_gone_within_seconds_and_does_not_come_back():
     run = open_run(4, seconds=60.0, compute={"step_ms": 1000.0})
     run.begin()
@@ -287,12 +250,6 @@ def test_a_simulation_leaves_the_logging_of_the_process_as_it_was():
     assert logger.level == before
 
 
-def test_whoever_watches_can_end_a_run():
-    outcome = nodes_run(2, seconds=100.0, watch=lambda sample: sample.time_s < 10.0).run()
-    assert outcome.was_stopped
-    assert 10.0 <= outcome.samples[-1].time_s < 11.0
-
-
 @pytest.mark.parametrize("settings", [{}, {"initial_state": "own"}])
 def test_rounds_are_those_of_all_lives(settings, tmp_path):
     trace = tmp_path / "trace.csv"
@@ -320,13 +277,6 @@ def test_that_nodes_are_there_from_the_beginning_is_no_event(tmp_path):
     trace.write_text("time_s,node,event\n1,1,start\n")
     outcome = nodes_run(2, seconds=2.0, churn={"trace": str(trace)}).run()
     assert [text for _, text in outcome.events] == ["n1 starts"]
-
-
-def test_a_run_ends_at_its_target():
-    outcome = nodes_run(4, rounds=1000, target={"variance_ratio": 1e-3}).run()
-    assert outcome.samples[-1].variance_ratio <= 1e-3
-    assert outcome.samples[-1].round < 30
-    assert math.isfinite(outcome.samples[-1].bytes_per_node)
 
 
 # The same classes
