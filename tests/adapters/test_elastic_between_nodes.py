@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from support.members import gossip, members
-from support.nodes import config_of, eventually
+from support.members import members
+from support.nodes import config_of
 from support.partners import partner_of
 from support.requests import fetch_of
 
@@ -59,38 +59,3 @@ def test_centers_are_what_is_served_and_a_partner_that_breaks_off_changes_nothin
         assert member.adapter.update_wait() is not None
         assert member.x.numpy() == pytest.approx(x)
         assert member.node.rounds.algorithm.center.tensors[0].numpy() == pytest.approx(c)
-
-
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
-@pytest.mark.parametrize("period", [1, 3])
-def test_nodes_that_go_at_their_own_pace_come_to_agree_within_where_they_began(period, transport):
-    with members(of(period, 3, transport=transport), [1.0, 2.0, 3.0]) as nodes:
-
-        def spread():
-            gossip(nodes, 10)
-            values = torch.stack([member.x for member in nodes])
-            assert values.min() > 1.0 - 1e-9
-            assert values.max() < 3.0 + 1e-9
-            return (values.max(0).values - values.min(0).values).max()
-
-        eventually(lambda: spread() < 0.01)
-
-
-def test_nodes_that_train_reach_the_minimum_of_all_of_them():
-    """Each draws to a minimum of its own; the sum of their losses is the least at the mean."""
-    lr, minima = 0.1, {"w1": 1.0, "w2": 5.0}
-    with members(of(1), [0.0, 10.0]) as nodes:
-
-        def step(member):
-            with torch.no_grad():
-                member.net.weight.sub_(lr * (member.net.weight - minima[member.name]))
-            member.round()
-
-        def is_there():
-            gossip(nodes, 20, step)
-            means = [
-                float(member.node.rounds.algorithm.center.tensors[0].mean()) for member in nodes
-            ]
-            return abs(sum(means) / 2 - 3.0) < 0.3
-
-        eventually(is_there)

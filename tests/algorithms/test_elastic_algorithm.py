@@ -117,23 +117,6 @@ def test_in_the_mean_it_is_synchronous_easgd(beta, period):
     assert centers_of(swarm).std(axis=0).min() > 0.01
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 16])
-def test_without_gradients_the_sum_is_kept_and_the_gap_closes_by_one_minus_n_plus_one_alpha(nodes):
-    swarm = Swarm("elastic", starts(nodes), PERMUTING, period=1)
-    swarm.publish(swarm.workers)
-    for worker in swarm.workers:
-        worker.model.array += worker.number + 1.0  # else there were no gap
-    for _ in range(6):
-        x, c = swarm.x.mean(axis=0), centers_of(swarm).mean(axis=0)
-        total, gap = nodes * x + c, x - c
-        swarm.ask(swarm.workers)
-        swarm.merge(swarm.workers)
-        x, c = swarm.x.mean(axis=0), centers_of(swarm).mean(axis=0)
-        assert nodes * x + c == pytest.approx(total, abs=1e-12 * nodes)
-        assert x - c == pytest.approx((1 - (nodes + 1) * 0.9 / nodes) * gap, abs=1e-13 * nodes)
-        swarm.publish(swarm.workers)
-
-
 @pytest.mark.parametrize("name", ["elastic", "noloco"])
 def test_it_publishes_and_asks_after_every_period_only(name):
     swarm = Swarm(name, np.ones((4, 1)), PERMUTING, period=5)

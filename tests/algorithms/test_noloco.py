@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpwa.algorithms.noloco import NoLoCoOptions
-from dpwa.policy.outer import noloco_limit
 from dpwa.policy.topology import topology
 from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
@@ -109,25 +107,3 @@ def test_the_mean_is_moved_by_beta_times_the_mean_drift_alone(alpha, beta, gamma
         phi, is_quiet = phi + momentum, False
         assert swarm.x.mean(axis=0) == pytest.approx(phi, abs=1e-12)
         assert disagreement(swarm.x) > 0.1  # it is not that all are equal
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.9])
-def test_the_nodes_stay_together_below_the_limit_and_drift_apart_above(alpha):
-    print(f"seed {SEED}")
-    growth = {share: log_growth(alpha, share * noloco_limit(alpha)) for share in (0.7, 1.5)}
-    print(f"alpha {alpha}: log V a round {growth}")
-    assert growth[0.7] < -0.02
-    assert growth[1.5] > 0.02
-
-
-def log_growth(alpha, gamma, nodes=64, rounds=80):
-    """Of V a round, without training. Settings beyond the limit are refused, so they are forced."""
-    starts = np.random.default_rng(SEED).normal(size=(nodes, 16))
-    swarm = Swarm("noloco", starts, SwarmSettings(SEED), period=1)
-    for worker in swarm.workers:
-        worker.algorithm.options = NoLoCoOptions.model_construct(
-            period=1, alpha=alpha, beta=0.7, gamma=gamma
-        )
-    for _ in range(rounds):
-        swarm.round()
-    return np.log(disagreement(swarm.x) / disagreement(starts)) / rounds

@@ -4,6 +4,8 @@ import loops
 import pytest
 
 FEW = {
+    "attached": (2, "auto"),
+    "last_pass_not_synchronized": (2, "tcp"),
     "unfrozen_in_the_middle": (2, "auto"),
     "added_in_the_middle": (2, "auto"),
     "gan_with_toggled_parameters": (2, "tcp"),

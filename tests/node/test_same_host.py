@@ -128,24 +128,6 @@ def test_a_model_of_another_size_is_mapped_anew():
         assert one.node.report()["bytes_received"] == 0
 
 
-@pytest.mark.parametrize("guard_of_peer", ["finite", "off"])
-def test_a_peer_whose_memory_is_not_finite_is_not_merged(guard_of_peer):
-    config = {**config_of(2), "transport": "shm"}
-    with (
-        DpwaConnection("w1", config) as one,
-        DpwaConnection("w2", {**config, "guard": guard_of_peer}) as two,
-    ):
-
-        def refused():
-            publish(two, np.nan)
-            publish(one, 1)
-            assert one.update_wait(0.5) == (None, 0.0)
-            return status_of(one, "w2")["outcomes"].get("diverged")
-
-        assert eventually(refused)
-        assert merged_from(one, two) == [2.0]
-
-
 @pytest.mark.parametrize("slots", [2, 5])
 def test_a_node_takes_as_many_slots_as_its_readers_need_and_no_more_than_it_may(slots):
     with connections({**config_of(1), "slots": slots}, w1="auto") as (one,), ExitStack() as pins:
@@ -280,15 +262,6 @@ def test_with_transport_shm_a_node_without_dev_shm_says_so_and_ends(tmp_path, ow
     assert "which `transport: shm` needs" in errors
 
 
-def test_a_forked_child_that_ends_leaves_the_node_to_its_parent(config):
-    with told_node("w1", config) as one, told_node("w2", config) as two:
-        merged_by(one, two)
-        for node in (one, two):
-            assert node.tell("fork") == 0
-        assert merged_by(one, two, 3) == [3.0]
-        assert one.tell("report")["bytes_received"] == 0
-
-
 def test_a_restarted_peer_is_mapped_again(config):
     with told_node("w1", config) as one:
         for value, end in ((2, "kill"), (3, "end"), (4, "end")):
@@ -311,17 +284,6 @@ def test_a_killed_peer_is_unmapped_and_swept_by_the_one_that_survives(config, it
         eventually(lambda: not folder.exists(), timeout_s=5)
         eventually(lambda: one.tell("report")["memory"]["mapped_bytes"] == 0)
         assert own_folder(one).exists()
-
-
-def test_a_killed_node_is_swept_by_the_next_that_starts(config):
-    with told_node("w1", config) as one:
-        one.tell("send", 1)
-        folder = own_folder(one)
-        assert folder.exists()
-        one.kill()  # from here on, any node on this machine that starts sweeps it
-    with told_node("w1", config) as again:
-        again.tell("send", 1)
-        assert not folder.exists()
 
 
 def test_a_stopped_peer_is_merged_out_of_its_memory(config):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 from subprocess import DEVNULL
 
@@ -57,17 +56,6 @@ def share_lock():
     subprocess.Popen(["sleep", "0.3"], pass_fds=[board], stdout=DEVNULL, stderr=DEVNULL)
 
 
-def fork():
-    """Fork a child that ends as a program does; return how it ended."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
-        child = os.fork()
-    if child == 0:
-        sys.stdout = None  # the answers are the parent's
-        sys.exit()
-    return os.waitpid(child, 0)[1]
-
-
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 obey(
     send=send,
@@ -79,5 +67,4 @@ obey(
     interrupt_while_closing=interrupt_while_closing,
     exit=sys.exit,
     share_lock=share_lock,
-    fork=fork,
 )
