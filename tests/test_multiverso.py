@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from support.inside import pending_of
 from support.nodes import config_of
 from support.processes import ended, start
 
@@ -238,7 +239,7 @@ def test_nothing_works_after_shutdown():
 
 def test_who_was_left_out_hears_of_it_at_the_latest_when_it_shuts_down():
     mv.init(name="w1", config=config_of(1))
-    mv._session.tables._user.pending.note_missed_barriers("w1", 2)
+    pending_of(mv._session.tables).note_missed_barriers("w1", 2)
     with pytest.raises(TableLostError, match="have passed 2 barriers"):
         mv.shutdown()
     mv.init(name="w1", config=config_of(1))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.inside import fingerprint_of
 from support.members import members
 from support.nodes import config_of
 from support.partners import partner_of
@@ -20,7 +21,7 @@ def of(period, count=2, **settings):
 
 def served(member, partner):
     """What a peer gets of a node."""
-    fingerprint = member.adapter._state.layout.fingerprint
+    fingerprint = fingerprint_of(member)
     partner.say(fetch_of(fingerprint, name=partner.name))
     answers = [partner.answered() for _ in range(2)]
     assert isinstance(answers[0], SnapshotHeader)

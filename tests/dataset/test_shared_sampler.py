@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.collective_nodes import LONGEST_S, collective_nodes
+from support.inside import pending_of
 from torch.utils.data import DataLoader
 
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
@@ -134,7 +135,7 @@ def test_who_was_left_out_goes_on_and_says_so(caplog):
     with collective_nodes(1) as nodes, sampler_of(nodes["w1"]) as sampler:
         batches = sampler.batches(loader_of(sampler, RANGE))
         first = next(batches).tolist()
-        sampler.tables._user.pending.note_parted("w1")
+        pending_of(sampler.tables).note_parted("w1")
         with caplog.at_level(logging.WARNING, "dpwa.dataset"):
             rest = [item for batch in batches for item in batch.tolist()]
         assert sorted(first + rest) == list(range(SIZE))
@@ -143,7 +144,7 @@ def test_who_was_left_out_goes_on_and_says_so(caplog):
 
 def test_who_was_left_out_before_it_has_a_sampler_gets_one():
     with collective_nodes(1) as nodes, Tables(nodes["w1"]) as tables:
-        tables._user.pending.note_parted("w1")
+        pending_of(tables).note_parted("w1")
         assert sorted(epoch_of(sampler_of(nodes["w1"], tables=tables))) == list(range(SIZE))
 
 

@@ -70,10 +70,9 @@ def test_it_says_nothing_of_one_that_it_does_not_know_or_of_another_life(target,
         assert answer.request == 4
 
 
-@pytest.mark.parametrize("security", [pytest.param("none", marks=pytest.mark.slow), "curve"])
-def test_a_silent_member_that_others_hear_is_not_suspected(monkeypatch, tmp_path, security):
+def test_a_silent_member_that_others_hear_is_not_suspected(monkeypatch, tmp_path):
     key_folders(tmp_path, "a", "b", "c")
-    with cluster(security=security) as nodes:
+    with cluster(security="curve") as nodes:
         a = nodes.add("a", keys=str(tmp_path / "a"))
         at_a = f"a@{a.node.endpoint}"
         b = nodes.add("b", at_a, keys=str(tmp_path / "b"))

@@ -53,17 +53,3 @@ def test_a_process_that_comes_a_thousand_updates_late_throws_nobody_back(initial
         eventually(lambda: first.node.report()["merges"] > 0, 60)
     for member in (first, second):
         assert (member.x == 1.0).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
-def test_processes_that_start_together_all_begin_with_their_own(order, tmp_path):
-    path = tmp_path / "nodes.json"
-    path.write_text(json.dumps(config_of(3)))
-    # In such long steps nobody is ten updates ahead before the last of them is there.
-    processes = [start("late_member.py", f"w{index}", path, float(index), 0.5) for index in order]
-    with ended(*processes):
-        for process in processes:
-            output, errors = process.communicate(timeout=120)
-            assert process.returncode == 0, errors
-            assert json.loads(output)["clock"] == 0.0

@@ -4,7 +4,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from support.inside import context_of
+from support.inside import context_of, fingerprint_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually, status_of
 from support.partners import partner_of
@@ -78,7 +78,7 @@ def test_who_runs_another_algorithm_does_not_lead(kind):
         if kind == "news":
             told(partner, *news)
         elif kind == "fetch":
-            fingerprint = member.adapter._state.layout.fingerprint
+            fingerprint = fingerprint_of(member)
             assert partner.ask(fetch_of(fingerprint, news=news))
         else:
             proposal = partner.proposal(news=news)

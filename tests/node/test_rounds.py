@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from support.inside import threads_of
+from support.inside import fingerprint_of, threads_of
 from support.members import in_lockstep, members
 from support.nodes import config_of, eventually
 from support.partners import partner_of
@@ -114,7 +114,7 @@ def test_a_snapshot_that_is_to_come_is_sent_when_it_comes():
     config = one_peer(2, transport="tcp", timeout_ms=300)
     with members(config, [1.0]) as [member], partner_of(member) as partner:
         member.round()
-        fingerprint = member.adapter._state.layout.fingerprint
+        fingerprint = fingerprint_of(member)
         partner.say(fetch_of(fingerprint, version=2, budget_ms=1000))
         assert partner.answered(0.1) is None
         member.round()
@@ -127,7 +127,7 @@ def test_who_waits_in_vain_is_forgotten():
     config = one_peer(2, transport="tcp", timeout_ms=100)
     with members(config, [1.0]) as [member], partner_of(member) as partner:
         member.round()
-        fingerprint = member.adapter._state.layout.fingerprint
+        fingerprint = fingerprint_of(member)
         waiting = member.node._snapshots._waiting
         partner.say(fetch_of(fingerprint, version=2, budget_ms=2**31))
         eventually(lambda: len(waiting) == 1)

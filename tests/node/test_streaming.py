@@ -3,7 +3,6 @@
 import contextlib
 import json
 import random
-import signal
 import threading
 import time
 
@@ -403,39 +402,6 @@ def test_a_peer_that_becomes_slow_for_good_is_merged_from_again():
 
 
 @pytest.mark.slow
-def test_a_stopped_reader_costs_the_publisher_neither_rounds_nor_memory_for_long():
-    # The reader reads the same snapshot again and again, until it is stopped in the middle.
-    config = config_of(2, transport="tcp", timeout_ms=1000, slots=2, repeat="merge")
-    reader_config = json.dumps({**config, "timeout_ms": 20_000})
-    nbytes = 4 * LARGE_ELEMENTS
-    with DpwaPyTorchAdapter(
-        Values(LARGE_ELEMENTS, 1.0), "w1", {**config, "nodes": config["nodes"][:1]}
-    ) as gossip:
-        node = gossip.connection.node
-        gossip.update_send()
-        reader = start("gossip_values.py", reader_config, "w2", LARGE_ELEMENTS, 2.0)
-        with ended(reader):
-            assert reader.stdout.readline() == "ready\n"
-            assert reader.stdout.readline() == "merged\n"
-            stopped_in_mid_stream(node, reader, nbytes)
-            reports = []
-
-            def published(count):
-                time.sleep(0.05)
-                gossip.update_send()
-                reports.append(node.report())
-                return node.version >= count
-
-            first = node.version
-            eventually(lambda: published(first + 10))  # in spite of the slot that it holds
-            memory = [report["memory"] for report in reports]
-            assert max(m["slot_bytes"] + m["lost_bytes"] for m in memory) <= 3 * nbytes
-            reader.send_signal(signal.SIGCONT)
-            served = node.report()["snapshots_served"]
-            eventually(lambda: node.report()["snapshots_served"] > served + 1)
-
-
-@pytest.mark.slow
 def test_what_was_lent_to_a_reader_that_takes_nothing_comes_back_when_it_is_dropped():
     config = config_of(2, transport="tcp", timeout_ms=300, slots=2)
     net = Values(LARGE_ELEMENTS, 1.0)
@@ -462,19 +428,3 @@ def test_what_was_lent_to_a_reader_that_takes_nothing_comes_back_when_it_is_drop
         eventually(lambda: lost_slots() == 0, every_s=0.05)
         assert time.monotonic() - before < at_most(sockets.STALLED_MS / 1000 + 2)
         assert node.report()["rounds_skipped"] == skipped
-
-
-def stopped_in_mid_stream(node, reader, nbytes):
-    """Stop the reader, again if need be, when a part of a snapshot was sent to it."""
-    rng = random.Random(1)
-
-    def attempt():
-        reader.send_signal(signal.SIGSTOP)
-        time.sleep(0.2)
-        if node.report()["bytes_sent"] % nbytes:
-            return True
-        reader.send_signal(signal.SIGCONT)
-        time.sleep(rng.uniform(0.01, 0.05))
-        return False
-
-    eventually(attempt, timeout_s=20)

@@ -277,17 +277,6 @@ def test_the_name_of_a_joining_peer_says_which_key_it_must_have(tmp_path):
 # What is refused at the start
 
 
-def test_a_node_with_an_open_secret_key_does_not_start(two):
-    path = two.folders["w1"].secret_file("w1")
-    path.chmod(0o640)
-    with pytest.raises(UserError, match=rf"{path}: mode 0640, .*chmod 600"):
-        DpwaConnection("w1", two.config_for("w1"))
-    path.chmod(0o600)
-    two.folders["w1"].path.chmod(0o777)
-    with pytest.raises(UserError, match=r"mode 0777, .*chmod go-w"):
-        DpwaConnection("w1", two.config_for("w1"))
-
-
 def test_a_node_without_a_key_does_not_start(two):
     shutil.rmtree(two.folders["w1"].path)
     with pytest.raises(UserError, match="dpwa keys new w1 --keys"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.inside import member_list_of, members_of
+from support.inside import member_list_of, members_of, threads_of
 from support.simulated_nodes import all_know_each_other, nodes_run, open_run, traced
 
 import dpwa
@@ -291,8 +291,8 @@ def test_simulated_nodes_are_the_very_objects_of_real_ones():
     node = connection.node
     assert type(node) is Node
     assert type(members_of(connection)) is Members
-    assert type(node._threads.rx) is RxThread
-    assert type(node._threads.tx) is TxThread
+    assert type(threads_of(node).rx) is RxThread
+    assert type(threads_of(node).tx) is TxThread
     assert node.runtime is run.nodes[0].runtime
     run.end()
 

@@ -60,23 +60,6 @@ def test_it_says_whom_it_starts_from_and_warns_only_after_a_first_start(caplog, 
     assert said == [level]
 
 
-def test_no_patchwork_is_made_of_pieces_of_several_donors():
-    config = config_of(3, **PEERS)
-    nets = [torch.nn.Linear(2048, 1024) for _ in range(3)]  # 8 MiB
-    for value, net in enumerate(nets, start=1):
-        torch.nn.init.constant_(net.weight, float(value))
-        torch.nn.init.constant_(net.bias, float(value))
-    made = (adapter_of(nets[i], f"w{i + 1}", config) for i in (0, 1))
-    with nodes(*made) as (one, two), training(one, two):
-        eventually(lambda: min(one.clock, two.clock) >= 3)
-        with nodes(adapter_of(nets[2], "w3", config)) as (three,):
-            values = nets[2].weight.detach().flatten()
-            donor = float(values[0])
-            assert set(values.tolist()) == {donor}
-            assert 3 <= three.clock <= max(one.clock, two.clock)
-            assert three.connection.node.report()["state"]["donors"] == [f"w{donor:.0f}"]
-
-
 @pytest.mark.parametrize("initial_state", ["peers", "newest", None])
 def test_nodes_that_start_together_do_not_wait_for_each_other(initial_state):
     config = config_of(3, **{**PEERS, "initial_state": initial_state})

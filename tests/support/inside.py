@@ -6,6 +6,16 @@ def context_of(node):
     return node._context
 
 
+def fingerprint_of(member):
+    """Return that of what a member gossips, which it may not have published yet."""
+    return member.adapter._state.layout.fingerprint
+
+
+def pending_of(tables):
+    """Return what a process waits for, or is to be told of, in its tables."""
+    return tables._user.pending
+
+
 def threads_of(node):
     """Return the network threads of a node."""
     return node._threads

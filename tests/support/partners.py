@@ -16,7 +16,7 @@ from dpwa.wire.transaction_messages import (
     TransactionDecision,
 )
 from support.imposters import identity_for
-from support.inside import threads_of
+from support.inside import fingerprint_of, threads_of
 from support.nodes import again_and_again, eventually
 from support.requests import fetch_of, header_of
 from support.times import HANGS_AFTER_S
@@ -119,7 +119,7 @@ class Partner:
             "transaction": transaction,
             "name": self.name,
             "terms": terms,
-            "fingerprint": self.member.adapter._state.layout.fingerprint,
+            "fingerprint": fingerprint_of(self.member),
             "version": self.version,
             "news": (),
             "budget_ms": config.timeout_ms,
@@ -127,7 +127,7 @@ class Partner:
         return Propose(**{**said, **fields})
 
     def fetched(self, version):
-        fingerprint = self.member.adapter._state.layout.fingerprint
+        fingerprint = fingerprint_of(self.member)
         header = self.ask(fetch_of(fingerprint, version=version))
         assert isinstance(header, SnapshotHeader), header
         _, data = self.answered()
