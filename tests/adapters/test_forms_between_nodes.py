@@ -59,4 +59,5 @@ def test_a_killed_node_ends_as_one_that_was_not(form, tmp_path):
         assert process.returncode == (-signal.SIGKILL if kill else 0), error
         ends.append(rows)
     assert ends[2][0]["step"] > 4  # it has not begun anew
-    assert ends[2][-1] == ends[0][-1]
+    whole, _, back = (rows[-1] | {"s": 0.0} for rows in ends)  # however long it took
+    assert back == whole
