@@ -147,7 +147,7 @@ def test_a_node_that_was_evicted_after_its_round_is_back_before_its_next_one(cou
 
 # How long nodes wait for each other where the training goes on during all rounds but the last
 
-IN_BUCKETS, BUCKETS = 100, 5  # steps, and rounds of each
+IN_BUCKETS, BUCKETS = 50, 5  # steps, and rounds of each
 FORWARD_S, BACKWARD_S = 0.3, 0.7
 
 

@@ -21,7 +21,7 @@ LOOPS = (
     "wrapped",  # in a GossipOptimizer
     "numbers",
 )
-CHECKED_ALWAYS = ("two_calls", "one_call", "attached")
+CHECKED_ALWAYS = ("two_calls", "attached")
 ALGORITHMS = ("together", "local", "push_sum", "symmetric", "noloco")
 
 
