@@ -128,7 +128,7 @@ def train(options: argparse.Namespace, place: Place) -> None:
     done = resume(trainer, output) if options.resume else 0
     with (
         output.with_suffix(".csv").open("a" if done else "w", newline="") as log_file,
-        connect(trainer.model, place) as gossip,
+        connect(trainer, place) as gossip,
     ):
         log = csv.DictWriter(log_file, LOG_COLUMNS)
         if not done:
@@ -188,12 +188,18 @@ def run_epoch(trainer: Trainer, gossip: DpwaPyTorchAdapter | None) -> dict[str, 
     }
 
 
-def connect(model: nn.Module, place: Place) -> AbstractContextManager[DpwaPyTorchAdapter | None]:
+def connect(trainer: Trainer, place: Place) -> AbstractContextManager[DpwaPyTorchAdapter | None]:
     """Return this node's connection to the others; outside `dpwa launch` there is none."""
     if place.config is None:
         print("DPWA_NAME is not set (see `dpwa launch`): training alone", flush=True)
         return nullcontext()
-    return DpwaPyTorchAdapter(model, place.name, place.config)
+    return DpwaPyTorchAdapter(
+        trainer.model,
+        place.name,
+        place.config,
+        optimizer=trainer.optimizer,
+        scheduler=trainer.schedule,
+    )
 
 
 def test_batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:

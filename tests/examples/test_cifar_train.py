@@ -122,6 +122,18 @@ def test_two_launched_nodes_merge_and_write_files_of_their_own(
         assert any(float(row["consensus_distance"] or 0) > 0 for row in log)
 
 
+@pytest.mark.slow
+def test_two_launched_nodes_average_their_gradients(
+    run: Runner, data_dir: Path, tmp_path: Path
+) -> None:
+    done = run(
+        *DPWA, "launch", "-n", 2, "--", "env", "DPWA_ALGORITHM=together", sys.executable, TRAIN,
+        "--data-dir", data_dir, *QUICK, "--epochs", 3, "--output", tmp_path / "net.pt",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("consensus distance 0 to 0 in") == 2
+
+
 def test_a_missing_folder_is_one_clear_line(tmp_path: Path) -> None:
     code, errors = run_here(TRAIN, "--data-dir", tmp_path / "nowhere")
     assert code == 2
