@@ -26,15 +26,14 @@ class Lora(Module):
 torch.manual_seed(0)  # the same base and the same A on all nodes
 net, inputs = Lora(Linear(64, 32), rank=48), torch.eye(64)
 targets = net.base(inputs) + inputs @ net.a.T @ torch.randn(48, 32)  # what it is to learn
-optimizer = torch.optim.Adam([net.b], lr=0.03)
-with dpwa.connect(net, optimizer, state="trainable") as gossip:
+with dpwa.connect(net, adam := torch.optim.Adam([net.b], 0.03), state="trainable") as gossip:
     own = torch.arange(64).chunk(gossip.world_size)[gossip.rank]  # too few to learn it all
     if gossip.updates == 0:
         gossip.barrier(timeout_s=60)  # all begin together
     while gossip.updates < 300:
-        optimizer.zero_grad()
+        adam.zero_grad()
         (loss := functional.mse_loss(net(inputs[own]), targets[own])).backward()
-        optimizer.step()
+        adam.step()
         gossip.step(loss)
     gossip.finish()
 print(f"error on all inputs {functional.mse_loss(net(inputs), targets):.5f}")
