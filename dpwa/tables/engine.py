@@ -360,7 +360,7 @@ class Engine:
             made = Item(TableMade, {"table": number, "shards": shards}, spec.pack())
             self._mail.say_to_all(made)
             fault_points.reached("table.made")
-            self._make(number, spec, shards)
+            self._make(number, spec, shards, is_own=True)
 
     def announce(self, number: int) -> None:
         """Say that the first values of a table are in place, if it is for this node to say so."""
@@ -383,11 +383,12 @@ class Engine:
 
     # Tables
 
-    def _make(self, number: int, spec: TableSpec, shards: int) -> None:
+    def _make(self, number: int, spec: TableSpec, shards: int, *, is_own: bool = False) -> None:
         plan = self._store.tables.get(number)
         if plan is not None:
             if plan.spec != spec:
-                self._pending.note_mismatch(number, difference(plan.spec, spec))
+                here, there = (spec, plan.spec) if is_own else (plan.spec, spec)
+                self._pending.note_mismatch(number, difference(here, there))
             return
         view = self._mail.view
         self._store.settle(number, new_plan(spec, shards, view.names, view.since))

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dpwa.errors import MismatchError, UserError
+from dpwa.errors import UserError
 from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
 from dpwa.tables.pending import AddedParts
 from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, check_size, split
-from dpwa.tables.specs import TableSpec, difference, packed
+from dpwa.tables.specs import TableSpec, packed
 from dpwa.tables.user import User
 
 
@@ -56,14 +56,13 @@ class Table:
                 made_in, has_put = present.view.identity, False
                 user.make(self._number, self.spec)
             plan = present.tables.get(self._number)
+            if plan is None or plan.spec != self.spec:  # if it is another, the engine says so
+                user.wait_for_news(self._number, present, deadline)
+                continue
             user.pending.check(self._number)
-            if plan is not None and plan.spec != self.spec:
-                raise MismatchError(
-                    f"table {self._number}: {difference(self.spec, plan.spec)} [DPWA-E168]"
-                )
-            if plan is not None and plan.is_ready:
+            if plan.is_ready:
                 return plan.shards
-            if plan is not None and not has_put and user.is_first(present):
+            if not has_put and user.is_first(present):
                 # Another one may have begun, and put values of its own.
                 if first is not None or present.view.since:
                     user.add(self._number, self._parts_of(plan, first), deadline, is_first=True)

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -392,6 +393,33 @@ def test_tables_must_be_the_same_on_all_workers():
                 use(worker)
 
         on_all(made, task)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_worker_that_makes_another_table_and_ends_at_once_is_heard(late, monkeypatch):
+    with workers(2) as made, ThreadPoolExecutor(1) as threads:
+        other, worker = made[late], made[1 - late]
+        make = other.engine.make
+
+        def make_later(*order):
+            time.sleep(0.2)
+            make(*order)
+
+        monkeypatch.setattr(other.engine, "make", make_later)
+
+        def use():
+            table, end = worker.tables.array(5), time.monotonic() + 20.0
+            while time.monotonic() < end:
+                table.get()
+                time.sleep(0.01)
+
+        used = threads.submit(use)
+        eventually(lambda: 0 in other.store.tables)
+        with pytest.raises(MismatchError, match="rows 7 here, 5 elsewhere"):
+            other.tables.array(7)
+        other.connection.close()
+        with pytest.raises(MismatchError, match="rows 5 here, 7 elsewhere"):
+            used.result(30.0)
 
 
 def test_a_worker_that_makes_no_table_is_not_waited_for_forever():
