@@ -163,13 +163,24 @@ NONSENSE = {
 }
 
 
+def after_w1(nodes, call):
+    """Have w2 call later: else what it says itself may come before w1 has looked."""
+
+    def called(node):
+        if node is nodes["w2"]:
+            time.sleep(0.5)
+        return call(node)
+
+    return called
+
+
 @pytest.mark.parametrize("nonsense", NONSENSE)
 def test_a_record_that_is_nonsense_costs_its_reader_one_collective_at_most(forge, nonsense):
     call, phase, record = NONSENSE[nonsense]
     with collective_nodes(2, collective_timeout_s=2.0) as nodes:
         expected = nodes.each(call)
         forge(nodes, post_of_w2(nodes, phase, record))
-        outcomes = nodes.outcomes(call)
+        outcomes = nodes.outcomes(after_w1(nodes, call))
         assert type(outcomes["w1"]) is LeftBehindError, outcomes
         assert "a member said nonsense" in str(outcomes["w1"])
         is_told = type(outcomes["w2"]) is PeerLost
@@ -183,12 +194,7 @@ def test_an_object_that_is_none_costs_its_reader_one_result(forge):
         forged = entry(GATHER, nbytes=16, inline=b"\xff" * 16)
         forge(nodes, post_of_w2(nodes, ENTERED, forged))
 
-        def after_w1(node):
-            if node is nodes["w2"]:  # else what it says itself may come before w1 has looked
-                time.sleep(1.0)
-            return gather(node)
-
-        outcomes = nodes.outcomes(after_w1)
+        outcomes = nodes.outcomes(after_w1(nodes, gather))
         assert type(outcomes["w1"]) is CollectiveError
         assert "sent nonsense" in str(outcomes["w1"])
         assert outcomes["w2"] == expected["w2"]
