@@ -8,6 +8,7 @@ from support.partners import partner_of
 from dpwa import DpwaConnection
 from dpwa.errors import UserError
 from dpwa.wire.messages import Refused
+from dpwa.wire.transaction_messages import DecisionAck
 
 EAGER = {
     "symmetric": {},
@@ -72,6 +73,16 @@ def test_a_proposal_of_other_terms_is_refused():
         assert isinstance(answer, Refused)
         assert answer.reason == "its terms are exchange"
         assert not member.transactions._records
+
+
+def test_an_answer_that_is_sent_as_a_request_takes_no_service_away():
+    config = config_of(2, algorithm="symmetric", transport="tcp", fetch_probability=0.0)
+    with members(config, [1.0]) as [member], partner_of(member) as partner:
+        member.round()
+        partner.say(DecisionAck(request=1, transaction=b"pair-one"))
+        answer = partner.ask(partner.proposal(terms="share"))
+        assert answer.reason == "its terms are exchange"
+        assert member.node.report()["bad_messages"] == 1
 
 
 def test_a_proposal_to_a_node_that_makes_no_transactions_is_refused():

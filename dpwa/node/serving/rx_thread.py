@@ -87,8 +87,12 @@ class RxThread(NodeThread):
         self._ticking = tuple(dict.fromkeys(self._services.values()))
 
     def serve_later(self, messages: str, load: Callable[[], object]) -> None:
-        """Have `load` register the service of all messages of a module when the first one comes."""
-        self._loads = {**self._loads, messages: load}
+        """Have `load` register the service of all messages of a module when the first one comes.
+
+        A service that is there already stays: answers in that module, sent here, load no other.
+        """
+        if all(kind.__module__ != messages for kind in self._services):
+            self._loads = {**self._loads, messages: load}
 
     def open(self) -> None:
         """Start, and wait until the socket listens; raises `AddressError` if it cannot."""
