@@ -409,8 +409,8 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         or has not been there in the first 10 s after it came into view. It takes at most
         `timeout_s + seconds`, and a few seconds. No fault of a peer is raised.
 
-        A second call returns the report of the first if that has no problem, and if no node has
-        trained or changed its parameters since.
+        A second call returns the report of the first if all nodes took part in it without a
+        problem, no node has trained since, and this node's parameters are the same.
 
         Args:
             seconds: longest time to average.

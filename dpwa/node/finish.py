@@ -245,7 +245,7 @@ class Finish:
         return report
 
     def _is_as_it_ended(self, averaged: Averaged) -> bool:
-        """Tell whether neither this node nor a peer has trained or changed since the last call."""
+        """Tell whether no node has trained, and this one has not changed, since the last call."""
         own = self.endings.own
         return own.is_over and self.endings.others_have_ended() and averaged.publish() == own.values
 

@@ -28,8 +28,8 @@ log = logging.getLogger("dpwa.observe")
 
 PERIOD_S = 1.0
 EARLY_S = 0.02
-# A sample of thousands of peers takes milliseconds, so of these there are fewer. Not too few: a log
-# whose newest line is 4 s old is that of a dead node, if others have noticed that it is gone.
+# A sample of thousands of peers takes milliseconds, so a node with many peers takes fewer samples.
+# Its log must not get 4 s old: the report takes the node for dead then, if others do not reach it.
 PEERS_PER_S = 512  # described by samples
 MAX_PERIOD_S = 3.0
 MAX_OTHERS = 256  # nodes of which a history is kept
@@ -45,7 +45,8 @@ SCHEMA = 1
 class NodeRecord(Service):
     """What a node has recorded; a service that takes samples and tells of them.
 
-    There is one every second, of more than `PEERS_PER_S` peers every `MAX_PERIOD_S` at most.
+    It takes one every second. With more than `PEERS_PER_S` peers it takes fewer, but at least one
+    in `MAX_PERIOD_S`.
 
     Args:
         condition: describes the node; `None` once it is gone.
