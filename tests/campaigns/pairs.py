@@ -453,8 +453,8 @@ class Verdict:
 def plan_of(algorithm: str, features: tuple[str, ...], seed: int) -> Plan:
     """Make the plan of a cell."""
     plan = Plan({**ALGORITHMS[algorithm]}, kind=algorithm if algorithm in SYNCHRONOUS else "")
-    if algorithm == "lsgd":  # losses travel every 2 ms
-        plan.pause_s = lambda *_: 0.002
+    if algorithm == "lsgd":  # a loss and the leader's model have to travel within 40 steps
+        plan.pause_s = lambda *_: 0.01
     for name in features:
         FEATURES[name].change(plan)
     nodes = config_of(plan.nodes)
