@@ -3,18 +3,21 @@
 import re
 from pathlib import Path
 
-from dpwa.observe.prometheus import HISTOGRAMS, METRICS
+import pytest
+
+pytest.importorskip("prometheus_client", reason="needs the extra: pip install dpwa[metrics]")
+from support.metrics import all_metrics, name_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
 
 
 def rows():
-    for metric in METRICS:
-        name = metric.family + ("_total" if metric.kind == "counter" else "")
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        yield f"| `{name}` | {metric.kind} | {labels + ' ' if labels else ''}| {metric.text} |"
-    for histogram in HISTOGRAMS:
-        yield f"| `{histogram.family}` | histogram | | {histogram.text} |"
+    for metric in all_metrics():
+        is_labelled = metric.type != "histogram"
+        labels = ", ".join(f"`{label}`" for label in metric.samples[0].labels if is_labelled)
+        kind = "gauge" if metric.type == "info" else metric.type
+        told = f"{labels} " if labels else ""
+        yield f"| `{name_of(metric)}` | {kind} | {told}| {metric.documentation} |"
 
 
 def test_the_page_has_all_metrics_and_no_other():

@@ -21,7 +21,8 @@ from support import processes
 from support.nodes import config_of, eventually
 from support.ports import free_ports, ports_in_a_row
 
-from dpwa.observe.prometheus import HISTOGRAMS, METRICS
+pytest.importorskip("prometheus_client", reason="needs the extra: pip install dpwa[metrics]")
+from support.metrics import all_metrics, name_of
 
 FOLDER = EXAMPLES / "monitoring"
 CONFIG = FOLDER / "prometheus.yml"
@@ -37,8 +38,8 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 def test_the_dashboard_asks_for_nothing_that_is_not_there() -> None:
-    known = {m.family + ("_total" if m.kind == "counter" else "") for m in METRICS}
-    known |= {h.family + end for h in HISTOGRAMS for end in ("_bucket", "_sum", "_count")}
+    known = {name_of(metric) for metric in all_metrics()}
+    known |= {name + end for name in known for end in ("_bucket", "_sum", "_count")}
     asked = {name for _, query in queries() for name in re.findall(r"dpwa_\w+", query)}
     assert asked - known == set()
     assert len(asked) > 12
@@ -65,7 +66,6 @@ def test_each_node_is_a_target() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="needs Prometheus and promtool")
 def test_a_real_prometheus_sees_all_nodes_and_answers_every_panel(tmp_path: Path) -> None:
-    pytest.importorskip("prometheus_client", reason="needs the extra: pip install dpwa[metrics]")
     first, other = ports_in_a_row(NODES), free_ports(1)[0]
     text = re.sub(r"127\.0\.0\.1:9(10\d)", lambda m: f"127.0.0.1:{first + int(m[1]) - 100}",
                   CONFIG.read_text())  # fmt: skip
