@@ -68,7 +68,8 @@ RULES: dict[str, dict[str, Any]] = {
 ALGORITHMS: dict[str, dict[str, Any]] = {
     **RULES,
     "together": {"algorithm": "together"},
-    "lsgd": {"algorithm": "lsgd"},
+    # Each of two equal nodes may lead by what it knows, so that neither jumps in a period.
+    "lsgd": {"algorithm": "lsgd", "lsgd": {"local_period": 4, "global_period": 4}},
     "symmetric": {"algorithm": "symmetric"},
     "push_sum": {"algorithm": "push_sum"},
     "noloco": {"algorithm": "noloco", "noloco": {"period": 2}},
@@ -453,8 +454,8 @@ class Verdict:
 def plan_of(algorithm: str, features: tuple[str, ...], seed: int) -> Plan:
     """Make the plan of a cell."""
     plan = Plan({**ALGORITHMS[algorithm]}, kind=algorithm if algorithm in SYNCHRONOUS else "")
-    if algorithm == "lsgd":  # a loss and the leader's model have to travel within 40 steps
-        plan.pause_s = lambda *_: 0.01
+    if algorithm == "lsgd":  # losses travel every 2 ms
+        plan.pause_s = lambda *_: 0.002
     for name in features:
         FEATURES[name].change(plan)
     nodes = config_of(plan.nodes)

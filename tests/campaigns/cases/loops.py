@@ -416,6 +416,7 @@ class Board:
         self.barrier = threading.Barrier(count)
         self.slots: list[Any] = [None] * count
         self.steps = [0] * count
+        self.has_begun = [False] * count
 
     def meet(self) -> None:
         """Wait until all threads are here."""
@@ -508,12 +509,16 @@ def train(plan: Plan, training: Training, driver: Driver, board: Board) -> Told:
     """Train as a plan says; return what has come of it."""
     index, rows, loss = driver.index, [], None
     losses = [validation_loss(plan, training.net)]
+    board.has_begun[index] = True
     if not (plan.late_steps or plan.are_processes):
         board.meet()
     for batches in _from_a_sampler(plan, driver) if plan.epochs else _counted(plan, driver):
         board.steps[index] = step = driver.step
         if plan.is_lockstep:
             board.meet()
+        if plan.late_steps and step > plan.late_steps and not board.has_begun[-1]:
+            # Without a list, a node that has ended its run is not there for one that comes later.
+            time.sleep(0.2)
         loss = _one_step(plan, training, driver, step, batches, loss)
         for extra in plan.extras:
             extra(driver, step)
