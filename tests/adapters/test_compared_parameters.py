@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from support.nodes import config_of, eventually
+from support.patience import patience
 from torch import nn
 
 import dpwa
@@ -41,7 +42,7 @@ class Net(nn.Module):
 
 def train(count, changed, change, *, steps, transport="auto", kind=torch.optim.SGD):
     """Train nodes, of which one is changed after its steps; return their modules at the end."""
-    config = config_of(count, algorithm="together", transport=transport)
+    config = config_of(count, algorithm="together", transport=transport, timeout_ms=20_000)
 
     def run(index):
         net = Net()
@@ -60,7 +61,7 @@ def train(count, changed, change, *, steps, transport="auto", kind=torch.optim.S
             gossip.barrier()
         return net, pace
 
-    with ThreadPoolExecutor(count) as pool:
+    with patience(), ThreadPoolExecutor(count) as pool:
         found = list(pool.map(run, range(count)))
     assert {tuple(pace) for _, pace in found} == {tuple(f"w{i + 1}" for i in range(count))}
     return [net for net, _ in found]
@@ -192,7 +193,7 @@ def train_late(optimizer_of, until):
                 gossip.update_wait()
                 updates[index] = gossip.updates
 
-    with ThreadPoolExecutor(2) as pool:
+    with patience(), ThreadPoolExecutor(2) as pool:
         first = pool.submit(run, 0)
         try:
             eventually(lambda: updates[0] > 20 or first.done())

@@ -23,6 +23,7 @@ from unittest import mock
 
 import torch
 from support.nodes import config_of
+from support.patience import patience
 from torch import nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
@@ -914,7 +915,7 @@ def difference(name, nodes=2, transport="auto", seed=0, bucket_bytes=SMALL_BUCKE
     train, settings = SHAPES[name]
     settings = {"log_level": "error", "timeout_ms": 20000, "transport": transport} | settings
     config = config_of(nodes, algorithm="together", **settings)
-    with in_double(bucket_bytes), ThreadPoolExecutor(nodes) as threads:
+    with in_double(bucket_bytes), patience(), ThreadPoolExecutor(nodes) as threads:
         torch.manual_seed(seed)
         alone = Run(nodes, seed)
         train(alone)
