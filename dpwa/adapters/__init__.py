@@ -1,1 +1,1 @@
-"""Adapters: the gossip for the models of a training framework."""
+"""Adapters, which gossip the models of a training framework."""

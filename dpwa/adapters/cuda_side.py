@@ -1,8 +1,8 @@
-"""CudaSide: copies and merges tensors on CUDA devices without making the host wait.
+"""CudaSide copies and merges tensors on CUDA devices, and the host does not wait for it.
 
-Publishing copies the tensors on their device, in the stream of the training, which then goes on; a
-stream of its own brings that copy to the host. Merging brings the peer's bytes to the device tile
-by tile, while those before are merged.
+Publishing copies the tensors on their device, in the stream of the training, so that the training
+can continue at once. A separate stream brings that copy to the host. Merging brings the peer's
+bytes to the device tile by tile, while earlier tiles are merged.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class CudaCopy:
         return all(event.query() for event in self.done)  # type: ignore[no-untyped-call]
 
     def wait(self) -> bool | None:
-        """Wait until it is complete; tell whether all values are finite, `None` if not checked."""
+        """Wait for the copy. Return whether all values are finite, or `None` if this was not
+        checked.
+        """
         for event in self.done:
             event.synchronize()
         if self.totals is None:
@@ -49,7 +51,7 @@ class CudaCopy:
 
 
 class _Device:
-    """What one device needs: a stream for transfers, room to publish from and to receive in."""
+    """The stream and the buffers of one device, for the copies to and from the host."""
 
     def __init__(self, device: torch.device, tiles: Sequence[Tile]) -> None:
         self._device = device
@@ -67,7 +69,9 @@ class _Device:
     def publish(
         self, flat: torch.Tensor, check_finite: bool
     ) -> tuple[torch.cuda.Event, torch.Tensor]:
-        """Start a copy to the host; return when it is done, and the sum of all values, or 0."""
+        """Start a copy to the host. Return its event, and the sum of all values, or 0 if not
+        checked.
+        """
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)  # the copy before this one is read from the same room
         summed = torch.zeros((), dtype=torch.float64, device=self._device)
@@ -85,7 +89,7 @@ class _Device:
             return self._stream.record_event(), summed_on_host
 
     def bring(self, values: torch.Tensor) -> torch.Tensor:
-        """Start a copy of a tile's values to the device; the current stream waits for it."""
+        """Start a copy of a tile's values to the device, for which the current stream waits."""
         current = torch.cuda.current_stream(self._device)
         self._passed.append(current.record_event())
         room = self._ring[self._brought % _RING][: values.nbytes].view(values.dtype)

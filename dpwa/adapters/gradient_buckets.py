@@ -16,9 +16,9 @@ DENSE, NONE = (1.0, 1.0, 0.0), (0.0, 0.0, 0.0)
 
 
 class Buckets:
-    """Parameters from the last to the first, which is about the order that gradients are made in.
+    """The parameters, from the last to the first, which is about the order of their gradients.
 
-    `label` tells them from other parameters of the same module. There is at least one bucket.
+    `label` distinguishes these parameters from others of the module. There is at least one bucket.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ def _grouped(
 class Bucket:
     """Parameters whose gradients are averaged in one round.
 
-    Small gradients are copied to memory where they stand side by side, by their dtype.
+    Small gradients of the same dtype are copied to one contiguous buffer.
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter], narrow: torch.dtype | None) -> None:
@@ -87,11 +87,12 @@ class Bucket:
 class Gradients:
     """The gradients of a bucket, and buffers, as one value to be averaged.
 
-    A parameter without a gradient brings zeros, and stays without if nobody has one. A sparse
-    gradient travels as a dense one, and is sparse again afterwards if that of nobody was dense.
-    With a `narrow` dtype, those in float32 and float64 travel in that; the mean is computed in
-    float32 and rounded to it once. What is too large for it becomes infinite, which a `GradScaler`
-    sees. As a `copy`, gradients are what they are until they `take` the mean.
+    A parameter without a gradient brings zeros, and gets no gradient if no node has one. A sparse
+    gradient travels as a dense one, and is sparse again afterwards if no node's was dense. With a
+    `narrow` dtype, float32 and float64 gradients travel in that dtype. The mean is computed in
+    float32 and rounded once. Values that are too large for the dtype become infinite, which a
+    `GradScaler` detects. With `is_copy`, the gradients keep their values until `take` replaces them
+    by the mean.
     """
 
     @torch.no_grad()
@@ -139,7 +140,7 @@ class Gradients:
 
     @torch.no_grad()
     def take(self) -> None:
-        """Give the parameters what has become of it."""
+        """Give the parameters the averaged gradients."""
         self.payload.result()
         for index in np.flatnonzero((self._forms != DENSE).any(1)).tolist():
             self._take_form(index)

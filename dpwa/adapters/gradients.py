@@ -1,4 +1,4 @@
-"""Gradients averaged over the nodes that keep pace, as soon as a backward pass has made them."""
+"""GradientAveraging averages gradients over the nodes in sync, as soon as they are computed."""
 
 from __future__ import annotations
 
@@ -38,18 +38,20 @@ PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 class GradientAveraging(Closeable):
-    """Averages the gradients of a module over those who keep pace, in buckets.
+    """Averages the gradients of a module over the nodes in sync, in buckets.
 
-    All have the same buckets, and average them in the same order. That is at the end of a backward
-    pass, on the training thread, for all parameters that are trainable then, in place. Where they
-    travel over a network, buckets do not wait for that: a copy of each is averaged on a thread of
-    its own as soon as it is complete, while the pass goes on, which takes all averages at its end.
+    All nodes have the same buckets, and average them in the same order. They do so at the end of a
+    backward pass, on the training thread, in place, for all parameters that are trainable then. If
+    gradients travel over a network, a bucket does not wait for the end of the pass. As soon as it
+    is complete, a separate thread averages a copy of it. The pass continues, and reads all averages
+    at its end.
 
-    Before the step of an optimizer, each of its parameters must have the very gradient that was
-    averaged. If not, such as after gradients that were set by hand, they are averaged now. The step
-    uses gradients up: the next one needs others that are averaged, or the same once more.
+    Before the step of an optimizer, each of its parameters must have the gradient that was
+    averaged. If not, for example because gradients were set by hand, they are averaged now. A step
+    uses up the gradients. The next step needs new averaged gradients, or the same ones averaged
+    again.
 
-    Floating buffers are averaged along with the last bucket, where they are gossiped.
+    Floating buffers are averaged along with the last bucket, if they are gossiped.
 
     Source: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training
     (VLDB 2020), section 3.2.
@@ -119,11 +121,11 @@ class GradientAveraging(Closeable):
 
     @property
     def has_begun(self) -> bool:
-        """Whether this node has begun with what the others have."""
+        """Whether this node has started from the state that the other nodes have."""
         return self._rounds.has_begun
 
     def update(self) -> None:
-        """Begin with what the others have, the first time; tell the algorithm who keeps pace."""
+        """Adopt the others' state at the first call, and give the algorithm the nodes in sync."""
         self.follow()
         if not self._stepping:
             raise UserError(
@@ -140,7 +142,7 @@ class GradientAveraging(Closeable):
             self._average(self._trainable)
 
     def stepped(self) -> None:
-        """Do what follows a step."""
+        """Do the work that follows a step."""
         self._begin_anew()
         self._averaged.clear()
         taken, self._taken = self._taken, 0
@@ -156,12 +158,12 @@ class GradientAveraging(Closeable):
             self._is_off = was_off
 
     def leave(self) -> None:
-        """Let nobody wait for this node any more, until it begins anew."""
+        """Leave the rounds, so that no node waits for this one until it starts again."""
         self._end_those_ahead()
         self._rounds.leave()
 
     def close(self) -> None:
-        """Leave; gradients are this node's own from now on."""
+        """Leave the rounds. From now on, gradients are this node's own."""
         self._stop()
         try:
             with suppress(ClosedError):
@@ -277,7 +279,7 @@ class GradientAveraging(Closeable):
         return known
 
     def _begin_anew(self) -> None:
-        """Forget which gradients were made, and what was averaged ahead of others."""
+        """Forget the gradients that were computed, and averages ahead of the pass's end."""
         with self._stopped_when_closed():
             self._end_those_ahead()
         self._missing = []
@@ -346,9 +348,7 @@ class GradientAveraging(Closeable):
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Have the optimizer step with averaged gradients: those that there are, or those that
-        its closure makes.
-        """
+        """Average the gradients before the optimizer steps, or those that its closure computes."""
         self._taken += 1
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._followed_by_average(optimizer, args[1]), *args[2:]), kwargs
@@ -387,8 +387,8 @@ class GradientAveraging(Closeable):
             self._average(self._set_of(places), f" of optimizer {self._followed.index(optimizer)}")
 
     def _average_replaced(self, own: list[torch.nn.Parameter]) -> None:
-        """Average all gradients as at the end of a pass; average at steps from now on, if this is
-        because each node has others in place of those that a pass has averaged.
+        """Average all gradients as at the end of a pass. From now on, average before each step, if
+        nodes replaced averaged gradients by different ones.
         """
         replaced = [each for each in own if self._is_replaced(each)]
         before = _copies(replaced, self._narrow)
@@ -405,8 +405,8 @@ class GradientAveraging(Closeable):
             )
 
     def _own(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.nn.Parameter], bool]:
-        """Return the parameters of the module that this optimizer may change, and whether all of
-        its parameters are known to be of the module.
+        """Return the parameters of the module that this optimizer may change, and whether all
+        parameters of the optimizer are in the module.
         """
         found = [each for group in optimizer.param_groups for each in group["params"]]
         known = [each for each in found if id(each) in self._known]
@@ -432,8 +432,8 @@ class GradientAveraging(Closeable):
     # A round
 
     def _average(self, buckets: Buckets, which: str = "") -> bool:
-        """Average the buckets that are left, and take the averages of all; return whether all are
-        averages of several nodes.
+        """Average the remaining buckets, and set the gradients to all averages. Return whether all
+        are averages of several nodes.
         """
         is_taken = False
         with self._stopped_when_closed():
@@ -463,7 +463,9 @@ class GradientAveraging(Closeable):
     def _brought(
         self, buckets: Buckets, place: int, which: str = "", *, is_copy: bool = False
     ) -> tuple[Gradients, str, bool]:
-        """Return the gradients of a bucket, what all agree on, and if it is the last."""
+        """Return a bucket's gradients, the label on which nodes agree, and whether it is the last
+        bucket.
+        """
         if place == 0:
             self._settings = _settings_of(self._stepping, self._optimizers.scales())
         buffers, is_last = [], place == len(buckets.buckets) - 1
@@ -476,14 +478,14 @@ class GradientAveraging(Closeable):
     def _round(
         self, gradients: Gradients, label: str, is_last: bool, waits_since: float | None
     ) -> Gradients | None:
-        """Return the gradients, averaged; `None` if they are not."""
+        """Return the averaged gradients, or `None` if they were not averaged."""
         count = self._rounds.average(
             gradients.payload, label, is_last=is_last, waits_since=waits_since
         )
         return gradients if count > 1 else None
 
     def _average_ahead(self) -> None:
-        """Average a copy of the next bucket while the backward pass goes on."""
+        """Average a copy of the next bucket while the backward pass continues."""
         self._connection.node.check_process()  # the thread is not in a forked child
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "dpwa-gradients")
@@ -491,7 +493,7 @@ class GradientAveraging(Closeable):
         self._ahead.append(self._thread.submit(self._round, *brought, None))
 
     def _end_those_ahead(self) -> list[Gradients | None]:
-        """Wait for the rounds that are ahead; return what they averaged."""
+        """Wait for the rounds that run ahead, and return the gradients that they averaged."""
         averaged = []
         while self._ahead:
             first = self._ahead[0]
@@ -501,7 +503,7 @@ class GradientAveraging(Closeable):
 
     @contextmanager
     def _stopped_when_closed(self) -> Iterator[None]:
-        """Follow nothing any more if the connection is closed, and let the loop go on."""
+        """Stop following the optimizer if the connection is closed, so that the loop continues."""
         try:
             yield
         except ClosedError:
@@ -513,7 +515,7 @@ def _tensors_of(
 ) -> tuple[list[torch.nn.Parameter], list[torch.Tensor | None]]:
     """Return all parameters of a module, each once, and its buffers, in the order of its modules.
 
-    That costs a fraction of what `net.parameters()` does.
+    This costs a fraction of `net.parameters()`.
     """
     parameters: dict[int, Any] = {}
     buffers: list[torch.Tensor | None] = []
@@ -538,7 +540,7 @@ def _at_end_of_pass(call: Callable[[], None]) -> None:
 
 
 def _when_pass_goes_on(node: torch.autograd.graph.Node, call: Callable[[], None]) -> None:
-    """Call it once in the backward pass that runs a node, when that goes on after the node."""
+    """Call a function once, when the backward pass that runs a node continues after this node."""
     for following, _ in node.next_functions:
         if following is not None:
             _once_before(following, call)
@@ -553,7 +555,7 @@ def _once_before(node: torch.autograd.graph.Node, call: Callable[[], None]) -> N
 
 
 def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -> str:
-    """Return what steps depend on beside gradients and state, such as learning rates, digested."""
+    """Return a digest of the optimizer's settings, such as learning rates, and the loss scales."""
     numbers: list[Any] = [
         (key, float(value) if isinstance(value, torch.Tensor) else value)
         for optimizer in optimizers
@@ -573,6 +575,6 @@ def _copies(parameters: list[torch.nn.Parameter], narrow: torch.dtype | None) ->
 
 
 def _are_close(some: torch.Tensor, others: torch.Tensor) -> bool:
-    """Tell whether the mean of some on all nodes differs from those here by rounding at most."""
+    """Return whether values differ from their mean over all nodes by at most a rounding error."""
     limits = torch.finfo(some.dtype)
     return torch.allclose(some, others, rtol=4 * limits.eps, atol=limits.tiny, equal_nan=True)

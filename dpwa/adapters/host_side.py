@@ -1,4 +1,4 @@
-"""HostSide: copies and merges tensors that are in the memory of the host."""
+"""HostSide copies and merges tensors that are in the memory of the host."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HostSide:
     def merging(
         self, terms: MergeTerms, round_number: int, rounding: Rounding | None = None
     ) -> Merging:
-        """Begin to merge a peer's snapshot; its bytes must stay until the distance was read."""
+        """Begin to merge a peer's snapshot, whose bytes must stay until the distance was read."""
         return Merging(self._tiles, terms, round_number, self._bring, rounding or Rounding())
 
     @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Tensors as images: bytes that are handed on to other nodes, or kept on disk."""
+"""Images of tensors, as bytes that are sent to other nodes or written to disk."""
 
 from __future__ import annotations
 

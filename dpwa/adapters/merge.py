@@ -1,4 +1,4 @@
-"""What one call of an adapter has merged, and the checks of what it is given."""
+"""The result of a merge, and checks of an adapter's arguments."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from dpwa.node.arrival import Arrival
 
 @dataclass(frozen=True)
 class Merge:
-    """What one `update_wait` merged.
+    """The result of one `update_wait` that merged a snapshot.
 
     Attributes:
-        peer: whose parameters.
-        factor: weight f they had, from 0 to 1; at 0 nothing was changed.
+        peer: the node whose parameters were merged.
+        factor: weight f of the peer's parameters, from 0 to 1. If it is 0, nothing was changed.
         peer_clock: the peer's clock when it published them.
-        peer_loss: its loss then; `None` when it had not measured one.
-        staleness: by how many updates the peer was behind this node (negative: ahead).
-        waited_s: seconds that `update_wait` waited for them.
-        consensus_distance: Euclidean distance between the peer's parameters and this node's
-            before the merge (with `merge: delta`, this node's as published), over all trainable
-            parameters; estimated from a sample of them in models of more than 64 Ki parameters.
+        peer_loss: the peer's loss at that time. `None` if the peer had not measured one.
+        staleness: the number of updates by which the peer was behind this node (negative: ahead).
+        waited_s: seconds that `update_wait` waited for the parameters.
+        consensus_distance: Euclidean distance between the peer's parameters and this node's before
+            the merge, over all trainable parameters. With `merge: delta`, this node's published
+            parameters count. In models of more than 64 Ki parameters, the distance is estimated
+            from a sample.
     """
 
     peer: str
@@ -38,7 +39,7 @@ class Merge:
 
     @classmethod
     def of(cls, arrival: Arrival, consensus_distance: float) -> Merge:
-        """Say what became of a snapshot that was merged."""
+        """Describe a snapshot that was merged."""
         return cls(
             peer=arrival.peer,
             factor=arrival.factor,
@@ -60,10 +61,10 @@ class Merge:
 
 
 def center_of(algorithm: Algorithm, name: str) -> TensorValues:
-    """Return the center that an algorithm draws a node to.
+    """Return the center toward which an algorithm pulls the nodes.
 
     Raises:
-        UserError: it has none, or not yet; `name` is that of the algorithm.
+        UserError: the algorithm has no center, or none yet. The message has its `name`.
     """
     if not algorithm.has_center:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Merging: a peer's snapshot, or a part of it, goes into the tensors of a module."""
+"""Merge a peer's snapshot, or a part of it, into the tensors of a module."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Tile:
         return known
 
     def share(self, index: int, of: int) -> Tile:
-        """Return one of its shares of about equal size; all of it when it has few elements."""
+        """Return one of `of` shares of about equal size, or the whole tile if it is small."""
         size = self.elements // of * self.dtype.itemsize
         if not size:
             return self
@@ -132,7 +132,7 @@ class TilePart:
         return self.piece, self.is_buffer, self.is_constant, self.tensor.device
 
     def views(self) -> Iterable[torch.Tensor]:
-        """View the elements of the part, row by row; they are one view if it is contiguous."""
+        """Return views of the part's elements, row by row, or one view if it is contiguous."""
         size = self.tensor.element_size()
         start, stop = (self.start - self.offset) // size, (self.stop - self.offset) // size
         if self.tensor.is_contiguous():
@@ -143,9 +143,9 @@ class TilePart:
 def cut(tensors: Sequence[tuple[torch.Tensor, bool, bool]], layout: Layout) -> tuple[Tile, ...]:
     """Cut the snapshots of a layout into tiles, in order.
 
-    They have at most `TILE_BYTES`, or `CUDA_TILE_BYTES`, and cross no boundary of the pieces of the
-    layout of that size. `tensors` are those of the layout, in its order, and whether each is a
-    buffer, and a constant.
+    A tile has at most `TILE_BYTES`, or `CUDA_TILE_BYTES`, and crosses no boundary of the layout's
+    pieces of that size. `tensors` are those of the layout, in its order. The flags say whether each
+    is a buffer, and whether it is a constant.
     """
     is_cuda = any(tensor.is_cuda for tensor, *_ in tensors)
     tile_bytes = CUDA_TILE_BYTES if is_cuda else TILE_BYTES
@@ -176,7 +176,7 @@ def _parts(
 
 
 def overlapping(tiles: Sequence[Tile], start: int, stop: int) -> Iterator[Tile]:
-    """Yield what lies between `start` and `stop` of a snapshot, out of its tiles in order."""
+    """Yield the parts of the tiles between the bytes `start` and `stop` of a snapshot, in order."""
     first = bisect.bisect_right(tiles, start, key=lambda tile: tile.stop)
     for tile in tiles[first:]:
         if tile.start >= stop:
@@ -240,9 +240,9 @@ class Merging:
     def take(self, start: int, data: ByteArray) -> None:
         """Merge the bytes of the peer's snapshot from `start` on.
 
-        They are one or more neighbours among the pieces of the layout, of any size; those as large
-        as a tile are fastest. Pieces that are never passed are left as they are. `data` is writable
-        memory, though never written to.
+        The bytes are one or more neighbouring pieces of the layout, of any size. Pieces as large as
+        a tile are fastest. Pieces that are never passed stay unmerged. `data` must be writable
+        memory, but is not written to.
         """
         flat = torch.from_numpy(data)
         for tile in overlapping(self._tiles, start, start + data.nbytes):
@@ -256,11 +256,12 @@ class Merging:
     def consensus_distance(self) -> float:
         """Euclidean distance between the peer's and this node's parameters before the merge.
 
-        With `published`, this node's as published. It is exact for models of up to `EXACT_ELEMENTS`
-        elements, if all pieces were taken. Else it is estimated: measuring costs more than merging,
-        so one element of `SAMPLED_EVERY` is measured, in blocks (on the host whole tiles of a model
-        that has many), others at each round; a block stands for the elements since the one before
-        it, and the sum is scaled to all elements.
+        With `published`, this node's published parameters count. The distance is exact for models
+        of up to `EXACT_ELEMENTS` elements, if all pieces were merged. In larger models it is
+        estimated, because measuring costs more than merging. One element of `SAMPLED_EVERY` is
+        measured, in blocks (on the host, whole tiles if the model has many), and different ones in
+        each round. A block stands for the elements since the block before it, and the sum is scaled
+        to all elements.
         """
         return self._distance.estimate()
 
@@ -335,7 +336,7 @@ class _Distance:
     _waiting: int = 0  # elements since the last measured tile
 
     def sample(self, tile: Tile) -> Tile | None:
-        """Count a tile; return the part of it that is to be measured, if any."""
+        """Count a tile, and return the part of it that must be measured, or `None`."""
         if tile.is_buffer:
             return None
         self._waiting += tile.elements

@@ -1,4 +1,4 @@
-"""Which tensors of a module are gossiped, and how they map to the flat bytes of a snapshot."""
+"""ModuleState selects the gossiped tensors of a module, and maps them to a snapshot's bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def contents(
     *,
     with_buffers: bool,  # whether floating buffers are gossiped at all
 ) -> JsonObject:
-    """Count what a module has."""
+    """Count the parameters and buffers of a module."""
     trained, averaged = _counted(parameters), _counted(buffers)
     own = [p for module in net.modules() for p in module._parameters.values() if p is not None]
     of_statistics = {id(p) for p in statistics}
@@ -193,10 +193,10 @@ def _digest(tensor: torch.Tensor) -> bytes:
 
 
 class ModuleWatch:
-    """What a module held at one moment: modules, tensors, and the memory of those that matter.
+    """The modules and tensors of a module at one moment, and the memory of the gossiped tensors.
 
-    Walking through `named_parameters` costs several times as much as asking whether anything has
-    changed since, which happens twice a training step.
+    Walking through `named_parameters` costs several times as much as this check for changes, which
+    is made twice in each training step.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class ModuleState:
 
     @property
     def constants(self) -> list[str]:
-        """The names of the buffers that are no statistics, as all nodes see it who agree."""
+        """The names of the buffers that are no statistics, on which all nodes agree."""
         return [entry.name for entry in self.entries if entry.is_constant]
 
     @constants.setter
@@ -425,19 +425,21 @@ class ModuleState:
         return cut(tensors, self.layout)
 
     def handed_on(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the state of a training, each tensor once.
+        """Yield the tensors of the training state, each once.
 
-        It is all of the module, or only what is gossiped if all have the rest already.
+        These are all tensors of the module, or only the gossiped ones if nodes already agree on the
+        rest.
         """
         if not self._fits_frozen:
             return state_tensors(self._net)
         return ((entry.name, entry.tensor) for entry in self.entries)
 
     def rest(self) -> dict[str, str]:
-        """Digest what of the state is not gossiped: frozen parameters, other buffers; by name.
+        """Return digests, by name, of the tensors that are not gossiped: frozen parameters, other
+        buffers.
 
-        Counters, such as a batch norm's batches, may differ and are left out. Of very many tensors,
-        the last ones have one digest together.
+        Counters, such as a batch norm's number of batches, may differ and are left out. If there
+        are very many tensors, the last ones share one digest.
         """
         gossiped = [(entry.name, entry.tensor) for entry in self.entries]
         others = [
@@ -496,9 +498,9 @@ class ModuleState:
     ) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
-        The tensors may be changed at once. On the CPU the copy is complete at once, too. `values`
-        are copied in place of the parameters, and the host waits for them; if they are not like
-        these, it raises `ParametersError`.
+        The tensors may be changed at once, and on the CPU the copy is complete at once. If `values`
+        are given, they are copied in place of the parameters, and the host waits for them. Raises
+        `ParametersError` if `values` are not like the parameters.
         """
         return self._side_for(values).start_copy(data, check_finite)
 
@@ -523,7 +525,7 @@ class ModuleState:
         return self.whole(merging.consensus_distance)
 
     def begin_mean(self) -> None:
-        """Keep from now on what is rounded away, as several peers are merged into one mean."""
+        """From now on, keep rounding errors, because several peers are merged into one mean."""
         narrow = [
             (offset, entry.tensor.device)
             for entry, offset in zip(self.entries, self.layout.offsets, strict=True)
@@ -535,16 +537,16 @@ class ModuleState:
     def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float:
         """Measure the Euclidean distance between a peer's bytes and the tensors, in one pass.
 
-        It is exact, and over parameters and buffers alike: a peer that lies may do so in either.
-        Sums of tiles, in float32 or wider, are added up in float64. `data` is whole pieces of the
-        peer's snapshot from `start` on, writable though never written to; `base` is a whole
-        snapshot, measured in place of the parameters in training. NaN or infinite if a value is, or
-        if a sum overflows.
+        It is exact, and includes both parameters and buffers, because a lying peer may change
+        either. Sums over tiles, in float32 or wider, are added up in float64. `data` are whole
+        pieces of the peer's snapshot from `start` on. It must be writable, but is not written to.
+        `base` is a whole snapshot, which is measured in place of the parameters in training. The
+        result is NaN or infinite if a value is, or if a sum overflows.
         """
         return self.whole(self._side.distance(data, start, base))
 
     def values(self) -> TensorValues:
-        """Return the parameters in training; the same object as long as they are the same."""
+        """Return the parameters in training, as the same object until they are replaced."""
         return self._values
 
     def buffers_shard(self) -> Shard | None:
@@ -592,7 +594,8 @@ class ModuleState:
     def view_of(self, data: ByteArray) -> TensorValues:
         """Return the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
 
-        On the CPU they are views, to be read as long as the bytes stay; else they are copies.
+        On the CPU these are views, which are valid as long as the bytes. On other devices they are
+        copies.
         """
         devices = [tensor.device for tensor in self._values.tensors]
         views = zip(self._views(data), devices, strict=True)
@@ -600,7 +603,7 @@ class ModuleState:
 
     @torch.no_grad()
     def values_of(self, data: ByteArray, into: Values | None = None) -> tuple[TensorValues, float]:
-        """Copy the parameters in the bytes of a whole snapshot; measure the distance to them.
+        """Copy the parameters from the bytes of a whole snapshot, and measure the distance to them.
 
         `into`, an earlier copy, is overwritten and returned if it is like the parameters.
         """
@@ -644,7 +647,9 @@ class ModuleState:
                 yield GossipedTensor(name, tensor, is_buffer, is_constant)
 
     def _find_statistics(self) -> list[tuple[str, nn.Parameter]]:
-        """Return the frozen parameters that count as buffers; raises `UserError` if one is none."""
+        """Return the frozen parameters that count as buffers. Raises `UserError` if one cannot
+        count.
+        """
         if not self._statistics:
             return []
         named = {_plain(name): parameter for name, parameter in self._net.named_parameters()}
@@ -665,11 +670,11 @@ class ModuleState:
 
 
 def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield all that makes up the state of a module, with names as without wrappers.
+    """Yield the tensors of a module's state, with their names without wrappers.
 
-    These are parameters, frozen ones too, and buffers of the state dict, whatever their dtype; each
-    tensor once, and without those that have no values of their own. Raises `ParametersError` if a
-    parameter has no dense memory of its own.
+    These are the parameters, including frozen ones, and the buffers of the state dict, of any
+    dtype. Each tensor is yielded once, and tensors without values of their own are left out. Raises
+    `ParametersError` if a parameter has no dense memory of its own.
     """
     net = unwrapped(net)
     require_plain(net)
@@ -722,7 +727,7 @@ def _side_of(tiles: Sequence[Tile]) -> HostSide:
 
 
 def _plain_side_of(tiles: Sequence[Tile]) -> HostSide:
-    """Choose what copies tensors one after the other, without streams or memory of their own."""
+    """Return a side that copies tensors in turn, without streams or memory of its own."""
     is_host = all(tile.room.device.type == "cpu" for tile in tiles)
     return HostSide(tiles) if is_host else DeviceSide(tiles)
 
@@ -754,12 +759,12 @@ def _plain(name: str) -> str:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return where the memory of a tensor begins, which it may share; 0 if it has none."""
+    """Return the address at which the memory of a tensor begins, or 0 if it has none."""
     return 0 if why_not_plain(tensor) else tensor.untyped_storage().data_ptr()
 
 
 def _is_constant(buffer: torch.Tensor) -> bool:
-    """Tell whether a buffer is a mask or the like: not all finite, or both zeros and ones."""
+    """Return whether a buffer is like a mask: not all finite, or only 0s and 1s."""
     if not is_finite(buffer):
         return True
     ones = buffer == 1.0

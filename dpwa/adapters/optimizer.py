@@ -1,4 +1,4 @@
-"""GossipOptimizer, whose step is followed by one of gossip; and the optimizers of a module."""
+"""GossipOptimizer, which gossips after each step, and the optimizers of a module."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ Schedulers = Scheduler | Sequence[Scheduler] | None
 
 
 class OptimizerGossip(Protocol):
-    """What the optimizer needs of a `DpwaPyTorchAdapter`."""
+    """The part of a `DpwaPyTorchAdapter` that the optimizer uses."""
 
     @property
     def lr_scale(self) -> float:
-        """What learning rates are multiplied with; 1 changes nothing."""
+        """The factor of learning rates. 1 changes nothing."""
         ...
 
     def step(self, loss: Loss = None) -> Merge | None:
-        """Merge what has come, publish, and start the next fetch."""
+        """Merge the fetched snapshot, publish, and start the next fetch."""
         ...
 
     def finish(self, *, seconds: float = ..., timeout_s: float | None = ...) -> FinishReport:
@@ -57,18 +57,18 @@ class OptimizerGossip(Protocol):
         ...
 
     def include_optimizer(self, optimizer: Given) -> None:
-        """Hand on, keep and take over the state of an optimizer with the module's."""
+        """Send, save and load the state of an optimizer together with the module's state."""
         ...
 
 
 class Optimizers:
-    """The optimizers of a module, with their schedulers: those given, and those that are seen.
+    """The optimizers of a module, with their schedulers: those given to it, and those seen to step.
 
-    Some keep an iterate of their own, such as the schedule-free ones (Defazio et al., 2024,
-    arXiv:2405.15682): while they train, the module holds points at which gradients are taken, and
-    not what they evaluate. Nodes agree on the latter, so such optimizers are switched by their
-    `eval()` and `train()` for as long as the module is gossiped. And what LBFGS has learnt of the
-    curvature, by its last step and gradient, is wrong once a merge has moved the parameters.
+    Some optimizers keep an iterate of their own, such as the schedule-free ones (Defazio et al.,
+    2024, arXiv:2405.15682). While they train, the module holds the points at which gradients are
+    computed, not the evaluated ones. Nodes average the evaluated ones, so such optimizers are
+    switched by their `eval()` and `train()` while the module is gossiped. The curvature that LBFGS
+    has learned from its last step and gradient is wrong once a merge has moved the parameters.
     """
 
     _state: ModuleState  # of which it is seen who trains it
@@ -101,11 +101,11 @@ class Optimizers:
         _watch(self)
 
     def include(self, optimizer: Given, scheduler: Schedulers = None) -> bool:
-        """Add optimizers and schedulers; return whether one is new.
+        """Add optimizers and schedulers, and return whether a scheduler or a scaler is new.
 
-        An optimizer takes the place of those that have one of its parameters, unless one of these
-        wraps it. Raises `UserError` if one is no optimizer, or no scheduler, or two of the
-        optimizers share parameters.
+        An optimizer replaces those that have one of its parameters, unless one of these wraps it.
+        Raises `UserError` if one is no optimizer, or no scheduler, or if two of the optimizers
+        share parameters.
         """
         found = [_scheduler_in(each) for each in _each(scheduler, "scheduler", "load_state_dict")]
         optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
@@ -134,16 +134,16 @@ class Optimizers:
         return is_new
 
     def scales(self) -> list[float]:
-        """Return by what the gradient scalers have multiplied the loss."""
+        """Return the factors by which the gradient scalers multiply the loss."""
         return [float(each.get_scale()) for each in self.scalers]
 
     def note_replaced(self) -> None:
-        """Note that the parameters were replaced by those of others far ahead."""
+        """Note that the parameters were replaced by those of other nodes that are far ahead."""
         self._is_replaced = True
 
     @contextmanager
     def prepared(self, *, for_good: bool = False) -> Iterator[None]:
-        """Have the module hold what its optimizers evaluate, for the block or from now on."""
+        """Switch the module to the values that its optimizers evaluate."""
         prepared, self.to_prepare, self._is_replaced = self.to_prepare, [], False
         were_prepared = self._are_prepared
         self._are_prepared = were_prepared or bool(prepared)
@@ -198,11 +198,11 @@ class Optimizers:
                 self.began_with = self.trace()
 
     def trace(self) -> bytes:
-        """Return what tells the parameters that a training begins with from others."""
+        """Return a trace that distinguishes the parameters with which a training began."""
         return trace_of(self._state.values().samples(TRACE_VALUES))
 
     def updated(self, node: str) -> None:
-        """Note an update; warn, once, if what trains is not what is gossiped."""
+        """Count an update. Warn, once, if the optimizer does not train the gossiped parameters."""
         self._updates += 1
         self._thread = threading.get_ident()
         is_known = bool(self._seen) or bool(self.given)
@@ -212,7 +212,7 @@ class Optimizers:
             _watch()
 
     def require_schedulers(self, node: str, updates: int) -> None:
-        """Warn, once, if schedulers do not go on with a training that was taken over."""
+        """Warn, once, if the schedulers do not continue from a training that was adopted."""
         if self.schedulers is None:
             what = "give it to dpwa.connect, too: scheduler="
             is_left = any("initial_lr" in g for each in self.given for g in each.param_groups)
@@ -259,7 +259,7 @@ class Optimizers:
         )
 
     def require_all_in_module(self, node: str) -> None:
-        """Warn if a step changes what is no parameter of the module."""
+        """Warn if a step changes tensors that are no parameters of the module."""
         trained = (t for each in self.given for t in _tensors_of(each) if t.grad is not None)
         foreign = _elsewhere(trained, self._memory())
         if foreign:
@@ -278,7 +278,7 @@ class Optimizers:
         return _memory_of(self._state.module_parameters())
 
     def _trains(self, optimizer: Any) -> None:
-        """Note who trains the module, in place of others with the same parameters."""
+        """Note an optimizer of the module, in place of others with the same parameters."""
         if any(one is optimizer for outer in self.to_prepare for one in [*_chain(outer)][1:]):
             return
         self.to_prepare = [one for one in self.to_prepare if not _share(one, optimizer)]
@@ -292,7 +292,7 @@ _is_hooked = False
 
 
 def _watch(optimizers: Optimizers | None = None) -> None:
-    """Tell these of all steps of optimizers; forget those that need no more to be told."""
+    """Notify these objects of all optimizer steps, and forget those that no longer watch."""
     global _watching, _is_hooked
     with _watching_lock:
         known = {each for reference in _watching if (each := reference()) and each.is_watching}
@@ -314,7 +314,7 @@ def _step_begins(
 
 
 def _each(given: Any, what: str, *needed: str) -> list[Any]:
-    """Return one, several or none as a list; raises `UserError` if one lacks what is needed."""
+    """Return one, several or none as a list. Raises `UserError` if one lacks a needed attribute."""
     if given is None:
         return []
     found = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -344,7 +344,7 @@ _WRAPPED = ("optimizer", "original_optimizer", "base_optimizer")  # where they k
 
 
 def unwrapped(optimizer: Any) -> Any:
-    """Return an optimizer without the wrappers that only pass on what it has."""
+    """Return an optimizer without the wrappers that only forward its attributes."""
     for name in _WRAPPED:
         inner: Any = getattr(optimizer, name, None)
         if _wraps(optimizer, inner) and optimizer.state is inner.state:
@@ -375,7 +375,7 @@ def _ignore(*_: Any) -> None:
 
 
 def _chain(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer, and those of the same parameters that it wraps, from outside in."""
+    """Yield an optimizer and those that it wraps for the same parameters, from the outside in."""
     yield optimizer
     kept = [getattr(optimizer, name, None) for name in _WRAPPED]
     for inner in (*kept, *getattr(optimizer, "__dict__", {}).values()):
@@ -385,7 +385,7 @@ def _chain(optimizer: Any) -> Iterator[Any]:
 
 
 def _wraps(outer: Any, inner: Any) -> bool:
-    """Tell whether one wraps another: an attribute may also be of other parameters."""
+    """Return whether an optimizer wraps another one, which must have the same parameters."""
     if inner is outer or not _is_optimizer(inner):
         return False
     return [*map(id, _tensors_of(outer))] == [*map(id, _tensors_of(inner))]
@@ -414,7 +414,7 @@ def _scheduler_in(scheduler: Any) -> Any:
 
 
 def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:
-    """Return the gradient scaler that a wrapper steps with, as that of Accelerate does."""
+    """Return the gradient scaler with which a wrapper steps, such as Accelerate's."""
     scaler = getattr(optimizer, "scaler", None)
     return scaler if isinstance(scaler, torch.amp.GradScaler) else None
 
@@ -429,7 +429,7 @@ def _share(one: Any, other: Any) -> bool:
 
 
 def _memory_of(tensors: Iterable[torch.Tensor]) -> set[int]:
-    """Tell tensors by their storage: some optimizers train one buffer that all of them view."""
+    """Return the storages of tensors, because some optimizers train one buffer with many views."""
     plain = (local(t) for t in tensors if not why_not_plain(t))
     return {tensor.untyped_storage().data_ptr() for tensor in plain if tensor.numel()}
 
@@ -447,7 +447,7 @@ def _has_modes(optimizer: Any) -> bool:
 
 
 def is_training(optimizer: Any) -> bool:
-    """Tell whether it has modes, and trains, by what schedule-free ones say of themselves."""
+    """Return whether an optimizer has modes and is in training mode."""
     if not _has_modes(optimizer):
         return False
     groups = optimizer.param_groups
@@ -457,7 +457,7 @@ def is_training(optimizer: Any) -> bool:
 
 
 class GossipOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer: `step` updates the parameters, merges a peer's and publishes.
+    """Wraps an optimizer, so that `step` updates the parameters, merges a peer's and publishes.
 
         with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
             optimizer = GossipOptimizer(torch.optim.Adam(net.parameters()), gossip)
@@ -468,21 +468,22 @@ class GossipOptimizer(torch.optim.Optimizer):
                 optimizer.step(loss=loss)
             optimizer.finish()
 
-    All else is the wrapped optimizer's: parameter groups, state, hooks, `state_dict` and whatever
-    attributes it has. Make learning rate schedulers afterwards, from this one, and pass this one to
-    a `GradScaler`; a step that a scaler skips is no step of gossip either.
+    All other attributes are those of the wrapped optimizer, such as parameter groups, state, hooks
+    and `state_dict`. Create learning rate schedulers afterwards, from this optimizer, and pass this
+    one to a `GradScaler`. If a scaler skips a step, there is no step of gossip.
 
     Args:
-        optimizer: to be wrapped; the `lr` of its groups is multiplied by `conn.lr_scale`, once.
-        conn: the adapter of the module; it stays yours to close.
+        optimizer: the optimizer to wrap. The `lr` of its groups is multiplied by `conn.lr_scale`,
+            once.
+        conn: the adapter of the module, which you still have to close.
 
     Raises:
         UserError: it is no optimizer of torch.
 
     Attributes:
         optimizer, conn: as given.
-        loss: the training loss that a step without one goes by; `None`: not measured.
-        last_merge: what the last step merged, if anything.
+        loss: the training loss for a step that is called without one. `None`: not measured.
+        last_merge: the result of the last step's merge, or `None` if it merged nothing.
     """
 
     # Its `__init__` is not called: everything that this would set up is the wrapped optimizer's.
@@ -499,11 +500,11 @@ class GossipOptimizer(torch.optim.Optimizer):
         """Take a step of the wrapped optimizer, then a step of gossip.
 
         Args:
-            closure: passed on; what it returns is the loss, unless that is given.
+            closure: passed on. Its result is the loss, unless `loss` is given.
             loss: the training loss: a number, a numpy scalar or a 0-d tensor.
 
         Returns:
-            What the wrapped optimizer returned: as a rule the loss of the closure.
+            The result of the wrapped optimizer's step, which is usually the loss of the closure.
 
         Raises:
             ParametersError: the loss is not one number, or the module has nothing to gossip.
@@ -517,11 +518,11 @@ class GossipOptimizer(torch.optim.Optimizer):
         return returned
 
     def finish(self, *, seconds: float = SECONDS, timeout_s: float | None = None) -> FinishReport:
-        """End the training together with the peers; see `DpwaPyTorchAdapter.finish`."""
+        """End the training together with the peers. See `DpwaPyTorchAdapter.finish`."""
         return self.conn.finish(seconds=seconds, timeout_s=timeout_s)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do as the wrapped optimizer does; so do the others."""
+        """Call `zero_grad` of the wrapped optimizer. The methods below do the same."""
         self.optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -556,7 +557,7 @@ class GossipOptimizer(torch.optim.Optimizer):
 
 
 def require_one(optimizer: object) -> None:
-    """Refuse what takes no steps that gossip could follow, such as a list of optimizers."""
+    """Refuse an object whose steps gossip cannot follow, such as a list of optimizers."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise _not_followed(optimizer)
 
@@ -595,17 +596,17 @@ def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None
 
 
 class GossipSteps:
-    """Steps of gossip in a training whose loop somebody else runs, and what came of them.
+    """Steps of gossip in a training whose loop is not your own, and their results.
 
     Args:
         conn: the adapter of the module.
 
     Attributes:
-        last_merge: what the last step merged, if anything.
-        merges: how many steps have merged something.
+        last_merge: the result of the last step's merge, or `None` if it merged nothing.
+        merges: the number of steps that have merged something.
 
     Raises:
-        UserError: the configuration has `lr_spread`, and another learning rate for this node.
+        UserError: the configuration has `lr_spread`, and a different learning rate for this node.
     """
 
     def __init__(self, conn: OptimizerGossip) -> None:
@@ -619,31 +620,31 @@ class GossipSteps:
         self.merges = 0
 
     def step(self, loss: Loss = None) -> Merge | None:
-        """Take one; see `DpwaPyTorchAdapter.step`."""
+        """Take a step of gossip. See `DpwaPyTorchAdapter.step`."""
         self.last_merge = self._conn.step(loss)
         self.merges += self.last_merge is not None
         return self.last_merge
 
 
 class Attachment(GossipSteps, Closeable):
-    """Follows an optimizer: whenever it has taken a step, there is a step of gossip.
+    """Follows an optimizer, so that each of its steps is followed by a step of gossip.
 
-    A step that is skipped by a `GradScaler` is none, nor is a batch whose gradients are only
-    accumulated. It ends with the connection, and does not keep the adapter alive.
+    There is no step of gossip if a `GradScaler` skips the step, or if a batch only accumulates
+    gradients. It ends with the connection, and does not keep the adapter alive.
 
     Args:
-        optimizer: of the module.
+        optimizer: an optimizer of the module.
         conn: the adapter of the module.
 
     Attributes:
-        loss: the training loss that the next step goes by, to be set by the loop, if it is known;
-            `None`: not measured.
-        last_merge: what the last step merged, if anything.
-        merges: how many steps have merged something.
+        loss: the training loss for the next step. The loop sets it if it is known. `None`: not
+            measured.
+        last_merge: the result of the last step's merge, or `None` if it merged nothing.
+        merges: the number of steps that have merged something.
 
     Raises:
-        UserError: the configuration has `lr_spread`, and another learning rate for this node; or it
-            is no optimizer of torch.
+        UserError: the configuration has `lr_spread`, and a different learning rate for this node,
+            or it is no optimizer of torch.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:

@@ -1,7 +1,7 @@
-"""The state of optimizers in torch: copied into an image, and taken over from one.
+"""Copy the state of torch optimizers into an image, and load it from one.
 
-Groups and parameters of several optimizers are numbered on. Learning rate schedulers go with them,
-as the numbers that they have come to.
+The groups and parameters of several optimizers are numbered consecutively. The image includes the
+progress of learning rate schedulers, as numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Kept = Mapping[str, Any]  # what an optimizer keeps for one parameter, by key
 
 
 def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return foreign groups as groups of this optimizer, or raise `UnfitStateError`."""
+    """Return a peer's groups as groups of this optimizer, or raise `UnfitStateError`."""
     present, is_of_torch = optimizer.param_groups, _is_of_torch(optimizer)
     if len(groups) != len(present):
         raise UnfitStateError(f"it has {len(groups)} groups, expected {len(present)}")
@@ -62,7 +62,7 @@ def check_own(
 
 
 def _is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether it is known what an optimizer keeps: not so of LBFGS, which needs a loss."""
+    """Return whether the state of an optimizer's class is known, unlike that of LBFGS."""
     is_known = f"{type(optimizer).__module__}.".startswith("torch.optim.")
     return is_known and not isinstance(optimizer, torch.optim.LBFGS)
 
@@ -104,7 +104,7 @@ def _added(key: str, value: Any) -> Any:
 
 
 def _like(key: str, own: Any, theirs: Any, *, may_be_negative: bool) -> Any:
-    """Return a foreign setting that has the form of the one that it replaces."""
+    """Return a peer's setting that has the form of the setting that it replaces."""
     if isinstance(own, str):
         return own  # such as the name of a parameter
     if isinstance(own, list | tuple) and isinstance(theirs, list) and len(own) == len(theirs):
@@ -165,14 +165,14 @@ def _is_scalar(value: object) -> bool:
 
 
 class _Expected(NamedTuple):
-    """What is kept for a parameter once it has had a gradient, and whether it is there before."""
+    """The state of a parameter after its first gradient, and whether it exists before that."""
 
     after_a_step: Kept
     is_there_at_once: bool
 
 
 class _Keeper:
-    """Knows what an optimizer keeps for parameters of a group with these settings."""
+    """Finds the state that an optimizer keeps for parameters of a group with these settings."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> None:
         self._class = optimizer
@@ -237,7 +237,7 @@ _KIND = "kind"
 
 
 def kind_of(optimizers: Optimizers) -> Layout:
-    """Describe optimizers: the class of each, and the parameters of each group."""
+    """Describe optimizers by their classes and by the parameters of each group."""
     specs, holders = list[TensorSpec](), with_inner(optimizers.given)
     for optimizer, (first, _) in zip(holders, _places(holders), strict=True):
         kind = type(optimizer)
@@ -250,14 +250,14 @@ def kind_of(optimizers: Optimizers) -> Layout:
 
 
 def left_out_of(optimizers: Optimizers) -> dict[str, str]:
-    """Return the reasons why some of what optimizers keep cannot be handed on, by its place."""
+    """Return the reasons why some state of optimizers cannot be sent, by the place in the state."""
     if all(map(_is_of_torch, with_inner(optimizers.given))):
         return {}
     return _captured(optimizers)[1].left_out
 
 
 def optimizer_part(optimizers: Optimizers) -> StatePart | None:
-    """Copy the state of optimizers; `None` if it is not made of tensors and plain values."""
+    """Copy the state of optimizers. `None` if not all are tensors and plain values."""
     values, trees = _captured(optimizers)
     try:
         numbers = msgpack.packb(values)
@@ -299,7 +299,7 @@ def _captured(optimizers: Optimizers) -> tuple[dict[str, Any], Trees]:
 def _capture_state(
     trees: Trees, values: dict[str, Any], optimizer: Any, number: int, first: int
 ) -> None:
-    """Note what an optimizer keeps for its parameters, and beside."""
+    """Note the state that an optimizer keeps for its parameters, and its other state."""
     indices = {id(parameter): at for at, (_, parameter) in _numbered(optimizer)}
     for key, kept in state_of(optimizer).items():
         index = indices.get(id(key))
@@ -313,7 +313,7 @@ def _capture_state(
 
 
 def _flat(trees: Trees, prefix: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the values of a mapping but for its tensors, whose names have the prefix."""
+    """Return the values of a mapping except its tensors, which are named with the prefix."""
     values = {}
     for key, value in own.items():
         name = "" if "." in key else f"{prefix}.{key}"
@@ -334,10 +334,11 @@ def load_optimizers(
     is_guarded: bool,  # refuse a state that is not finite
     tries: bool = False,  # only try: change nothing in any case
 ) -> None:
-    """Take over the state of other optimizers, all of it or nothing.
+    """Load the state of other optimizers, all of it or nothing.
 
-    Schedulers go on as theirs, if there were such. Raises `UnfitStateError`, with nothing changed,
-    if these optimizers would not have a state of that form.
+    Schedulers continue as those of the other optimizers, if there were any. Raises
+    `UnfitStateError`, with nothing changed, if these optimizers would not have a state of that
+    form.
     """
     holders = with_inner(optimizers.given)
     training = [each for each in optimizers.to_prepare if is_training(each)]
@@ -374,7 +375,7 @@ def load_optimizers(
 
 
 class _Held(NamedTuple):
-    """What an optimizer holds, or is to hold."""
+    """The state that an optimizer holds, or will hold."""
 
     optimizer: Any
     state: Mapping[Any, Any] | None  # `None`: it is that of another one
@@ -386,7 +387,7 @@ class _Held(NamedTuple):
         return cls(optimizer, dict(state_of(optimizer)), groups)
 
     def put(self, *, is_new: bool = True) -> None:
-        """Put it in place: others may have the same mappings."""
+        """Put the state in place, in the same mappings, because other objects may refer to them."""
         state = state_of(self.optimizer)
         if self.state is not None:
             state.clear()
@@ -406,13 +407,13 @@ def _put_back(before: list[_Held]) -> None:
 
 
 def _has_state(holders: list[Any], number: int) -> bool:
-    """Tell whether the state of an optimizer is not that of an earlier one, which it wraps."""
+    """Return whether an optimizer has a state other than that of one that it wraps."""
     state = state_of(holders[number])
     return all(state is not state_of(each) for each in holders[:number])
 
 
 def state_of(optimizer: Any) -> Any:
-    """Return the mapping in which an optimizer keeps its state; an empty one if it has none."""
+    """Return the mapping in which an optimizer keeps its state, or an empty one if it has none."""
     return getattr(optimizer, "state", {})
 
 
@@ -422,7 +423,7 @@ def _parameters_of(optimizers: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _places(optimizers: Iterable[Any]) -> Iterator[tuple[int, int]]:
-    """Yield where the groups, and the parameters, of each begin among those of all."""
+    """Yield the number of each optimizer's first group and first parameter, among those of all."""
     group, parameter = 0, 0
     for optimizer in optimizers:
         yield group, parameter
@@ -436,9 +437,10 @@ def _held_by(
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> list[_Held]:
-    """Return what optimizers are to hold; what else they keep is filled in later.
+    """Return the state that optimizers will hold. Other objects in it are filled in later.
 
-    Raises `UnfitStateError`, LookupError, TypeError or ValueError if it does not belong to these.
+    Raises `UnfitStateError`, LookupError, TypeError or ValueError if it does not fit these
+    optimizers.
     """
     groups = [dict(group) for group in values["groups"]]
     state: dict[int, dict[str, Any]] = {int(i): dict(own) for i, own in values["state"].items()}
@@ -478,7 +480,7 @@ def _require_own_form(optimizer: Any) -> None:
 def _groups_for(
     optimizer: Any, filler: Filler, groups: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return foreign groups as those of this optimizer, with what is nested in them."""
+    """Return a peer's groups as those of this optimizer, with the nested values in them."""
     nested: list[dict[str, Any]] = [{} for _ in groups]
     if len(groups) == len(optimizer.param_groups):
         known = optimizer.defaults if _is_of_torch(optimizer) else ()
@@ -493,7 +495,7 @@ def _groups_for(
 def _state_for(
     optimizer: Any, filler: Filler, kept: Mapping[int, tuple[str, Mapping[str, Any]]]
 ) -> dict[torch.Tensor, dict[str, Any]]:
-    """Return what an optimizer is to keep for its parameters."""
+    """Return the state that an optimizer will keep for its parameters."""
     parameters, made = dict(_numbered(optimizer)), {}
     for index, (place, theirs) in kept.items():
         number, parameter = parameters[index]
@@ -532,7 +534,7 @@ def _keep_learning_rates(optimizer: Any, groups: list[dict[str, Any]]) -> None:
 
 
 def progress_of(scheduler: Any) -> dict[str, Any]:
-    """Return the numbers that a scheduler has come to, in plain data, and what it is."""
+    """Return the current numbers of a scheduler's state, in plain data, and its kind."""
     settings = {*inspect.signature(type(scheduler)).parameters} - {"last_epoch"}
     state = {k: v for k, v in scheduler.state_dict().items() if k not in settings}
     return {_KIND: type(scheduler).__qualname__, **_numbers_of(state)}
@@ -541,9 +543,9 @@ def progress_of(scheduler: Any) -> dict[str, Any]:
 def resume(
     schedulers: Sequence[Any], progress: Sequence[Mapping[str, Any]], *, keeps_lr: bool = False
 ) -> None:
-    """Let schedulers go on where others have come to, with settings of their own.
+    """Let schedulers continue from the progress of others, with settings of their own.
 
-    Raises `UnfitStateError`, with nothing changed, if they would not have come to such numbers.
+    Raises `UnfitStateError`, with nothing changed, if they would not have reached such numbers.
     """
     if len(schedulers) != len(progress):
         raise UnfitStateError(f"there are {len(progress)} schedulers, expected {len(schedulers)}")
@@ -561,7 +563,7 @@ def resume(
 
 
 def _numbers_of(own: Any) -> Any:
-    """Return what of a scheduler's state are numbers, in plain data; `None` if it is none."""
+    """Return the numbers in a scheduler's state, in plain data, or `None` if there are none."""
     if isinstance(own, Mapping):
         named = ((key, _numbers_of(value)) for key, value in own.items() if isinstance(key, str))
         return {key: value for key, value in named if value is not None}
@@ -573,7 +575,7 @@ def _numbers_of(own: Any) -> Any:
 
 
 def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
-    """Return the state of a scheduler with the numbers of another one, but for some keys."""
+    """Return the state of a scheduler with the numbers of another, except for some keys."""
     if theirs is None or (isinstance(own, Mapping) and not theirs):
         return own
     if isinstance(own, Mapping) and isinstance(theirs, Mapping):

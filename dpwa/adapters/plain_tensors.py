@@ -1,4 +1,4 @@
-"""Plain tensors: those with dense memory of their own, which can be copied and merged."""
+"""Plain tensors, which have dense memory of their own and can be copied and merged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the shard of a DTensor that this rank has, in place; any other tensor as it is."""
+    """Return the shard of a DTensor on this rank, in place, or any other tensor unchanged."""
     if not is_sharded(tensor):
         return tensor
     sharded: Any = tensor
@@ -29,9 +29,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def place_of(tensor: torch.Tensor) -> str:
-    """Say which shard of what this rank has; empty if the tensor is not sharded.
+    """Describe the shard of a tensor on this rank, or return "" if the tensor is not sharded.
 
-    Two groups of ranks hold the same shards if their names, with these places, are the same.
+    Two groups of ranks hold the same shards if their names and these places are the same.
     """
     sharded: Any = tensor
     if not is_sharded(tensor) or sharded.device_mesh.size() == 1:
@@ -61,7 +61,7 @@ def reshard(net: nn.Module) -> None:
 
 
 def shard_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Make DTensors of what an optimizer keeps of those of its parameters that are DTensors."""
+    """Make the optimizer's state of parameters that are DTensors into DTensors."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if is_sharded(parameter):
@@ -90,7 +90,7 @@ Named = tuple[str, torch.Tensor]
 
 
 def why_not_plain(tensor: torch.Tensor) -> str:
-    """Say why a tensor, or the shard of it here, has no plain memory; empty when it has."""
+    """Return the reason why a tensor, or its shard here, has no plain memory, or "" if it has."""
     tensor = local(tensor)
     if nn.parameter.is_lazy(tensor):
         return (
@@ -126,7 +126,7 @@ def why_not_plain(tensor: torch.Tensor) -> str:
 
 
 def why_not_mergeable(tensor: torch.Tensor) -> str:
-    """Say why a tensor cannot be copied from and merged into; empty when it can."""
+    """Return the reason why a tensor cannot be copied from and merged into, or "" if it can."""
     reason, tensor = why_not_plain(tensor), local(tensor)
     if not reason and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
@@ -141,10 +141,10 @@ def why_not_mergeable(tensor: torch.Tensor) -> str:
 def parts_apart(
     named: Sequence[Named], comes_first: Sequence[bool] | None = None
 ) -> list[list[Named]]:
-    """Return for each tensor the parts of it that share no memory with another one.
+    """Return for each tensor the parts of it that share no memory with the other tensors.
 
-    That is the tensor itself, nothing if others have all of it, or views of what they leave. Where
-    tensors overlap, all is left to those that come first, then to the larger ones.
+    That is the tensor itself, nothing if other tensors cover it, or views of the rest of it. If
+    tensors overlap, the memory belongs to those with `comes_first`, then to the larger ones.
     """
     found: list[list[Named]] = [[] for _ in named]
     for together in _together([tensor for _, tensor in named]):
@@ -163,7 +163,7 @@ def parts_apart(
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Yield groups of tensors that reach into each other's memory; most have one tensor."""
+    """Yield groups of tensors that share memory. Usually a group has one tensor."""
     spans = sorted((str(t.device), *_span(t), index) for index, t in enumerate(tensors))
     together, device, end = list[int](), "", 0
     for where, start, stop, index in spans:
@@ -214,7 +214,7 @@ def _bytes_in(memory: torch.Tensor, tensor: torch.Tensor, low: int) -> torch.Ten
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the first byte of a tensor, and the byte after the last; both 0 if it has none."""
+    """Return the addresses of a tensor's first byte and of the byte after its last, or 0 and 0."""
     if tensor.numel() == 0:
         return 0, 0
     steps = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -224,7 +224,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 def require_plain(net: nn.Module) -> None:
     """Raise `ParametersError` if a parameter, frozen or not, has no plain memory.
 
-    It names the first one, or the module that is quantised or sharded, and says what to do.
+    The message names the first one, or the module that is quantised or sharded, and the remedy.
     """
     for name, module in net.named_modules():
         if _is_packed(module):

@@ -1,6 +1,6 @@
-"""Whatever an object keeps, as plain data and numbered tensors, and put into a like object.
+"""Convert the state of objects to plain data and numbered tensors, and load it into like objects.
 
-A number, a text or `None` stands for itself. All else is a mapping with one key:
+A number, a text or `None` stands for itself. Any other value is a mapping with one key:
 
     t   [name of a tensor, whether it is on the CPU]
     p   number of a parameter; i: its `id`, as a key
@@ -11,7 +11,7 @@ A number, a text or `None` stands for itself. All else is a mapping with one key
     g   name of a tensor with the state of a `torch.Generator`
     k   what stays as it is here, such as functions, and what was met before
 
-A tree that comes from others creates no object but containers: attributes are filled in place.
+A tree from another node creates no objects except containers. Attributes are filled in place.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_scalar(value: object) -> bool:
 
 
 class Trees:
-    """Turns what objects keep into trees, and notes the tensors in them.
+    """Converts the state of objects to trees, and notes the tensors in them.
 
     Args:
         parameters: of the optimizers, which trees refer to by number.
@@ -69,15 +69,15 @@ class Trees:
         self._entered: set[int] = set()
 
     def enter(self, value: object) -> bool:
-        """Note what is handed on by other means; return whether it is new."""
+        """Note an object that is sent by other means, and return whether it is new."""
         is_new = id(value) not in self._entered
         self._entered.add(id(value))
         return is_new
 
     def tree(self, value: Any, place: str, name: str = "") -> Any:
-        """Return what stands for a value, which is found at that place.
+        """Return the tree of a value, which is found at that place.
 
-        With a name, that is the one of a new tensor.
+        If a name is given, a new tensor gets this name.
         """
         if is_scalar(value):
             return value
@@ -116,7 +116,7 @@ class Trees:
 
     @contextmanager
     def strict(self) -> Iterator[None]:
-        """Have all be handed on, in the block, not just what looks like state."""
+        """In the block, require that all values are sent, not just those that look like state."""
         self._is_strict = True
         try:
             yield
@@ -124,7 +124,7 @@ class Trees:
             self._is_strict = False
 
     def key(self, key: Any, place: str) -> Any:
-        """Return what stands for the key of a mapping."""
+        """Return the tree of a key of a mapping."""
         if isinstance(key, torch.Tensor) and id(key) in self._numbers:
             return {"p": self._numbers[id(key)]}
         if type(key) is int and key in self._numbers:
@@ -197,11 +197,11 @@ def _has_state(value: Any) -> bool:
 
 
 class Filler:
-    """Makes values of trees that came, and puts them in place once all are made.
+    """Makes values from received trees, and puts them in place once all are made.
 
     Args:
         parameters: as `Trees` has them.
-        tensors: those that came, by name.
+        tensors: the received tensors, by name.
         modules: names of the modules whose classes are made, without their constructors.
     """
 
@@ -218,7 +218,7 @@ class Filler:
         self._changes: list[Callable[[], Any]] = []
 
     def apply(self) -> None:
-        """Put all in place; raises `UnfitStateError` if an object refuses its state dict."""
+        """Put all values in place. Raises `UnfitStateError` if an object refuses its state dict."""
         with torch.no_grad():
             for change in self._changes:
                 try:
@@ -263,7 +263,9 @@ class Filler:
         return self._generator(given, own) if tag == "g" else self._object(given, own, place)
 
     def placed(self, name: str, device: torch.device, own: Any = MISSING) -> torch.Tensor:
-        """Return a tensor that came: copied into the one that is here, if that is like it."""
+        """Return a received tensor. If the tensor here is like it, copy into that one and return
+        it.
+        """
         value = self._tensors[name]
         if isinstance(own, torch.Tensor) and _are_alike(local(own), value):
             self._changes.append(lambda: local(own).copy_(value))
@@ -353,7 +355,7 @@ def _are_alike(own: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def modules_of(owners: Iterable[Any]) -> Iterator[str]:
-    """Yield the modules that the classes of objects are from, without those of torch."""
+    """Yield the modules that define the classes of objects, except those of torch."""
     for owner in owners:
         for kind in type(owner).__mro__:
             if kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc"):

@@ -1,4 +1,4 @@
-"""DpwaPyTorchAdapter: gossip for a `torch.nn.Module`, in two calls a training step."""
+"""DpwaPyTorchAdapter gossips a `torch.nn.Module`, with two calls in each training step."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def ranks_of(net: torch.nn.Module) -> Alone:
 
 
 def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
-    """Let a method of an adapter be called by all ranks; see `RankGroup.call`.
+    """Let all ranks call a method of an adapter. See `RankGroup.call`.
 
-    Optimizers that have the module hold something else while they train are switched on each of
-    them.
+    Some optimizers make the module hold other values while they train. These are switched on each
+    rank.
     """
     signature = inspect.signature(call)
     begins = call.__name__ == "update_send"  # when leaders are chosen
@@ -107,7 +107,7 @@ class ConnectionFacts:
 
     @property
     def collectives(self) -> Collectives:
-        """What its collectives run on."""
+        """The object on which its collectives run."""
         return self.connection.collectives
 
     @property
@@ -122,18 +122,19 @@ class ConnectionFacts:
 
     @property
     def updates(self) -> int:
-        """Number of `update_send` calls in this node's training so far.
+        """The number of `update_send` calls in this node's training so far.
 
-        It goes on from a state that was taken over at the start, and never falls. Use it for
-        schedules: the clock is interpolated at each merge, so it does not count calls.
+        If the node adopts a state at the start, this number continues from that of the state. It
+        never falls. Use it for schedules, because merges average the clock, which therefore counts
+        no calls.
         """
         return self.connection.updates
 
     def metrics(self) -> dict[str, float]:
-        """Return how this node does, for whatever logs the training: a flat dict of numbers.
+        """Return the figures of this node for a logger, as a flat dict of numbers.
 
-        The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on, as
-        docs/watch.md lists them; what is not known is left out.
+        The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on. docs/watch.md
+        lists them. Unknown figures are left out.
 
             for tag, value in gossip.metrics().items():
                 writer.add_scalar(tag, value, step)      # a SummaryWriter of TensorBoard
@@ -153,7 +154,7 @@ class ConnectionFacts:
 
 
 class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
-    """Runs the gossip of a module while it trains, by the algorithm of the configuration.
+    """Gossips a module while it trains, by the algorithm of the configuration.
 
         loss = None                               # not measured yet
         with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
@@ -163,41 +164,46 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
                 gossip.update_wait(loss)          # wait for it and merge it, in place
             gossip.finish()                       # average with all others, at the end
 
-    Or with one call a step, `gossip.step(loss)`; or with none, see `attach`. `dpwa.connect` makes
-    one wherever the process was started.
+    Instead of two calls you can call `gossip.step(loss)`, or attach to the optimizer by `attach`.
+    `dpwa.connect` makes an adapter and finds its arguments, whatever started the process.
 
     Parameters keep their identity, so optimizers stay valid. Trainable parameters of every floating
-    dtype are merged, tied ones once; frozen parameters and integer buffers are left alone; floating
-    buffers (batch-norm statistics) are interpolated with `buffers: average` and left alone with
-    `buffers: keep`. The module may be on any device. docs/pytorch.md has all kinds in a table.
+    dtype are merged, and tied ones are merged once. Frozen parameters and integer buffers are not
+    changed. Floating buffers (batch-norm statistics) are averaged with `buffers: average` and kept
+    with `buffers: keep`. The module may be on any device. A table in docs/pytorch.md has all kinds
+    of tensors.
 
-    The ranks of a `DistributedDataParallel` module are one node: all of them make the adapter, with
-    the same name, and call it alike. Rank 0 of the module's process group gossips, and what it has
-    merged goes to the others. So are those of a module that `fully_shard` has sharded: each gossips
-    its shards, at a port of its own, and all of them merge, or none does.
+    The ranks of a `DistributedDataParallel` module are one node. All of them make the adapter, with
+    the same name, and make the same calls. Rank 0 of the module's process group gossips, and sends
+    the merged parameters to the others. The ranks of a module that `fully_shard` has sharded are
+    one node, too. Each rank gossips its shards, at a port of its own. Either all ranks merge, or
+    none does.
 
     Args:
-        net: the module; its trainable parameters may change between rounds, in step with its peers.
-        name: which node of the configuration this process is.
+        net: the module. Its trainable parameters may change between rounds, if they change on all
+            nodes.
+        name: the name of this process's node in the configuration.
         config: a path to a YAML file, a mapping, or a `Config`.
-        leader_loss: returns the loss by which leaders are chosen, such as that of a validation
-            batch which is the same on all nodes; called at every `update_send`, and `None` stands
-            for "not measured this time". By default it is the training loss.
-        optimizer: of the module, or several of them in a list; their state is handed on, kept and
-            taken over together with that of the module. A `GossipOptimizer` passes its own by
-            itself.
-        scheduler: of the learning rate of these, or several, a `GradScaler` among them; likewise.
-            An empty list says that whoever takes over a training sees to them.
+        leader_loss: returns the loss by which leaders are chosen, such as the loss of a validation
+            batch that is the same on all nodes. It is called at every `update_send`, and may return
+            `None` if it was not measured. By default it is the training loss.
+        optimizer: the optimizer of the module, or a list of several. Its state is sent, saved and
+            loaded together with the state of the module. A `GossipOptimizer` passes its own
+            optimizer.
+        scheduler: the learning rate scheduler, or a list of several, with a `GradScaler` if you
+            have one. Its state is treated like the optimizer's. With an empty list, the schedulers
+            are your own task when a node adopts a state.
 
-    Making it may take up to `initial_state_timeout_s`, if the node is to start from the state of
-    its peers: the module has it when this returns. See the setting `initial_state`.
+    If the node starts from the state of its peers, the constructor may take up to
+    `initial_state_timeout_s`. When it returns, the module has this state. See the setting
+    `initial_state`.
 
     Raises:
         ConfigError: the configuration has mistakes.
-        UnknownNameError: it has no node of this name.
-        AddressError: the node's address cannot be listened on.
+        UnknownNameError: the configuration has no node of this name.
+        AddressError: the node cannot listen at its address.
         ParametersError: the module has nothing to gossip, or a parameter has no dense memory of its
-            own: it is sharded, nested, sparse, quantised, or has no values yet.
+            own, because it is sharded, nested, sparse, quantised, or has no values yet.
     """
 
     _attachment: Attachment | None = None
@@ -277,12 +283,13 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._take_over_optimizers()
 
     def include_optimizer(self, optimizer: Given, scheduler: Schedulers = None) -> None:
-        """Hand on, keep and take over the state of an optimizer together with the module's.
+        """Send, save and load the state of an optimizer together with the module's state.
 
-        If the module was taken over, so is the state of the optimizer now.
+        If the module's state was adopted from a peer or a checkpoint, the optimizer's is loaded
+        now.
 
         Args:
-            optimizer: one or several; each takes the place of those that have the same parameters.
+            optimizer: one or several. Each replaces those that have the same parameters.
             scheduler: one or several of their schedulers, and a `GradScaler`.
 
         Raises:
@@ -296,17 +303,17 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:
-        """Return whether the optimizers' state came from where that of the module did."""
+        """Load the optimizers' state, and return whether the module's state was adopted."""
         self._training.warn_of_left_out(self.name)
         self._states.add(self._training.optimizer_target())
         return self._states.origin is not None
 
     @by_all_ranks
     def update_send(self, loss: Loss = None) -> None:
-        """Publish the module's parameters and start fetching a peer's; returns without waiting.
+        """Publish the module's parameters and start to fetch a peer's, without waiting.
 
         Args:
-            loss: training loss; a number, a numpy scalar, a 0-d tensor, or `None`.
+            loss: the training loss as a number, a numpy scalar, a 0-d tensor, or `None`.
 
         Raises:
             ParametersError: the module has nothing to gossip.
@@ -341,19 +348,19 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @by_all_ranks
     def update_wait(self, loss: Loss = None) -> Merge | None:
-        """Wait for the fetch that `update_send` started, and merge what came into the module.
+        """Wait for the fetch that `update_send` started, and merge the snapshot into the module.
 
-        Waits at most until `timeout_ms` after that `update_send`; where `lsgd` jumps to a second
-        leader, and where it averages buffers, as long once more for each. It is also where the
-        algorithm does what follows a step of the optimizer, and where what peers have agreed on
-        with this node is merged.
+        This waits at most until `timeout_ms` after that `update_send`. If `lsgd` jumps to a second
+        leader, and if it averages buffers, it waits up to `timeout_ms` again for each. This call
+        also does the work of the algorithm that follows a step of the optimizer, and completes the
+        exchanges on which peers have agreed with this node.
 
         Args:
-            loss: training loss now; `None` stands for the one passed to `update_send`.
+            loss: the current training loss. `None` stands for the loss passed to `update_send`.
 
         Returns:
-            What was merged, the first if there was more, or `None` when nothing came that can be
-            merged. A peer that has diverged, by its loss or its parameters, is not merged.
+            The merge, or the first of several. `None` if no snapshot arrived that can be merged. A
+            peer whose loss or parameters have diverged is not merged.
 
         Raises:
             ClosedError: the adapter was closed.
@@ -370,7 +377,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)
 
     def _note_first_step(self, loss: float | None) -> None:
-        """Tell peers what the first step came to: those with the same data warn of it."""
+        """Send peers the trace of the first step. Peers with the same data warn of it."""
         if loss is not None and self._rounds.merges == 0:
             values = self._state.values().samples(TRACE_VALUES)
             self._rounds.begin_with(with_first_step(self._rounds.progress.trace, loss, values))
@@ -378,10 +385,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def step(self, loss: Loss = None) -> Merge | None:
         """Do all that follows a training step: `update_wait(loss)`, then `update_send(loss)`.
 
-        The fetch that it starts goes on during the next training step.
+        The fetch that it starts continues during the next training step.
 
         Returns:
-            What was merged; see `update_wait`. The first time, nothing.
+            The merge, as for `update_wait`. The first call returns `None`.
         """
         if self._optimizers.to_prepare:  # once for both calls
             with self._optimizers.prepared():
@@ -392,7 +399,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return merge
 
     def _copy_state(self) -> None:
-        """Copy the state if that is due: as many steps were taken as there were updates."""
+        """Copy the state if a copy is due and as many steps were taken as updates."""
         training, states = self._training, self._states
         if not self._optimizers.tell_steps:
             states.copy_if_due(training.capture)
@@ -401,24 +408,26 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @by_all_ranks
     def finish(self, *, seconds: float = SECONDS, timeout_s: float | None = None) -> FinishReport:
-        """End the training together with the peers; to be called after the last step.
+        """End the training together with the peers. Call this after the last step.
 
-        Goes on serving until all peers that live have taken their last step, too; averages the
-        parameters with theirs, until all have the same or come no closer; and returns when nobody
-        needs this node any more. Nobody waits for a peer that is dead, does not answer, has left,
-        or has not been there in the first 10 s after it came into view. It takes at most
-        `timeout_s + seconds`, and a few seconds. No fault of a peer is raised.
+        The node serves its peers until all living peers have taken their last step. It then
+        averages its parameters with theirs, until all nodes have the same parameters or come no
+        closer. It returns when no node needs this node any more. Nodes do not wait for a peer that
+        is dead, does not answer, has left, or has not connected within 10 s after it came into
+        view. The call takes at most `timeout_s + seconds`, and a few seconds. It raises no error if
+        a peer fails.
 
         A second call returns the report of the first if all nodes took part in it without a
         problem, no node has trained since, and this node's parameters are the same.
 
         Args:
-            seconds: longest time to average.
-            timeout_s: longest time to wait for peers that still train; by default as long as this
-                node has trained itself, and at least a minute.
+            seconds: maximum time to average.
+            timeout_s: maximum time to wait for peers that still train. By default it is as long as
+                this node has trained itself, and at least a minute.
 
         Returns:
-            Who took part, who was missed and why, and how far apart the nodes were.
+            The nodes that took part, those that were missing and why, and the distance between
+            nodes.
 
         Raises:
             ClosedError: the adapter was closed.
@@ -440,7 +449,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return report
 
     def _go_on(self, others_train: bool) -> bool:
-        """Take part in what peers that still train have begun, and serve newcomers."""
+        """Take part in exchanges that training peers have begun, and serve new nodes."""
         has_merged = self._trainer.go_on(others_train)
         self._states.copy_if_due(self._training.capture, saves=False)
         self._ranks.still_at_work()
@@ -468,18 +477,18 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             yield
 
     def average_gradients(self) -> None:
-        """Average the gradients now, in place, where the algorithm does so and has not yet.
+        """Average the gradients now, in place, if the algorithm does so and has not done it yet.
 
-        It has at the end of a backward pass that has given all parameters a gradient. Where some
-        are left without, it does so when the optimizer steps: call this before, to clip what is
-        averaged.
+        Averaging happens at the end of a backward pass that has given all parameters a gradient. If
+        some parameters have none, it happens when the optimizer steps. Call this before that step
+        if you want to clip the averaged gradients.
         """
         if self._gradients is not None:
             self._gradients.average()
 
     @property
     def lr_scale(self) -> float:
-        """What to multiply this node's learning rate with, as `lr_spread` has it."""
+        """The factor for this node's learning rate, according to `lr_spread`."""
         spread, nodes = self._node.config.lr_spread, self._node.config.nodes
         if spread == "none":  # with `join`, this node may not be listed
             return 1.0
@@ -487,21 +496,21 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @property
     def leader(self) -> str | None:
-        """The node with the lowest running loss that this node knows of; it may be itself.
+        """The node with the lowest running loss that this node knows of, which may be itself.
 
-        `None` when none is known, or the nodes follow no leader.
+        `None` if no leader is known, or the nodes follow no leader.
         """
         self._node.check_process()
         return self._rounds.view.leader()
 
     def center(self) -> dict[str, torch.Tensor]:
-        """Return this node's copy of the center, to test or keep in place of the module.
+        """Return a copy of this node's center, to test or save in place of the module.
 
             tester.load_state_dict(gossip.center())
 
         Returns:
-            A copy of the module's state dict, under names without wrappers, with the center in
-            place of the parameters that are gossiped; frozen ones and buffers are the module's own.
+            A copy of the module's state dict, under names without wrappers. The center replaces the
+            gossiped parameters. Frozen parameters and buffers are the module's own.
 
         Raises:
             UserError: the algorithm has no center, or there was no `update_send` yet.
@@ -512,26 +521,27 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return self._state.state_with(center_of(algorithm, self._node.config.algorithm))
 
     def seed(self, seed: int = 0) -> int:
-        """Return a seed for the data of this node, from 0 to 2^32 - 1: another one on each node.
+        """Return a seed for the data of this node, from 0 to 2^32 - 1, which differs between nodes.
 
             torch.manual_seed(0)                       # the same model on all nodes
             net = Net()
             with dpwa.connect(net) as gossip:
                 torch.manual_seed(gossip.seed())       # from here on, other batches on each node
 
-        The ranks of one model have seeds of their own, too. A node that is started again has the
-        same seed as before.
+        Each rank of one model has a seed of its own, too. A restarted node has the same seed as
+        before.
 
         Args:
-            seed: of the run; another one gives other seeds on all nodes.
+            seed: the seed of the run. A different one gives different seeds on all nodes.
         """
         return zlib.crc32(f"{seed} {self.name} {self._ranks.rank}".encode())
 
     def attach(self, optimizer: torch.optim.Optimizer) -> Attachment:
-        """Have a step of gossip follow every step of an optimizer, until the adapter is closed.
+        """Let every step of an optimizer be followed by a step of gossip, until the adapter is
+        closed.
 
-        One is followed at a time, and its state goes with the module's. What is returned takes the
-        loss, if the loop knows one.
+        One optimizer is followed at a time, and its state is sent with the module's. If the loop
+        knows the loss, it can set the `loss` of the returned object.
         """
         if self._attachment is not None:
             self._attachment.close()
@@ -539,7 +549,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return self._attachment
 
     def close(self) -> None:
-        """Stop serving and fetching; idempotent and bounded in time."""
+        """Stop serving and fetching. This is idempotent and bounded in time."""
         if self._attachment is not None:
             self._attachment.close()
         is_whole = sys.exc_info()[1] is None  # else the loop was interrupted within a step
@@ -551,7 +561,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
 
 def _crowding(name: str, config: Config) -> str:
-    """Say that nodes of one host have more threads than it has cores, if nobody chose how many."""
+    """Return a warning if the nodes on a host have more threads than it has cores, by default."""
     hosts = {node.name: same_host_key(node.host) for node in config.nodes}
     count = sum(host == hosts.get(name) for host in hosts.values())
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The parameters of a torch module in a table: each worker trains its own, and adds its changes."""
+"""The parameters of a torch module in a table, to which each worker adds its changes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from dpwa.tables.tables import Tables
 
 
 class ModuleParameterManager:
-    """Keeps the parameters of a module in step with those of the other workers.
+    """Keeps the parameters of a module in sync with those of the other workers.
 
         manager = ModuleParameterManager(net, tables)
         for batch in batches:
             train(net, batch)
             manager.sync()
 
-    The module begins with the parameters of the first worker. Buffers are left alone: the changes
-    of all workers are added up, which makes no sense for running means.
+    The module begins with the parameters of the first worker. Buffers are not changed, because the
+    manager adds up the changes of all workers, which makes no sense for running means.
 
     Args:
         module: the same one on all workers, on any device.
-        tables: of this node.
+        tables: the tables of this node.
         options: of the table: `updater`, `options`, `replicas`.
 
     Raises:
-        UserError: it has no floating-point parameters.
+        UserError: the module has no floating-point parameters.
     """
 
     def __init__(self, module: torch.nn.Module, tables: Tables, **options: Any) -> None:
@@ -45,7 +45,7 @@ class ModuleParameterManager:
         self._distribute()
 
     def sync(self) -> None:
-        """Add this worker's changes since the last time, and take over the sum of all.
+        """Add this worker's changes since the last call, and set the parameters to the sum of all.
 
         Raises:
             As for `SyncedArray.sync`.

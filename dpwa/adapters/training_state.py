@@ -1,4 +1,4 @@
-"""The state of a training in torch: a module and, if wanted, its optimizers, as images."""
+"""TrainingState: the module and, if given, its optimizers, as images."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MAX_OPTIMIZER_SIZES = 16
 
 
 class TrainingState:
-    """What a node hands on to nodes that join late, keeps on disk, and takes over itself.
+    """The state that a node sends to nodes that join late, saves to disk, and adopts itself.
 
-    Whatever comes is checked against the module and the optimizer here before any of it is applied.
+    A received state is checked against the module and the optimizer before any of it is applied.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class TrainingState:
         return {} if part is None else {"optimizer": part}
 
     def warn_of_left_out(self, node: str) -> None:
-        """Warn, once of each kind, of what optimizers keep that cannot be handed on."""
+        """Warn, once for each reason, of optimizer state that cannot be sent."""
         if not self.optimizers.given:
             return
         from dpwa.adapters.optimizer_state import left_out_of
@@ -106,7 +106,7 @@ class TrainingState:
         return Target("model", self._kind(layout, named), layout, layout.nbytes, load, check)
 
     def model_layout(self) -> Layout:
-        """Return what others must have in common with the module."""
+        """Return the layout that must be the same on other nodes."""
         named = self._named()
         return self._kind(layout_of(named), named)
 
@@ -115,7 +115,9 @@ class TrainingState:
         return storable(state_tensors(self._net) if found is None else found.handed_on())
 
     def _kind(self, layout: ImageLayout, named: Named) -> Layout:
-        """Return what others must have in common with the module, beside what is in the image."""
+        """Return the layout that must be the same on other nodes, including what is not in the
+        image.
+        """
         frozen = "" if self._gossiped is None else self._gossiped.layout.frozen
         return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
 

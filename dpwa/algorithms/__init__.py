@@ -1,4 +1,4 @@
-"""Training algorithms: what a node publishes, whom it asks, how it merges; one file each.
+"""The training algorithms, one in each file. They decide when a node publishes, asks and merges.
 
     gossip      pull a peer's parameters and average (any interpolation rule, any topology)
     lsgd        leader stochastic gradient descent: pull toward the best of the group and of all
@@ -6,7 +6,7 @@
     push_sum    weighted averaging that stays exact on directed and one-sided networks
     noloco      NoLoCo: outer momentum steps on random pairs, every few dozen steps
     local       local SGD, or DiLoCo-like outer Nesterov steps on random pairs
-    together    all-reduce of gradients among those who keep pace, gossip for the others
+    together    all-reduce of gradients among the nodes in sync, gossip for the others
     elastic     EASGD without a server: every node has a copy of the center, averaged by gossip
 
 docs/algorithms.md describes them, and how to write one of your own. The file of an algorithm is

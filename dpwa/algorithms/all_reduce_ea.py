@@ -1,4 +1,4 @@
-"""AllReduceEA and EASGD: elastic averaging around a center of which every node has a copy."""
+"""AllReduceEA and EASGD, elastic averaging around a center that every node has a copy of."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class AllReduceEA:
-    """Elastic averaging: now and then each node and the center are drawn to each other.
+    """Elastic averaging, which from time to time pulls each node and the center toward each other.
 
     With parameters x_i on N nodes, every `tau` steps
 
         d_i = alpha*(x_i - c);    x_i -= d_i;    c += sum d_i
 
     where every node has its own copy of the center c. Without gradients the sum of all x_i and c is
-    conserved, and the gap between their mean and c becomes 1 - (N+1)*alpha times what it was.
+    conserved, and the gap between their mean and c is multiplied by 1 - (N+1)*alpha.
 
         ea = AllReduceEA(connection)
         ea.synchronize_parameters(params)              # all begin alike
@@ -46,32 +46,33 @@ class AllReduceEA:
                 ea.average_parameters(params)
             ea.synchronize_center(params)              # waits for those who have batches left
 
-    Whoever waits in `synchronize_center` takes part in the exchanges of those who have steps left,
-    with the same rule: its parameters and the center are drawn to each other, too. When nobody has
-    a step left, all do one exchange more.
+    A node that waits in `synchronize_center` takes part in the exchanges of nodes that have steps
+    left, by the same rule, so its parameters move, too. When no node has a step left, all nodes do
+    one more exchange.
 
     Parameters are nested lists, tuples or dicts of tensors or arrays of floating-point numbers,
-    changed in place. The center and the differences are in float32 where parameters are narrower,
-    as differences are small beside what they are added to; parameters are then rounded up or down
-    by chance, so that none is lost in the mean.
+    changed in place. If parameters are narrower than float32, the center and the differences are in
+    float32, because differences are small. Such parameters are rounded up or down at random, so
+    that no difference is lost in the mean.
 
-    A center that is not equal everywhere stays so, as all copies get equal sums. So the first
-    `average_parameters` begins with a copy of the first node's parameters on all nodes, if they
-    were not synchronized before; the parameters stay what they are, to be drawn together.
+    Copies of the center that differ stay different, because all copies get equal sums. Unless you
+    synchronize first, the first `average_parameters` sets the center on all nodes to the first
+    node's parameters. It does not change the parameters, which exchanges then pull toward the
+    center.
 
-    Nodes may die, be restarted and be left behind, with errors and consequences as told at
-    `AllReduceSGD`: whatever a call raises, parameters and center are as they were, and the
-    step is not counted.
+    Nodes may die, be restarted and be left behind, with the errors and consequences of
+    `AllReduceSGD`. If a call raises an error, parameters and center are unchanged, and the step is
+    not counted.
 
     Sources: AllReduceEA of torch-distlearn (2016); S. Zhang, A. Choromanska and Y. LeCun, Deep
     Learning with Elastic Averaging SGD (2015).
 
     Args:
-        node: its collectives: a connection, or an adapter.
+        node: its collectives, as a connection or an adapter.
         tau: steps between two exchanges.
-        alpha: how far to go. From 2/(N+1) on the center swings further with every exchange, and
-            sooner with a large learning rate (see `dpwa.policy.elastic`): that is warned of, once
-            for each N. By default min(0.2, 0.9/N), which follows N.
+        alpha: how far an exchange moves the nodes. From 2/(N+1) on, the center swings further with
+            every exchange, and sooner with a large learning rate (see `dpwa.policy.elastic`). A
+            warning says so, once for each N. By default min(0.2, 0.9/N), which follows N.
 
     Raises:
         UserError: `tau` is below 1, or `alpha` is not above 0 or not finite.
@@ -92,15 +93,15 @@ class AllReduceEA:
 
     @property
     def alpha(self) -> float:
-        """How far an exchange goes, with as many nodes as were synchronized last."""
+        """The factor of an exchange, for the number of nodes at the last synchronization."""
         return self._alpha_of(self._steps.nodes)
 
     def average_parameters(self, params: Any) -> None:
-        """Count a step, and exchange if it is the `tau`-th; call it after every step.
+        """Count a step, and exchange if it is the `tau`-th. Call this after every step.
 
         Raises:
-            ParametersError: parameters are not floating-point numbers, or have another form than
-                the center.
+            ParametersError: parameters are not floating-point numbers, or have a different form
+                than the center.
         """
         if self._center is None:
             center = Center(FlatFloats(params))
@@ -112,10 +113,11 @@ class AllReduceEA:
         self._steps.taken += 1
 
     def synchronize_center(self, params: Any) -> None:
-        """Exchange with those who have steps left, and once more; then make the centers equal.
+        """Exchange with nodes that have steps left, and once more. Then make the centers equal.
 
-        Bit by bit: they are that of the node that has taken the most steps. A node that has no
-        center yet, as it has not begun with the others, only waits, and gets theirs.
+        They become bit-identical to the center of the node that has taken the most steps. A node
+        that has no center yet, because it did not begin with the others, only waits and gets their
+        center.
 
         Raises:
             ParametersError: as above.
@@ -131,11 +133,12 @@ class AllReduceEA:
         self._check_alpha()
 
     def synchronize_parameters(self, params: Any) -> None:
-        """Wait until nobody has a step left; then make the parameters equal, and the center, too.
+        """Wait until no node has a step left. Then make the parameters and the center equal.
 
-        They are those of the node that has taken the most steps; of several, the one with the
-        lowest rank; the first node's if there were no steps at all. As all others are replaced, who
-        waits here takes no part in the exchanges of those who have steps left.
+        All nodes get the parameters of the node that has taken the most steps, or of the lowest
+        rank if there are several, or of the first node if there were no steps at all. Because this
+        replaces the parameters, a node that waits here takes no part in the exchanges of nodes with
+        steps left.
 
         Raises:
             ParametersError: parameters are not floating-point numbers.
@@ -185,7 +188,7 @@ class AllReduceEA:
             )
 
     def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:
-        """Do one exchange; return whether somebody who has taken part has steps left."""
+        """Do one exchange. Return whether a node that took part has steps left."""
         center.check(flat.layout)
         alpha, xs = self.alpha, flat.read()
         pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]
@@ -198,14 +201,14 @@ class AllReduceEA:
 
 
 class EASGD(AllReduceEA):
-    """Synchronous EASGD: elastic averaging at every step, with alpha = beta/N.
+    """Synchronous EASGD, which is elastic averaging at every step, with alpha = beta/N.
 
     Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015).
 
     Args:
-        node: its collectives: a connection, or an adapter.
-        beta: how far the center goes to the mean of the nodes; 2N/(N+1) and more are unstable, and
-            warned of.
+        node: its collectives, as a connection or an adapter.
+        beta: how far the center moves to the mean of the nodes. 2N/(N+1) and more are unstable,
+            which a warning says.
         tau: steps between two exchanges.
     """
 
@@ -221,8 +224,8 @@ class EASGD(AllReduceEA):
 class FlatFloats:
     """Nested floating-point values, which must not change meanwhile, as one flat array a dtype.
 
-    Arrays are float32 or float64. `ParametersError`: something else is among the values, or a
-    number that cannot change in place.
+    Arrays are float32 or float64. Raises `ParametersError` if there are other values, or a number
+    that cannot change in place.
     """
 
     def __init__(self, values: Any) -> None:
@@ -250,9 +253,7 @@ class FlatFloats:
         return arrays
 
     def write(self, arrays: Sequence[Floats], *, keeps_mean: bool = False) -> None:
-        """Set the values; where they are narrower, rounded as
-        `dpwa.data.kernels.Rounding` tells.
-        """
+        """Set the values. Narrow ones are rounded, as `dpwa.data.kernels.Rounding` does."""
         for run, array in zip(self._runs, arrays, strict=True):
             data = _narrowed(array, run.dtype, keeps_mean=keeps_mean)
             self._payload.assign(run.start, run.stop, data)
@@ -267,7 +268,7 @@ class Center:
         self.values = flat.read()
 
     def check(self, layout: Layout) -> None:
-        """Raise `ParametersError` if parameters have another form than the center."""
+        """Raise `ParametersError` if parameters have a different form than the center."""
         descriptions = self._layout.descriptions
         difference = layout.difference(descriptions, len(descriptions))
         if difference is not None:

@@ -1,4 +1,4 @@
-"""AllReduceSGD: the sum or the mean of all gradients at every step, on nodes with uneven epochs."""
+"""AllReduceSGD sums or averages all gradients at every step, on nodes with uneven epochs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ class AllReduceSGD:
             sgd.synchronize_parameters(params)         # waits for those who have batches left
 
     Parameters and gradients are nested lists, tuples or dicts of tensors or arrays, changed in
-    place. They may be other objects in each call. A node that has come to the end of its epoch
-    takes part in the sums of the others without contributing, so nobody waits for ever.
+    place. They may be different objects in each call. A node that has ended its epoch takes part in
+    the sums of the others without contributing, so that no node waits forever.
 
-    Every node begins with `synchronize_parameters`, also one that was restarted: it waits there
-    until the others synchronize next, and gets their parameters.
+    Every node begins with `synchronize_parameters`. A restarted node waits there until the others
+    synchronize next, and gets their parameters.
 
-    When peers die within a call, the survivors do it again without them. Whatever a call raises, it
-    has changed nothing: `LeftBehindError` if the others went on without this node, after which it
-    must synchronize; `CollectiveTimeoutError`; `PeerLost` if peers die more often than there are
-    nodes; `MismatchError` if nodes are not in the same call, or their values not of one form.
+    If peers die within a call, the survivors repeat it without them. If a call raises an error, it
+    has changed nothing. It raises `LeftBehindError` if the others continued without this node,
+    which must then synchronize, `CollectiveTimeoutError`, `PeerLost` if peers die more often than
+    there are nodes, and `MismatchError` if nodes make different calls, or their values differ in
+    form.
 
     Source: AllReduceSGD of torch-distlearn (2016).
 
     Args:
-        node: its collectives: a connection, or an adapter.
+        node: its collectives, as a connection or an adapter.
     """
 
     def __init__(self, node: Collective) -> None:
@@ -44,27 +45,27 @@ class AllReduceSGD:
         """Set the gradients to their sum over all nodes that take this step.
 
         Returns:
-            How many these are, n.
+            The number n of these nodes.
         """
         contributors = self._steps.reduce(grads, "sum")
         self._steps.taken += 1
         return contributors
 
     def sum_and_normalize_gradients(self, grads: Any) -> int:
-        """Set the gradients to their mean: the sum, divided by n.
+        """Set the gradients to their mean, which is the sum divided by n.
 
         Returns:
-            How many nodes have taken this step, n.
+            The number n of nodes that have taken this step.
         """
         contributors = self._steps.reduce(grads, "mean")
         self._steps.taken += 1
         return contributors
 
     def synchronize_parameters(self, params: Any) -> None:
-        """Wait until nobody has a step left; then make the parameters equal, bit by bit.
+        """Wait until no node has a step left. Then make the parameters bit-identical.
 
-        They are those of the node that has taken the most steps since the last time; of several,
-        the one with the lowest rank; the first node's if there were no steps at all. Nodes that
-        were restarted or left behind do not count.
+        All nodes get the parameters of the node that has taken the most steps since the last call,
+        or of the lowest rank if there are several, or of the first node if there were no steps at
+        all. Nodes that were restarted or left behind do not count.
         """
         self._steps.synchronize(params)

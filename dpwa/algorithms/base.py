@@ -1,14 +1,14 @@
 """The protocol between a training algorithm and its node, and the registry of algorithms.
 
-An algorithm says four things, each with a default that is plain gossip:
+An algorithm has four methods, whose defaults are plain gossip:
 
-    publishes   what this node publishes now
-    asks        whom it asks for parameters, and on what terms
-    merge       what becomes of the parameters that came
-    after_step  what is done after every step of the optimizer
+    publishes   the parameters that this node publishes now
+    asks        the peer that it asks for parameters, and the terms
+    merge       merges the parameters that arrived
+    after_step  its work after every step of the optimizer
 
-All of them are called on the training thread, and none may wait. An algorithm sees parameters as
-`Values` only; it needs no torch, and runs as well on numpy arrays in a simulation. A new one is a
+All of them are called on the training thread, and none may wait. An algorithm sees parameters only
+as `Values`. So it needs no torch, and also runs on numpy arrays in a simulation. A new one is a
 class in a module that the setting `plugins` names:
 
 >>> from dpwa.algorithms import Algorithm, register_algorithm
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 class Values(Protocol):
-    """Numbers in the shapes of the trainable parameters; arithmetic is elementwise and in place.
+    """Numbers in the shapes of the trainable parameters, with elementwise arithmetic in place.
 
-    Buffers (batch-norm statistics) are not part of it: `Received.merge` takes care of them.
+    Buffers (batch-norm statistics) are not included. `Received.merge` merges them.
     """
 
     def clone(self) -> Self:
@@ -60,12 +60,12 @@ class Values(Protocol):
         ...
 
     def mul_(self, factor: float) -> None:
-        """Set self = factor * self; 0 clears even values that are not finite."""
+        """Set self = factor * self. A factor of 0 clears even values that are not finite."""
         ...
 
 
 class Terms(Enum):
-    """On what terms parameters are asked for."""
+    """The terms on which a node asks for parameters."""
 
     PULL = "pull"  # the peer is only read
     EXCHANGE = "exchange"  # both ends merge the other's, or neither does
@@ -74,10 +74,10 @@ class Terms(Enum):
 
 @dataclass(frozen=True)
 class Ask:
-    """Whom to ask, and for what.
+    """A request for the parameters of a peer.
 
     Attributes:
-        peer: its name; `None`: flow control draws one of the neighbours in the topology.
+        peer: its name. `None`: flow control picks one of the neighbours in the topology.
         terms: see `Terms`.
     """
 
@@ -86,7 +86,7 @@ class Ask:
 
 
 class View(Protocol):
-    """What a node knows at this moment."""
+    """A node's knowledge at this moment."""
 
     @property
     def model(self) -> Values:
@@ -105,7 +105,9 @@ class View(Protocol):
 
     @property
     def updates(self) -> int:
-        """How many `update_send` this node has made, with the one under way; never interpolated."""
+        """The number of `update_send` calls of this node, including the current one. Merges keep
+        it.
+        """
         ...
 
     @property
@@ -129,9 +131,9 @@ class View(Protocol):
         ...
 
     def leader(self, *, of_all: bool = True) -> str | None:
-        """Return the node with the lowest running loss, of all or of the own group.
+        """Return the node with the lowest running loss, of all nodes or of this node's group.
 
-        Known only to algorithms that declare `follows_leaders`; it may be this node itself.
+        Known only to algorithms that declare `follows_leaders`. It may be this node itself.
         """
         ...
 
@@ -140,12 +142,12 @@ class View(Protocol):
         ...
 
     def total_updates(self) -> float:
-        """Return how many updates all nodes have made together, as far as the news goes."""
+        """Return the number of updates of all nodes together, as far as this node knows it."""
         ...
 
 
 class Received(Protocol):
-    """A peer's snapshot that has come."""
+    """A peer's snapshot that has arrived."""
 
     @property
     def peer(self) -> str:
@@ -169,17 +171,17 @@ class Received(Protocol):
 
     @property
     def published(self) -> Values:
-        """What this node has published in the same round; not to be changed."""
+        """The values that this node published in the same round. They must not be changed."""
         ...
 
     def merge(self, factor: float, *, delta: float = 0.0, buffers: float | None = None) -> float:
-        """Merge it into the model, in one pass.
+        """Merge the snapshot into the model, in one pass.
 
         Args:
             factor: f of x = (1-f)*x + f*peer.
-            delta: share d of the local step that is kept, from 0 to 1:
-                x = x + f*(peer - d*published - (1-d)*x).
-            buffers: the factor of floating buffers; as for the parameters if `None`.
+            delta: share d of the local step that is kept, from 0 to 1: x = x + f*(peer -
+                d*published - (1-d)*x).
+            buffers: the factor of floating buffers. If `None`, it is the factor of the parameters.
 
         Returns:
             The factor, for `Algorithm.merge` to return.
@@ -187,7 +189,9 @@ class Received(Protocol):
         ...
 
     def values(self, into: Values | None = None) -> Values:
-        """Return a copy of the peer's parameters; into memory of an earlier copy, if given."""
+        """Return a copy of the peer's parameters, in the memory of an earlier copy if `into` is
+        given.
+        """
         ...
 
     def merge_buffers(self, factor: float) -> None:
@@ -202,21 +206,21 @@ class Algorithm:
         options: of the model `options_model`.
 
     Attributes:
-        name: that it is registered by.
+        name: the name by which it is registered.
         options_model: the model of its options, which are set under its name.
-        terms: those of its asks, all of them.
-        follows_leaders: whether the nodes pass on the news of who has the lowest loss, at every
-            update.
-        uses_rule: whether it goes by `Received.factor`, that of the configured interpolation rule,
-            and by `merge`.
-        repeats: whether a snapshot of a peer that was merged before is merged again while there is
-            no newer one, unless `repeat` says otherwise.
-        needs_whole: whether it needs all values of a peer at once, and not a part of them.
-        has_center: whether nodes are drawn to a center.
-        averages_gradients: whether the adapter averages the gradients of those who are in time.
-        center: this node's copy of it; `None` before the first update, and for others.
-        more: what else it asks in this update, set by `asks`: each is asked for when what was asked
-            before has been merged, or did not come.
+        terms: the terms of all its asks.
+        follows_leaders: whether, at every update, nodes pass on which node has the lowest loss.
+        uses_rule: whether it uses `Received.factor`, from the configured interpolation rule, and
+            the setting `merge`.
+        repeats: whether a snapshot that was merged before is merged again while there is no newer
+            one, unless `repeat` says otherwise.
+        needs_whole: whether it needs all values of a peer at once, not a part of them.
+        has_center: whether it pulls nodes toward a center.
+        averages_gradients: whether the adapter averages the gradients of the nodes in sync.
+        center: this node's copy of the center. `None` before the first update, and without a
+            center.
+        more: further asks of this update, set by `asks`. Each is sent when the snapshot of the ask
+            before it was merged, or did not arrive.
         averages_buffers: whether floating buffers become the mean of the newest of all nodes at the
             end of this update.
     """
@@ -239,24 +243,25 @@ class Algorithm:
         self.options: Any = self.options_model() if options is None else options
 
     def publishes(self, view: View) -> Values | None:
-        """Return what to publish now; `None`: peers go on to read what was published before."""
+        """Return the values to publish now. `None`: peers still read those published before."""
         return view.model
 
     def asks(self, view: View) -> Ask | None:
-        """Return whom to ask now; `None`: nobody."""
+        """Return the request to send now, or `None` to ask no peer."""
         return Ask() if view.rng.random() < view.fetch_probability else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Merge what came; return the factor that the clock is interpolated with.
+        """Merge a snapshot, and return the factor with which the clock is interpolated.
 
-        With `merge: delta` the local step is kept, less what the peer is ahead: else nodes that
-        read each other's snapshots half an update ahead would go 1 / (1 - f/2) times as far.
+        With `merge: delta` the local step is kept, less the part by which the peer is ahead.
+        Otherwise nodes that read each other's snapshots half an update ahead would move 1 / (1 -
+        f/2) times as far.
         """
         kept = 1.0 - received.ahead if view.keeps_local_step else 0.0
         return received.merge(received.factor, delta=kept)
 
     def after_step(self, view: View) -> None:
-        """Do what follows every step of the optimizer, before anything is merged."""
+        """Do the work that follows every step of the optimizer, before anything is merged."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -272,7 +277,7 @@ def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
     """Return a decorator that makes a class available to configurations as `algorithm: NAME`.
 
     Raises:
-        UserError: another algorithm already has this name, or it cannot be one.
+        UserError: the name is taken by a different algorithm, or is no valid name.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
@@ -298,7 +303,7 @@ def algorithm(name: str) -> type[Algorithm]:
 
 
 def follows_leaders(name: str, rule: str) -> bool:
-    """Tell whether nodes of this algorithm and rule of interpolation pass on who leads."""
+    """Return whether nodes with this algorithm and interpolation rule pass on which node leads."""
     return algorithm(name).follows_leaders or interpolation(rule).asks_leader
 
 

@@ -1,19 +1,19 @@
-"""What synchronous algorithms need of a node: collectives among those who are left.
+"""The steps of synchronous algorithms, by collectives among the nodes that survive.
 
-With `UnevenSteps` nodes take steps together, not all of them equally many, and go on when some of
-them die. A collective ends alike for all who live through it, either with its result or with
-`PeerLost`. So all of them learn at the same place of the sequence that somebody is lost. What each
-does then depends on nothing but the call that has failed:
+With `UnevenSteps` nodes take steps together, although some take more than others, and they continue
+when some of them die. A collective ends alike for all that survive it, either with its result or
+with `PeerLost`. So all of them learn at the same place of the sequence that a node is lost. The
+next call of each depends only on the call that has failed:
 
-- `all_reduce` and `join` are called again. Those who have joined join again, the others reduce
-  again: nobody has passed a collective that failed for another.
-- After a failed `all_gather` or `broadcast` all go back to the `all_gather`, as the node to copy
-  from may be the one that died. All who take part were in the same call, since nobody begins to
-  copy before all have joined (or, at the very first step, only those who have not joined copy, and
-  the others join again).
+- `all_reduce` and `join` are called again. Nodes that have joined join again, the others reduce
+  again, because no node has passed a collective that failed for another.
+- After a failed `all_gather` or `broadcast` all return to the `all_gather`, because the node to
+  copy from may have died. All that take part were in the same call, because no node begins to copy
+  before all have joined (or, at the very first step, only those that have not joined copy, and the
+  others join again).
 
-A node that comes in later, or was left behind, does not know where the others are. So it must first
-synchronize: that begins with `join`, which is in step with whatever the others do. It waits,
+A node that starts later, or was left behind, does not know the position of the others. So it must
+first synchronize, which begins with `join`. This fits any call of the others. The node waits,
 contributes nothing, and gets their values when they synchronize next.
 """
 
@@ -29,18 +29,17 @@ ReduceOp = Literal["sum", "mean", "max", "min"]
 
 
 class Collective(Protocol):
-    """A node and its collectives; `DpwaConnection` is one.
+    """A node and its collectives, such as `DpwaConnection`.
 
-    A value is a tensor, an array, or nested lists, tuples and dicts of them; it is changed in
-    place, and returned. Collectives of one `tag` are a sequence of their own, which all nodes must
-    call in the same order. Whoever has joined is in step with any order.
+    A value is a tensor, an array, or nested lists, tuples and dicts of them. It is changed in
+    place, and returned. Collectives of one `tag` are a separate sequence, which all nodes must call
+    in the same order. A node that has joined takes part in any order.
 
-    All of them raise:
-        PeerLost: peers have died or stalled. All who are left get it from the same collective, and
-            their values are as they were; the next collective is among them.
-        LeftBehindError: the others have gone on without this node.
-        CollectiveTimeoutError: nobody is lost, but it did not end in time.
-        MismatchError: nodes called different collectives, or values are of different form.
+    All of them raise: PeerLost: peers have died or stalled. All survivors get it from the same
+        collective, their values are unchanged, and the next collective is among them.
+        LeftBehindError: the others have continued without this node. CollectiveTimeoutError: no
+        node is lost, but the collective did not end in time. MismatchError: nodes called different
+        collectives, or their values differ in form.
     """
 
     @property
@@ -55,29 +54,29 @@ class Collective(Protocol):
 
     @property
     def world_size(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         ...
 
     def all_reduce(
         self, value: Any, /, op: ReduceOp = "sum", timeout_s: float | None = None, tag: str = ""
     ) -> tuple[Any, int]:
-        """Reduce the values of all who have not joined; return the result and how many they are."""
+        """Reduce the values of all that have not joined. Return the result and their number."""
         ...
 
     def broadcast(
         self, value: Any, /, root: str, timeout_s: float | None = None, tag: str = ""
     ) -> Any:
-        """Copy the value of the node `root`, bit by bit, to all who have not joined."""
+        """Copy the value of the node `root` to all nodes that have not joined, bit by bit."""
         ...
 
     def all_gather(
         self, value: Any, /, timeout_s: float | None = None, tag: str = ""
     ) -> Mapping[str, Any]:
-        """Return the plain data of all who have not joined, by name, in order of rank."""
+        """Return the plain data of all nodes that have not joined, by name, in order of rank."""
         ...
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
-        """Take part in what the others do without contributing, until all have joined."""
+        """Take part in the calls of the others without contributing, until all have joined."""
         ...
 
 
@@ -89,9 +88,9 @@ LEFT_BEHIND = -1
 class UnevenSteps:
     """The steps of one node among its peers.
 
-    Nodes that have synchronized as often are of one generation, and only among these do numbers of
-    steps compare. `taken` counts the steps since then, `nodes` how many nodes there were. All
-    collectives have one `tag`, as who has joined serves one tag only.
+    Nodes that have synchronized equally often are of one generation, and numbers of steps are only
+    compared within a generation. `taken` counts the steps since then, `nodes` is the number of
+    nodes then. All collectives have one `tag`, because a node that has joined serves only one tag.
     """
 
     def __init__(self, node: Collective, tag: str) -> None:
@@ -103,20 +102,23 @@ class UnevenSteps:
         self.nodes = node.world_size
 
     def begin(self, value: Any) -> None:
-        """Copy the value of the first node; all who have not joined call it before any step."""
+        """Copy the value of the first node. All nodes that have not joined call this before any
+        step.
+        """
         self._refuse_if_left_behind()
         self._repeated(lambda: self._copy_newest(value), self._node.world_size)
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether the others have gone on without this node, and it has not synchronized since."""
+        """Whether the others continued without this node, and it did not synchronize since."""
         return self._generation == LEFT_BEHIND
 
     def reduce(self, value: Any, op: ReduceOp, *, is_waiting: bool = False) -> int:
-        """Reduce a value in place over all who take this step; return how many they are.
+        """Reduce a value in place over all nodes that take this step, and return their number.
 
-        With `is_waiting` this node only waits for others, and may see more peers die and come back
-        than there are nodes. `UserError`: it was left behind, and has not synchronized since.
+        With `is_waiting` this node only waits for others, and may see more peers die and return
+        than there are nodes. Raises `UserError` if it was left behind, and has not synchronized
+        since.
         """
         self._refuse_if_left_behind()
         result, contributors = self._repeated(
@@ -127,9 +129,10 @@ class UnevenSteps:
         return contributors
 
     def synchronize(self, value: Any) -> None:
-        """Wait until nobody has a step left; then copy the value of who has taken the most.
+        """Wait until no node has a step left. Then copy the value of the node with the most steps.
 
-        The lowest rank of several. Copies are equal bit by bit, and steps count from 0 again.
+        If there are several, of the lowest rank. Copies are bit-identical, and steps count from 0
+        again.
         """
         # Who waits may see more peers die and come back than there are nodes.
         self._repeated(lambda: self._node.join(tag=self._tag), math.inf)
@@ -159,7 +162,9 @@ class UnevenSteps:
                     )
 
     def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
-        """Do it; again among the survivors, at most so often, each time that peers are lost."""
+        """Call an operation, and repeat it among the survivors, up to `most` times, if peers are
+        lost.
+        """
         left = most
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Elastic averaging by gossip: EASGD whose center has no owner, and nobody waits for anybody."""
+"""Elastic averaging by gossip. It is EASGD whose center has no owner, so that no node waits."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ class ElasticOptions(StrictModel):
 
 @register_algorithm("elastic")
 class Elastic(Algorithm):
-    """Move toward a copy of the center every `period` steps; gossip averages the copies.
+    """Move toward a copy of the center every `period` steps, while gossip averages the copies.
 
     Node i has parameters x_i and a copy c_i of the center, and with N nodes in view
 
         x_i -= alpha*(x_i - c_i);    c_i += beta*(x_i - c_i);    alpha = beta/N    (old x_i and c_i)
-        c_i += (c_j - c_i)/2                                             j: whoever is asked next
+        c_i += (c_j - c_i)/2                                             j: the next peer
 
     In the mean over all nodes the first line is
 
         x -= alpha*(x - c);    c += beta*(x - c) = sum alpha*(x_i - c)
 
-    and where the second keeps the mean of the copies (exactly if everybody is asked by as many as
-    he asks, else in expectation), that is synchronous EASGD. So without gradients sum x_i + c is
-    conserved, and the gap x - c becomes 1 - alpha - beta = 1 - (N+1)*alpha times what it was:
+    The second line keeps the mean of the copies, exactly if each node is asked as often as it asks,
+    else in expectation. Then this is synchronous EASGD. So without gradients sum x_i + c is
+    conserved, and the gap x - c is multiplied by 1 - alpha - beta = 1 - (N+1)*alpha, which is
     stable for alpha + beta < 2. Since N may fall to 1 as nodes leave, beta must be below 1. Then
-    all that is computed is means of some x_i and c_j with no weight below 0, so nothing but
-    gradients leads out of the range of where all of it began.
+    all results are means of some x_i and c_j with no weight below 0, so only gradients can leave
+    the range of the initial values.
 
-    Only centers are published. If nobody answers, it is tried again after the next step. A peer's
-    center that comes when the next elastic step has been taken is merged as if it had come before.
+    Only centers are published. If no peer answers, the node asks again after the next step. A
+    peer's center that arrives after the next elastic step is merged as if it had arrived before.
 
     Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015),
     with the gossip of Boyd et al., Randomized Gossip Algorithms (2006), in place of its server.
@@ -73,7 +73,7 @@ class Elastic(Algorithm):
         self._has_moved = False  # whether the center has taken an elastic step since published
 
     def publishes(self, view: View) -> Values | None:
-        """Publish the center when it has changed; and at first, for peers that are ahead."""
+        """Publish the center when it has changed, and at the start, for peers that are ahead."""
         self._has_moved = False
         if self.center is None:
             self.center = view.model.clone()

@@ -1,4 +1,4 @@
-"""Gossip averaging: every node pulls a peer's parameters and moves toward them."""
+"""Gossip averaging, in which every node pulls a peer's parameters and moves toward them."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ class Local(OuterSteps):
         D = phi - (x_i + x_j) / 2;  v = mu*v + D;  phi = phi - lr*(D + mu*v);  x = phi
 
     With lr 1 and no momentum that is x = (x_i + x_j) / 2, local SGD. Local steps that are taken
-    while the partner's parameters come are kept whole. If nobody answers, it is tried again after
-    the next step.
+    while the partner's parameters arrive are kept whole. If no partner answers, the node asks again
+    after the next step.
 
     Source: Stich, Local SGD Converges Fast and Communicates Little (2019); DiLoCo (Douillard et
     al., 2023), with random pairs in place of its all-reduce.

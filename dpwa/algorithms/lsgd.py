@@ -1,4 +1,4 @@
-"""LSGD: every worker is pulled toward the leader of its group, and toward the leader of all."""
+"""LSGD pulls every worker toward the leader of its group, and toward the leader of all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCAL_PERIOD, GLOBAL_PERIOD, NODES = 4, 16, 4  # periods for up to so many nodes
 
 
 class LSGDOptions(StrictModel):
-    """Options of `lsgd`; periods are in updates of all N nodes together."""
+    """Options of `lsgd`. Periods are in updates of all N nodes together."""
 
     c1: Fraction = Field(
         default=0.1, description="share of the way that a node jumps to the leader of its group"
@@ -62,11 +62,11 @@ class LSGDOptions(StrictModel):
         return period
 
     def periods(self, nodes: int) -> tuple[int, int]:
-        """Return the local and the global period among so many nodes.
+        """Return the local and the global period among this number of nodes.
 
-        Those that are not set are 4k and 16k with k = ceil(N/4), so that whatever N is, each node
-        jumps about as often per update of its own as one of four does. If one is set, the other is
-        4 or 16.
+        Periods that are not set are 4k and 16k with k = ceil(N/4). So, for any N, each node jumps
+        about as often per update of its own as one of four nodes does. If only one is set, the
+        other is 4 or 16.
         """
         if self.global_period is None:
             scale = max(1, math.ceil(nodes / NODES))
@@ -78,14 +78,14 @@ class LSGDOptions(StrictModel):
 class LSGD(Algorithm):
     """Leader stochastic gradient descent (LSGD) without a central server.
 
-    When the updates of all N workers together reach another multiple of `local_period`, every
-    worker jumps toward the leader y of its group, x = (1-c1)*x + c1*y; at multiples of
-    `global_period` then toward the leader of all, with c2. After every optimizer step, before the
-    parameters are published, it is pulled toward the snapshots of these leaders that it saw last,
+    When the updates of all N workers together reach the next multiple of `local_period`, every
+    worker jumps toward the leader y of its group, x = (1-c1)*x + c1*y. At multiples of
+    `global_period` it then jumps toward the leader of all, with c2. After every optimizer step,
+    before the parameters are published, it is pulled toward its last snapshots of these leaders,
     first that of all: x += p*N/period * (y - x), so by about p over a period, and never before the
-    first one. A leader, too, is pulled, toward what it was when it last led a jump. With one group,
-    or equal periods, there is the global part only. Every local period, buffers become the mean of
-    the newest that all workers have published.
+    first one. A leader is pulled, too, toward its own parameters when it last led a jump. With one
+    group, or equal periods, there is only the global part. In every local period, buffers become
+    the mean of the newest buffers that all workers have published.
 
     Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep
     Learning Models (2019), and its program, whose periods are those of one worker. The leader is
@@ -106,7 +106,7 @@ class LSGD(Algorithm):
         self._seen: dict[bool, Values] = {}
 
     def publishes(self, view: View) -> Values | None:
-        """Pull toward the leaders that were seen last; publish what comes of it."""
+        """Pull toward the leaders that were seen last, and publish the result."""
         for is_global, period in reversed(self._periods(view)):
             if is_global in self._seen:
                 pull = self.options.p2 if is_global else self.options.p1
@@ -114,7 +114,7 @@ class LSGD(Algorithm):
         return view.model
 
     def asks(self, view: View) -> Ask | None:
-        """Ask the leaders whose periods have passed, that of the group first."""
+        """Ask the leaders whose periods have passed, first the group's leader."""
         self._asked = {}
         for is_global in self._passed(view):
             leader = view.leader(of_all=is_global)
@@ -129,7 +129,7 @@ class LSGD(Algorithm):
         return asks[0] if asks else None
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Jump toward the leader, and remember it; one of both kinds is jumped to twice."""
+        """Jump toward the leader, and remember it. If it leads both kinds, jump twice."""
         factor = 0.0
         for is_global in [kind for kind, name in self._asked.items() if name == received.peer]:
             self._seen[is_global] = received.values(into=self._seen.get(is_global))
@@ -168,5 +168,5 @@ class LSGD(Algorithm):
 
 
 def _own_updates(view: View, period: int) -> float:
-    """Return how many updates of its own a node makes in a period, if all are as fast."""
+    """Return the number of updates of one node in a period, if all nodes are equally fast."""
     return max(1.0, period / (len(view.peers) + 1))

@@ -1,4 +1,4 @@
-"""NoLoCo: many local steps, then an outer momentum step that also pulls random pairs together."""
+"""NoLoCo does many local steps, then an outer momentum step that pulls random pairs together."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ class NoLoCo(OuterSteps):
         m   = alpha*m + beta*mean(x - phi) + gamma*(mean(phi) - phi_i)
         phi = phi + m;  x = phi
 
-    One vector is enough for that: y = phi + beta/gamma * (x - phi) is published, as
+    One vector is enough for that. The node publishes y = phi + beta/gamma * (x - phi), because
     beta/2 * (x_j - phi_j) + gamma/2 * phi_j = gamma/2 * y_j. Local steps that are taken while the
-    partner's comes are kept whole. If no partner answers, it is tried again after the next step.
+    partner's vector arrives are kept whole. If no partner answers, the node asks again after the
+    next step.
 
     Source: NoLoCo (Kolehmainen et al., No-all-reduce Low Communication Training, 2025).
     """

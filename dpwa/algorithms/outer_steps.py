@@ -1,4 +1,4 @@
-"""What algorithms with outer steps share: many local steps, then one with a random partner."""
+"""The common part of algorithms with many local steps, then an outer step with a random partner."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ class OuterStepOptions(StrictModel):
 
 
 class OuterSteps(Algorithm):
-    """Publish and ask every `period` local steps only; if nobody answers, again
-    after the next one.
-    """
+    """Publish and ask every `period` local steps, or after the next step if no peer answers."""
 
     options_model = OuterStepOptions
     uses_rule = False
@@ -33,7 +31,7 @@ class OuterSteps(Algorithm):
         self._steps = 0
 
     def publishes(self, view: View) -> Values | None:
-        """Publish when an outer step is due; and at first, for partners that are ahead."""
+        """Publish when an outer step is due, and at the start, for partners that are ahead."""
         if self.phi is None:
             self.phi = view.model.clone()
             return view.model
@@ -41,7 +39,7 @@ class OuterSteps(Algorithm):
         return self.outer(view, self.phi) if self._is_due else None
 
     def outer(self, view: View, phi: Values) -> Values:  # noqa: ARG002
-        """Return what to publish for an outer step."""
+        """Return the values to publish for an outer step."""
         return view.model
 
     def asks(self, view: View) -> Ask | None:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Push-sum gossip: averages weighted by a mass that is given away and received, never made."""
+"""Push-sum gossip. Averages are weighted by a mass that nodes give away and receive, never make."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class PushSum(Algorithm):
     """Fetch half of the mass w_s of a neighbour: x_r += w_s / (w_r + w_s) * (y_s - y_r).
 
     Then w_r += w_s. The peer is debited when it serves, and gets the mass back if the reply is
-    lost, so that the sum of all weights, and of all parameters times their weights, is kept. So the
-    mean is unbiased on any strongly connected graph, where plain pulls are not.
+    lost. So the sum of all weights, and of all parameters times their weights, is kept, and the
+    mean is unbiased on any strongly connected graph, unlike the mean of plain pulls.
 
     Source: Kempe, Dobra, Gehrke, Gossip-Based Computation of Aggregate Information (2003); GoSGD
     (Blot et al., Gossip Training for Deep Learning, 2016).
@@ -39,5 +39,5 @@ class PushSum(Algorithm):
         return Ask(terms=self.terms) if view.rng.random() < self.options.probability else None
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Take the share of the mass that came in all the mass there is now."""
+        """Merge by the received mass as a share of this node's whole mass."""
         return received.merge(received.factor, delta=True)

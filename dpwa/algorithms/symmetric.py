@@ -1,4 +1,4 @@
-"""Symmetric exchange: both ends take the average of their parameters, or neither does."""
+"""Symmetric exchange, in which both nodes take the average of their parameters, or neither does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Symmetric(Algorithm):
     """Exchange parameters with a neighbour: x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2.
 
     y are the snapshots that both have published, so both local steps are kept whole, and the sum of
-    all parameters is kept up to rounding. A node takes part in one exchange at a time; one that is
-    asked meanwhile says so at once, and the next peer is asked.
+    all parameters is kept up to rounding. A node takes part in one exchange at a time. If it is
+    asked during an exchange, it refuses at once, and the next peer is asked.
 
     Source: AD-PSGD (Lian et al., Asynchronous Decentralized Parallel SGD, 2018).
     """
@@ -25,5 +25,5 @@ class Symmetric(Algorithm):
         return None if ask is None else Ask(ask.peer, self.terms)
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Take half of the difference; the peer does the same."""
+        """Add half of the difference, as the peer does."""
         return received.merge(0.5, delta=True)

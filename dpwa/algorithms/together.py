@@ -1,4 +1,4 @@
-"""Gradients averaged over all who keep pace, and gossip for those who do not."""
+"""Together averages gradients over the nodes in sync, and gossips with the other nodes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class TogetherOptions(StrictModel):
 class Together(Algorithm):
     """Average the gradients of each step over all nodes in sync, and bring late nodes back.
 
-    As long as all keep pace, that is all-reduce SGD, and nothing is gossiped. A node that is late
-    takes its step with its own gradients, and pulls the parameters of others until it has come
-    back: by f = n*d / (n*d + s), where d is how many updates the peer has made since it was merged
-    last, n how many nodes keep pace, and s how many updates this node has made since then. So what
-    each has seen counts alike.
+    As long as all nodes are in sync, this is all-reduce SGD, and nothing is gossiped. A node that
+    is late takes its step with its own gradients. Until it rejoins, it pulls the parameters of
+    others by f = n*d / (n*d + s), where d is the number of updates of the peer since it was merged
+    last, n the number of nodes in sync, and s the number of updates of this node since then. So all
+    batches count alike.
 
-    How rounds end, and who comes back when, is in `dpwa.policy.pace`.
+    `dpwa.policy.pace` decides when rounds end, and when a node rejoins.
 
     Sources: Li et al., Taming Unbalanced Training Workloads in Deep Learning with Partial
     Collective Operations (2019, arXiv:1908.04207); Luo et al., Prague (2019, arXiv:1909.08029);
     Chen et al., Revisiting Distributed Synchronous SGD (2016, arXiv:1604.00981).
 
     Attributes:
-        is_apart: whether this node is out of pace. As the adapter says, like the next three.
-        are_all_there: whether all who can be reached keep pace.
-        mates: how many others keep pace.
-        place: of this node among them.
+        is_apart: whether this node is out of sync. The adapter sets this and the next three.
+        are_all_there: whether all reachable nodes are in sync.
+        mates: the number of other nodes in sync.
+        place: the place of this node among the nodes in sync.
     """
 
     options_model = TogetherOptions
@@ -63,17 +63,19 @@ class Together(Algorithm):
         self._updates = 0  # at the last merge
 
     def publishes(self, view: View) -> Values | None:
-        """Publish when somebody may want it: those who keep pace in turn, as all have the same."""
+        """Publish if a node may need it. Nodes in sync take turns, because their parameters are
+        equal.
+        """
         turns = min(self.mates + 1, MAX_TURNS)
         is_turn = not self.are_all_there and view.updates % turns == self.place % turns
         return view.model if self.is_apart or is_turn else None
 
     def asks(self, view: View) -> Ask | None:
-        """Ask a neighbour when out of pace."""
+        """Ask a neighbour if this node is out of sync."""
         return super().asks(view) if self.is_apart else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Weigh the peer by the steps that have come with it."""
+        """Weigh the peer by the number of steps that its parameters bring."""
         clock = received.standing.clock
         if not self.is_apart or clock < view.updates - MAX_LAG_UPDATES:
             return 0.0

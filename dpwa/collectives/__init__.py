@@ -1,1 +1,1 @@
-"""Collectives among peers: barrier, broadcast, all_reduce and all_gather, without a coordinator."""
+"""Collectives among peers, without a coordinator: barrier, broadcast, all_reduce, all_gather."""

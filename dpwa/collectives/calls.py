@@ -1,4 +1,4 @@
-"""CollectiveCalls: the collectives as users call them, which load the rest at the first call."""
+"""CollectiveCalls, the collectives for users. The first call loads the other modules."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ Value = TypeVar("Value")
 
 
 class CollectiveCalls:
-    """Collectives among equal peers; to be mixed into what has `collectives`.
+    """The collectives among equal peers, for classes that have `collectives`.
 
-    All members call the same ones in the same order; each tag has an order of its own, and calls
-    with different tags may come from different threads at the same time. Members are, to begin
-    with, all nodes of the configuration, and a first collective waits for them. With `join`,
-    those who call their first one at about the same time begin together.
+    All members call the same collectives in the same order. Each tag has an order of its own, and
+    different threads may make calls with different tags at the same time. At first, the members are
+    all nodes of the configuration, and the first collective waits for them. With `join`, nodes that
+    make their first call at about the same time begin together.
 
-    A member that dies, or does not come within the timeout, is left behind: then either all who are
-    left get the same result, or all of them raise `PeerLost` and their values are as they were. The
-    next collective runs among them. A node that was left behind, or restarted, is let in when the
+    A member that dies, or does not call within the timeout, is left behind. Then either all other
+    members get the same result, or all of them raise `PeerLost` and their values are unchanged. The
+    next collective runs among them. A node that was left behind, or restarted, is admitted when the
     others end their next collective.
 
-    `timeout_s` is that of the configuration (`collective_timeout_s`) unless it is given.
+    If `timeout_s` is not given, it is `collective_timeout_s` of the configuration.
 
-    Values are tensors, arrays, Python numbers, or lists, tuples and dicts of them, of any depth;
-    dicts are walked in the order of their keys. Tensors and arrays get their result in place; with
-    numbers in it, a new structure of the same kind is returned.
+    Values are tensors, arrays, Python numbers, or lists, tuples and dicts of them, of any depth.
+    Dicts are read in the order of their keys. Tensors and arrays get their result in place. If a
+    value has numbers in it, a new structure of the same kind is returned.
 
     Raises:
-        MismatchError: members have called different things, or with values of different form; all
-            of them get this error, and nothing is changed.
-        PeerLost: members are gone; `names` says who.
-        LeftBehindError: the others have gone on without this node.
-        CollectiveTimeoutError: all are there, but it did not end in time.
-        ParametersError: the value is of something else, or cannot be reduced.
+        MismatchError: members made different calls, or their values differ in form. All of them get
+            this error, and nothing is changed.
+        PeerLost: members are gone, whose names are in `names`.
+        LeftBehindError: the others have continued without this node.
+        CollectiveTimeoutError: all members are there, but it did not end in time.
+        ParametersError: the value has other contents, or cannot be reduced.
         ClosedError: the node was closed.
     """
 
     @property
     def collectives(self) -> Collectives:
-        """What they run on."""
+        """The object on which they run."""
         raise NotImplementedError
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of those who take part at present, in order of rank; after `close`, at the end."""
+        """Names of the current members, in order of rank. After `close`, the last members."""
         return self.collectives.members()
 
     @property
     def rank(self) -> int:
-        """Place of this node among the members; 0 while it is left behind and alone."""
+        """Place of this node among the members. It is 0 while the node is left behind and alone."""
         members, own = self.members, self.collectives.name
         return members.index(own) if own in members else 0
 
@@ -71,9 +71,9 @@ class CollectiveCalls:
     def broadcast(
         self, value: Value, root: str, timeout_s: float | None = None, tag: str = ""
     ) -> Value:
-        """Give all members the value of the node named `root`; return it.
+        """Give all members the value of the node named `root`, and return it.
 
-        It must have the same structure, shapes and dtypes everywhere.
+        It must have the same structure, shapes and dtypes on all members.
         """
         from dpwa.collectives.operations import Reduce
         from dpwa.data.payload import Payload
@@ -89,16 +89,17 @@ class CollectiveCalls:
     def all_reduce(
         self, value: Value, op: str = "sum", timeout_s: float | None = None, tag: str = ""
     ) -> tuple[Value, int]:
-        """Reduce the values of all members, element by element; bit-identical on all of them.
+        """Reduce the values of all members, element by element, with bit-identical results on all.
 
         Args:
-            value: of the same structure, shapes and dtypes everywhere.
+            value: of the same structure, shapes and dtypes on all members.
             op: `sum`, `mean`, `max` or `min`.
-            timeout_s: how long to wait for the others.
-            tag: which order of calls this one belongs to.
+            timeout_s: maximum time to wait for the others.
+            tag: the order of calls to which this call belongs.
 
         Returns:
-            The value, and how many nodes have contributed to it: those that have not joined.
+            The value, and the number of nodes that have contributed to it, which are those that
+            have not joined.
         """
         from dpwa.collectives.operations import Reduce
         from dpwa.data.payload import Payload
@@ -114,9 +115,9 @@ class CollectiveCalls:
 
         Args:
             value: plain data: None, numbers, strings, bytes, arrays, tensors, and lists and dicts
-                of them; it may differ in every way. Tuples come as lists.
-            timeout_s: how long to wait for the others.
-            tag: which order of calls this one belongs to.
+                of them. It may differ completely between members. Tuples arrive as lists.
+            timeout_s: maximum time to wait for the others.
+            tag: the order of calls to which this call belongs.
         """
         from dpwa.collectives.operations import Gather
 
@@ -125,13 +126,13 @@ class CollectiveCalls:
         return gather.values
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
-        """Take part in what the others call without contributing, until all have joined.
+        """Take part in the calls of the others without contributing, until all have joined.
 
-        For a node that has no more data while others go on: it brings nothing, and is not counted.
+        A node that has no more data calls this while others continue. It is not counted.
 
         Args:
-            timeout_s: how long to wait for each of their calls.
-            tag: which order of calls this one belongs to.
+            timeout_s: maximum time to wait for each of their calls.
+            tag: the order of calls to which this call belongs.
         """
         from dpwa.collectives.operations import Join
 

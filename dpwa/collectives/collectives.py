@@ -1,4 +1,4 @@
-"""The collectives of a node, and the service that hears those of its peers."""
+"""The collectives of a node, and the service that receives its peers' messages about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_TAGS = 64
 
 
 class Collectives(Closeable, Service):
-    """The collectives of one node: it serves those of its peers as soon as this is made."""
+    """The collectives of one node, which serves those of its peers as soon as this is made."""
 
     handles = Hello, Pull, *get_args(GroupMessage)
 
@@ -67,20 +67,20 @@ class Collectives(Closeable, Service):
             finalize(node, self.close)
 
     def runner(self, tag: str, *, admits_at_once: bool = False) -> Runner:
-        """Return what runs the collectives of a tag, and knows its members."""
+        """Return the runner for the collectives of a tag, which knows its members."""
         runner = self._runner(tag)
         if admits_at_once:  # a message of a peer may have made the group
             runner.group.admit_at_once()
         return runner
 
     def give_way(self, tag: str) -> None:
-        """Let nobody wait for long in collectives of a tag while the thread that calls this waits
-        for others in something else.
+        """Let no node wait for long in collectives of a tag while the calling thread waits
+        elsewhere.
         """
         self._runner(tag).group.lull_s = partial(self._lull_s, self.runtime.current_thread())
 
     def members(self, tag: str = "") -> tuple[str, ...]:
-        """Return who takes part; after `close`, who took part last."""
+        """Return the names of the members. After `close`, return the last members."""
         if not self._is_closed:
             return self._runner(tag).group.view.names
         runner = self._runners.get(tag)
@@ -93,7 +93,7 @@ class Collectives(Closeable, Service):
         tag: str = "",
         limits: RoundLimits | None = None,
     ) -> tuple[str, ...]:
-        """Call a collective; return who has contributed to it."""
+        """Call a collective, and return the names of the nodes that contributed to it."""
         runner = self._runner(tag)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if not 0 < timeout_s < float("inf"):
@@ -112,7 +112,7 @@ class Collectives(Closeable, Service):
         }
 
     def close(self) -> None:
-        """Tell the others, and give the memory back; before the node is closed."""
+        """Notify the others, and free the memory. Call this before the node is closed."""
         if os.getpid() != self._owner:
             return  # a forked child: whoever held a lock is not there to give it back
         with self._lock:
@@ -143,7 +143,7 @@ class Collectives(Closeable, Service):
         return self._pull_source.serve_waiting() or any(are_busy)
 
     def _runner(self, tag: str) -> Runner:
-        """Return what runs a tag that this node calls."""
+        """Return the runner for a tag that this node calls."""
         require_own_process(self._owner, self.name)  # first: who held the lock is not here
         with self._lock:
             if self._is_closed:
@@ -170,9 +170,9 @@ class Collectives(Closeable, Service):
         return runner
 
     def _group(self, tag: str) -> Group | None:
-        """Return a group for a message of a peer; `None` if there are too many.
+        """Return a group for a message of a peer, or `None` if there are too many.
 
-        Peers may be the first to use a tag. They cannot use up those of this node.
+        Peers may be the first to use a tag, but cannot use up this node's share of tags.
         """
         with self._lock:
             runner = self._runners.get(tag)

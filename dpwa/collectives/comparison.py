@@ -1,4 +1,4 @@
-"""What nodes compare that should have the same state: a part of it in each step."""
+"""Comparison checks, step by step, that nodes which should have the same state have it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sample = Mapping[str, int]  # digests by name of tensor
 
 
 class History(NamedTuple):
-    """Since when nodes compare, and how they differed; the same for all who keep pace."""
+    """Since when nodes compare, and how they differed. It is the same on all nodes in sync."""
 
     turn: int = 0  # in which step, counted on by those who come later
     times: int = 0  # one after the other
@@ -24,14 +24,14 @@ class History(NamedTuple):
 
 
 class Comparison:
-    """The state of this node beside that of others.
+    """Compares the state of this node with the state of others.
 
-    Whoever comes later goes on with the history of the others, so that all compare the same part
-    in the same step, and decide alike.
+    A node that arrives later continues with the history of the others, so that all compare the same
+    part in the same step, and decide alike.
 
     Args:
         sample: returns digests of a part of the state by its number, such as those of some tensors.
-            `EVERY_STEPS` numbers in a row are all of the state.
+            `EVERY_STEPS` consecutive numbers cover the whole state.
     """
 
     def __init__(self, sample: Callable[[int], Sample]) -> None:
@@ -55,7 +55,7 @@ class Comparison:
         self._compared = self._sample(turn) if is_due else {}
 
     def digest(self) -> bytes:
-        """Return what the others are to have as well; empty if nothing is compared in this step."""
+        """Return the digest that the others must have, too. Empty if this step compares nothing."""
         if not self._compared:
             return b""
         return hashlib.blake2b(repr(self._compared).encode(), digest_size=DIGEST_BYTES).digest()
@@ -70,7 +70,7 @@ class Comparison:
         self.history = self.history._replace(turn=self.history.turn + 1)
 
     def told(self) -> Sample:
-        """Return what was compared when nodes differed; nothing if they did not."""
+        """Return the compared digests if nodes differed in this step, else nothing."""
         return self._compared if self.differs else {}
 
     def made_equal(self, history: History) -> None:
@@ -78,14 +78,14 @@ class Comparison:
 
 
 class Difference(NamedTuple):
-    """In what tensors nodes differ, and which of these nodes are not like most."""
+    """The tensors in which nodes differ, and the nodes that are in the minority."""
 
     tensors: list[str]
     odd: list[str]  # all of them if no state is that of most
 
 
 def difference(samples: Mapping[str, Sample]) -> Difference | None:
-    """Return how the samples of nodes differ; `None` if they do not."""
+    """Return how the samples of nodes differ, or `None` if they do not."""
     found = {name: sample for name, sample in samples.items() if sample}
     names = dict.fromkeys(name for sample in found.values() for name in sample)
     tensors = [name for name in names if len({s.get(name) for s in found.values()}) > 1]

@@ -1,4 +1,4 @@
-"""Who can be reached, which life of a node that is, and the memory that it shares on this host."""
+"""The peers that can be reached, their incarnations, and their shared memory on this host."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Contact:
 
     @property
     def is_mapped(self) -> bool | None:
-        """Whether this node has mapped its memory; `None` as long as it has told of none."""
+        """Whether this node has mapped the peer's memory. `None`: the peer has announced none."""
         return self.files is not None if self.folder else None
 
 
@@ -49,7 +49,7 @@ _NOBODY = _Contact(deque([b""]))
 
 
 class Contacts(Closeable):
-    """The peers of a node, as its collectives see them; any thread may call every method."""
+    """The peers of a node, as its collectives see them. Any thread may call every method."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Contacts(Closeable):
     # Peers
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """Note a connection; a peer is not gone when this node lets go of it while it is up."""
+        """Note a connection's state. A connection that this node drops is no lost peer."""
         is_up = state is LinkState.UP
         with self._lock:
             contact = self._of(peer)
@@ -103,7 +103,7 @@ class Contacts(Closeable):
         self._changed(peer)
 
     def hear(self, hello: Hello) -> None:
-        """Take note of an introduction; answer it when it says something new."""
+        """Note a peer's introduction, and answer it if it has new contents."""
         if not self.knows(hello.name):
             return
         with self._lock:
@@ -137,7 +137,7 @@ class Contacts(Closeable):
         return tuple(self._names())
 
     def incarnation(self, peer: str) -> bytes:
-        """Return which life of a peer has introduced itself last; empty if none has."""
+        """Return the incarnation of a peer that introduced itself last, or b"" if none has."""
         with self._lock:
             return self._seen(peer).lives[-1]
 
@@ -178,7 +178,7 @@ class Contacts(Closeable):
     # Memory
 
     def share(self) -> bool:
-        """Make memory for peers on this host, the first time; return whether there is any."""
+        """Allocate memory for peers on this host at the first call. Return whether there is any."""
         with self._lock:
             if self._memory is None and self._may_map and not self._is_closed:
                 with uninterrupted():
@@ -197,21 +197,21 @@ class Contacts(Closeable):
                     self._greet(peer)
 
     def board(self, tag: str) -> BoardWriter | None:
-        """Make this node's board of a group; `None` without shared memory."""
+        """Make this node's board of a group, or return `None` without shared memory."""
         segment = self._segment(_board_name(tag), BOARD_BYTES)
         return None if segment is None else BoardWriter(segment.data)
 
     def buffer(self, nbytes: int) -> tuple[int, SharedSegment] | None:
-        """Make memory for a value; return it with the number by which peers find it."""
+        """Allocate a buffer for a value, and return it with the number by which peers find it."""
         with self._lock:
             self._numbers += 1
             segment = self._segment(f"buffer-{self._numbers}", nbytes)
             return None if segment is None else (self._numbers, segment)
 
     def board_of(self, peer: str, tag: str) -> tuple[bytes, BoardReader] | None:
-        """Map a peer's board of a group; return it with the life of the peer whose board it is.
+        """Map a peer's board of a group, and return it with the incarnation of the peer.
 
-        `None` if there is none, or not yet.
+        `None` if there is no board yet.
         """
         with self._lock:  # a peer that is just introducing itself has a life with its folder
             contact = self._seen(peer)
@@ -221,7 +221,7 @@ class Contacts(Closeable):
             return contact.lives[-1], BoardReader(memory)
 
     def image_of(self, peer: str, number: int) -> ByteArray | None:
-        """Map a peer's memory for a value; `None` if that cannot be."""
+        """Map a peer's buffer for a value, or return `None` if that is impossible."""
         with self._lock:
             files = self._seen(peer).files
             return None if files is None else files.map(f"buffer-{number}")

@@ -1,4 +1,4 @@
-"""What members say when they enter a collective: what they call, on what, and where it is."""
+"""The entries of members in a collective, with their call, the form of their value, its place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JOIN = "join"
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one member brings to a collective."""
+    """One member's contribution to a collective."""
 
     call: str  # such as `all_reduce sum`; equal for all who take part
     contributes: bool = True  # a node without data left brings no value
@@ -86,7 +86,7 @@ def contributors(entries: Entries) -> tuple[str, ...]:
 
 
 def sound(entries: Entries) -> tuple[str, ...]:
-    """Return whose values count: all of them if none is sound."""
+    """Return the names of the members whose values count, or all names if no value is finite."""
     names = contributors(entries)
     return tuple(name for name in names if entries[name].is_sound) or names
 
@@ -97,7 +97,7 @@ def described(layout: Layout) -> tuple[str, ...]:
 
 
 def mismatch(entries: Entries) -> str | None:
-    """Return in words how two members differ, the same for all members; `None` if none do."""
+    """Describe how two members differ, with the same words on all members. `None` if none do."""
     contributing = {name: entry for name, entry in entries.items() if entry.contributes}
     first = next(iter(contributing), None)
     if first is None:
@@ -128,7 +128,7 @@ def _difference(first: str, mine: Contribution, name: str, theirs: Contribution)
 
 
 def calls_in_words(calls: Mapping[str, str]) -> str:
-    """Say who waits in which call: `w1, w2 wait in barrier #3, w3 has called nothing`."""
+    """Return words for the calls of members: `w1, w2 wait in barrier #3, w3 has called nothing`."""
     names: dict[str, list[str]] = {}
     for name, call in calls.items():
         names.setdefault(call, []).append(name)
@@ -145,7 +145,7 @@ def _listed(names: list[str], call: str) -> str:
 
 
 def pack_join_requests(join_requests: tuple[Member, ...]) -> bytes:
-    """Return the record of a member that is ready: who wants to be let in, as far as it knows."""
+    """Return the record of a member that is ready, with the join requests that it knows of."""
     return bytes(msgpack.packb([[asks.name, asks.incarnation] for asks in join_requests]))
 
 
@@ -168,7 +168,7 @@ _ARRAY, _TENSOR = 1, 2
 class PackedObject:
     """None, numbers, strings, bytes, arrays, tensors, and lists and dicts of them, to be sent.
 
-    Nothing that comes can run code:
+    No received bytes can run code:
 
         0    size of the header
         8    the header: msgpack, with a reference in the place of each array
@@ -210,9 +210,9 @@ class PackedObject:
 
 
 def unpack_object(data: ByteArray) -> object:
-    """Unpack it: tuples come as lists; tensors as arrays where torch is not loaded.
+    """Unpack data. Tuples become lists, and tensors become arrays if torch is not loaded.
 
-    Arrays are views of the data, which is to be left to them.
+    Arrays are views of the data, which must not be changed.
     """
     try:
         (size,) = _SIZE.unpack_from(data.data)
@@ -236,7 +236,7 @@ def unpack_object(data: ByteArray) -> object:
 
 
 def _check_keys(header: bytes) -> None:
-    """Read it as the others will: what packs as a key need not come back as one."""
+    """Unpack the header as the others will, because some packed keys cannot be unpacked."""
     msgpack.unpackb(header, raw=False, strict_map_key=False, ext_hook=lambda *_: [])
 
 

@@ -1,11 +1,12 @@
-"""How the values of all members become one, shard by shard.
+"""The exchange that reduces the values of all members, shard by shard.
 
-Every member owns a shard. It reduces that shard of all values, and the others take the result from
-it: twice (N - 1)/N of a value go in and out of each, as in a ring, in two steps, not 2(N - 1). What
-is on this host is read straight from shared memory; the rest is pulled in pieces.
+Every member owns a shard. It reduces that shard of all values, and the others read the result from
+it. So (N - 1)/N of a value goes in and out of each member twice, as in a ring, in two steps instead
+of 2(N - 1). Data on this host are read directly from shared memory. Other data are pulled in
+pieces.
 
-The shard of a node that has joined, as it has no data left, is reduced by everybody. A broadcast is
-a reduction of one value. Two nodes on one host do without shards.
+Every member reduces the shard of a node that has joined because it has no data left. A broadcast is
+a reduction of one value. Two nodes on one host use no shards.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PAIR_PIECE_BYTES = 4 * 1024 * 1024  # cut into tiles where it is added up
 
 @dataclass(frozen=True)
 class ReducedShard:
-    """A part of a buffer, and who reduces it; nobody (""): every node for itself."""
+    """A part of a buffer, and the member that reduces it (empty: every node itself)."""
 
     pieces: tuple[Piece, ...]
     start: int
@@ -48,8 +49,8 @@ class ReducedShard:
 def cut(
     layout: Layout, nbytes: int, owners: Sequence[str], bytes_scale: float = 1.0
 ) -> list[ReducedShard]:
-    """Cut a buffer into a shard of whole pieces for each owner; all who have the same layout cut
-    alike. `bytes_scale`: how many bytes each byte stands for.
+    """Cut a buffer into a shard of whole pieces for each owner, alike for the same layout.
+    `bytes_scale` is the number of bytes that each byte stands for.
     """
     count = len(owners)
     piece_bytes = nbytes // (count * PIECES_PER_SHARD)
@@ -65,10 +66,10 @@ def cut(
 
 @dataclass
 class PairExchange:
-    """The exchange of two nodes on one host: each adds the other's whole buffer to its own value.
+    """The exchange of two nodes on one host. Each adds the other's whole buffer to its own value.
 
     That moves less memory than shards do. The value changes before it is known whether the
-    collective holds; if not, `undo` brings back what it was.
+    collective holds. If it does not, `undo` restores the value.
     """
 
     payload: Payload
@@ -79,7 +80,7 @@ class PairExchange:
     _changed: int = 0
 
     def run(self, look: Callable[[], None]) -> None:
-        """Add up; `look` is called now and then, and may raise to end it."""
+        """Add up. `look` is called from time to time, and may raise an error to end it."""
         by = 2 if self.op == "mean" else 1
         for piece in self.payload.layout.pieces(self.payload.nbytes, PAIR_PIECE_BYTES):
             place = self.payload.place(piece.start, piece.stop)
@@ -123,7 +124,7 @@ class Exchange:
     _in_order: int = 0  # how many of this node's shard are there without a gap
 
     def run(self, look: Callable[[], None]) -> None:
-        """Reduce this node's shards, and get those of others; `look` may raise to end it."""
+        """Reduce this node's shards, and get the others. `look` may raise an error to end it."""
         for shard in self.shards:
             if shard.owner in self.near and self.near[shard.owner][1].nbytes < shard.nbytes:
                 raise ProtocolError(f"the memory of {shard.owner} is smaller than its shard")
@@ -146,7 +147,7 @@ class Exchange:
                 self._reduce(*at[request.start], self._pending.pop(request.start))
 
     def read_from(self, near: str) -> int:
-        """Return how many bytes this node reads from the memory of a member."""
+        """Return the number of bytes that this node reads from the memory of a member."""
         own = (self.own, "") if near in self.sources else ()
         return sum(shard.nbytes for shard in self.shards if shard.owner in (near, *own))
 
@@ -154,7 +155,7 @@ class Exchange:
         """Nothing has been changed."""
 
     def complete(self) -> None:
-        """Write the result into the value of this node; called when it is known to hold."""
+        """Write the result into the value of this node. This is called once the result holds."""
         for shard in self.shards:
             result = self._result(shard) if shard.pieces else None
             if result is not None:
@@ -203,7 +204,7 @@ class Exchange:
         return view
 
     def _done(self, shard: ReducedShard, piece: Piece) -> None:
-        """Let others have what has been reduced without a gap from the start of the shard."""
+        """Make the part of the shard readable that is reduced without a gap from its start."""
         self._reduced_pieces.add(piece.start)
         before = self._in_order
         while (
@@ -215,7 +216,7 @@ class Exchange:
             self.on_reduced(shard.pieces[self._in_order - 1].stop)
 
     def _result(self, shard: ReducedShard) -> ByteArray | None:
-        """Return a shard, reduced; `None` if it was pulled."""
+        """Return a reduced shard, or `None` if it was pulled."""
         if not shard.owner:
             return self._alone[shard.start]
         if shard.owner == self.own:

@@ -1,9 +1,9 @@
-"""The members that call collectives with one tag, and how far this node has come with them.
+"""The members that call collectives with one tag, and the progress of this node among them.
 
-What this node does in the collective under way is its `Phase`, and what each `Event` makes of that
-is one table. The training thread calls a collective, and waits; the RxThread brings what the others
-say. Both work on a `Group` under its lock, and a node whose training thread is elsewhere still
-votes.
+The state of this node in the current collective is its `Phase`, and one table has the effect of
+each `Event` on it. The training thread calls a collective, and waits. The RxThread brings the
+messages of the others. Both work on a `Group` under its lock, so a node whose training thread is
+elsewhere still votes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger("dpwa.collectives")
 
 
 class Phase(IntEnum):
-    """What a node does in the collective that its group is in, or comes to next."""
+    """The state of a node in the current or next collective of its group."""
 
     OUTSIDE = 0  # nothing: it has left, or the others have gone on without it
     ASKING = 1  # nothing, and it has asked to be let in again
@@ -48,9 +48,9 @@ class Phase(IntEnum):
 
 
 class Event(Enum):
-    """What happens in a group. The first three are of the training thread.
+    """The events in a group. The first three are of the training thread.
 
-    They are about the collective that it calls; if that is over already, they are no events.
+    These concern the collective that it calls. If that is already over, they are no events.
     """
 
     CALLS = "this node calls the collective"
@@ -83,7 +83,7 @@ _TABLE: dict[Event, tuple[Phase | None, ...]] = {
 
 
 def after(event: Event, phase: Phase) -> Phase | None:
-    """Return what an event makes of a phase; `None`: nothing happens."""
+    """Return the phase that follows an event. `None`: nothing happens."""
     return _TABLE[event][phase]
 
 
@@ -99,9 +99,9 @@ SEEK_AT_FIRST_EVERY_S = 0.1
 class Group:
     """The state of one group, as this node sees it.
 
-    `ranks` are the names of all nodes in the order of the configuration; none where nodes come and
-    go, so that each begins alone and meets the others. `are_known` tells whether this node knows
-    yet all others that are there.
+    `ranks` are the names of all nodes in the order of the configuration. They are empty if nodes
+    come and go, so that each node begins alone and discovers the others. `are_known` returns
+    whether this node knows all other nodes yet.
 
     Signals interrupt the training thread, but not among assignments with no call between them.
     """
@@ -170,7 +170,7 @@ class Group:
 
     @property
     def has_boards(self) -> bool:
-        """Whether members of this host may post records that no message tells of."""
+        """Whether members on this host may post records on boards, without a message."""
         return self._records.has_boards
 
     @property
@@ -185,9 +185,11 @@ class Group:
     # The training thread
 
     def may_meet(self) -> bool:
-        """Look for others before the first collective; tell whether more of them may still come.
+        """Look for others before the first collective. Return whether more of them may still
+        arrive.
 
-        For a node that begins alone: others may be about to call their first one, too.
+        This is for a node that begins alone, because others may be about to make their first call,
+        too.
         """
         with self.lock:
             self._is_used = True
@@ -198,7 +200,7 @@ class Group:
         return not (have_all_asked and self._are_known())
 
     def meet(self) -> None:
-        """Let in, before the first collective, who has asked for it by now."""
+        """Before the first collective, admit the nodes that have asked for it."""
         with self.lock:
             if self._is_first() and self.discovery.join_requests():
                 self._open_ballot()
@@ -211,7 +213,7 @@ class Group:
                 self.give_up()
 
     def give_up(self) -> None:
-        """Leave, which the caller of a collective is told."""
+        """Leave the group, and report this to the caller of a collective."""
         with self.lock:
             had_part = self._has_part
             self.leave()
@@ -245,7 +247,7 @@ class Group:
 
     @property
     def decision(self) -> Decision | None:
-        """What became of the collective that this node has called; `None` if it is not known."""
+        """The outcome of the collective that this node has called, or `None` if it is not known."""
         with self.lock:
             if self.phase <= Phase.ASKING and self.called == self.number:
                 return Decision(holds=False, lost=(self._own.name,))
@@ -265,13 +267,13 @@ class Group:
             return was_untold
 
     def expire(self) -> None:
-        """Hold a ballot, as the time of this node is over."""
+        """Hold a ballot, because the time of this node is over."""
         with self.lock:
             if self.called == self.number:
                 self._open_ballot(expired=True)
 
     def look_around(self) -> None:
-        """Hold a ballot if a member is gone, or has gone on without this node."""
+        """Hold a ballot if a member is gone, or has continued without this node."""
         with self.lock:
             may_open = self.called == self.number and after(Event.DOUBTS, self.phase) is not None
             if may_open and any(map(self._is_missing, self._other_members())):
@@ -280,10 +282,10 @@ class Group:
                 self._call()
 
     def _call(self) -> None:
-        """Tell this node's records again to members that have not come so far.
+        """Repeat this node's records to members from which none has arrived.
 
-        They may read no board, or wait elsewhere. Or they have gone on in another view since they
-        heard of it, and answer that now.
+        They may read no board, or wait elsewhere. Or they have continued in a different view since
+        they received the record, and answer this now.
         """
         self._called_at = self._clock.now()
         missing = {*self.view.names}.difference(self.records(max(self._posted, default=ENTERED)))
@@ -291,7 +293,9 @@ class Group:
             self._records.send(sorted(missing), self.key, phase, record)
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
-        """Return which collective a member waits in, and its record; `None` if in none."""
+        """Return the number and the record of a member's current collective, or `None` if it is in
+        none.
+        """
         with self.lock:
             record = self.records(ENTERED).get(name)
             return None if record is None else (self.number, record)
@@ -303,10 +307,10 @@ class Group:
         return is_free and self.lull_s is not None and self.lull_s() >= ELSEWHERE_S
 
     def _gives_way(self, now: float) -> bool:
-        """Leave if members are in a collective that this node cannot come to, as it waits too.
+        """Leave if members wait in a collective that this node cannot enter because it also waits.
 
         Returns:
-            Whether members are in one that it has not called yet.
+            Whether members are in a collective that this node has not called yet.
         """
         is_awaited = bool(self.phase is Phase.IDLE and self.lull_s and self.records(ENTERED))
         if not (is_awaited and self._waits_elsewhere):
@@ -322,9 +326,9 @@ class Group:
             raise ClosedError(f"node {self._own.name!r} is closed [DPWA-E058]")
 
     def ask_to_join(self, *, again: bool = False) -> list[str]:
-        """Ask all who can be reached to be let in; return whom.
+        """Ask all reachable nodes to be admitted, and return their names.
 
-        The RxThread asks `again` and again, while the training thread is elsewhere.
+        With `again`, the RxThread repeats this while the training thread is elsewhere.
         """
         with self.lock:
             self._asks_again, self._asked_at = again, self._clock.now()
@@ -336,7 +340,7 @@ class Group:
             return self.discovery.ask_to_join()
 
     def start_alone(self) -> None:
-        """Go on in a view of this node only: there is nobody else."""
+        """Continue in a view of this node only, because there is no other node."""
         with self.lock:
             self.enter_view(GroupView((self._own,), self.number), self.number)
 
@@ -358,15 +362,15 @@ class Group:
     # What stands on views, and calls no collectives
 
     def doubt(self) -> None:
-        """Hold a ballot although no collective is under way: somebody does not answer."""
+        """Hold a ballot although no collective is under way, because a member does not answer."""
         with self.lock:
             self._open_ballot()
 
     def look_out(self) -> bool:
-        """Do what a collective does first, for what stands on views and calls no collectives.
+        """Do the first work of a collective, for users of views that call no collectives.
 
-        Look for nodes that are in no view with this one; leave for a larger one that was heard of,
-        and return whether that was done.
+        Look for nodes outside this view. Leave for a larger view if one was announced, and return
+        whether this node left.
         """
         with self.lock:
             self._is_used = True
@@ -379,20 +383,20 @@ class Group:
         return has_to_leave
 
     def note_work(self) -> None:
-        """Take note that something has changed in what stands on the views of this group.
+        """Note that data have changed that depend on the views of this group.
 
-        So who is alone gives up nothing for a newcomer who is alone, too.
+        So a node that is alone gives up nothing for a new node that is alone, too.
         """
         with self.lock:
             self._work += 1
 
     def admit_at_once(self) -> None:
-        """Let in by a ballot who asks for it, not only when the next collective ends."""
+        """Admit nodes that ask for it by a ballot, not only when the next collective ends."""
         with self.lock:
             self._admits_at_once = self._is_used = True
 
     def watch(self, watcher: Callable[[GroupView], None]) -> None:
-        """Have a function told of every view from now on; it is called with the lock held."""
+        """Call a function with every view from now on, while the lock is held."""
         with self.lock:
             self._watchers.append(watcher)
 
@@ -400,9 +404,10 @@ class Group:
 
     @property
     def is_outranked(self) -> bool:
-        """Whether this view is to be given up for another, as soon as no collective is under way.
+        """Whether this view must be given up for a different one once no collective is under way.
 
-        It is looked at again at that moment: what this view has ended meanwhile counts.
+        This is checked again at that moment, because a collective that has ended in this view
+        counts.
         """
         with self.lock:
             return not self.is_evicted and self.discovery.is_outranked(self._rank())
@@ -418,23 +423,23 @@ class Group:
             return not self.is_evicted and self._knows(name, incarnation)
 
     def _knows(self, name: str, incarnation: bytes) -> bool:
-        """Tell whether this life of a node is a member; the first one that speaks is."""
+        """Return whether this incarnation of a node is a member. The first one that speaks is."""
         if name not in self.view.names:
             return False
         return (self._life_of(name) or self._lives.setdefault(name, incarnation)) == incarnation
 
     def _life_of(self, name: str) -> bytes:
-        """Return which life of a node is a member; empty as long as it is not known."""
+        """Return the incarnation of a node that is a member, or b"" while it is not known."""
         return self.view.incarnation_of(name) or self._lives.get(name, b"")
 
     def _is_lost(self, name: str) -> bool:
         return self._contacts.is_lost(name, self._life_of(name))
 
     def _is_missing(self, name: str) -> bool:
-        """Tell whether a member is gone, or in a collective that comes after this one.
+        """Return whether a member is gone, or in a collective that comes after this one.
 
-        On its board, what it said of this one can be read for as long as it is not ready in that.
-        If it has sent word, somebody else has stopped before its own was sent to this node, too.
+        As long as it is not ready in the later one, its record of this one can be read on its
+        board. If it has sent a message, a third node stopped before it sent its own to this node.
         """
         if self._is_lost(name):
             return True
@@ -452,7 +457,7 @@ class Group:
         return not (self.ranks or self.number or self.is_evicted or self.is_outranked)
 
     def _rank(self) -> ViewRank:
-        """Return what counts of the view when it meets another."""
+        """Return the rank of this view among other views."""
         size = len(self.view.names)
         # Only who is alone counts its work: members would not count the same.
         ended = self.number + (self._work if size == 1 else 0)
@@ -461,7 +466,7 @@ class Group:
     # Records
 
     def records(self, phase: int) -> dict[str, bytes]:
-        """Return what members have posted of the collective, by name in order of rank."""
+        """Return the records of members in the collective, by name in order of rank."""
         with self.lock:
             found: dict[str, bytes] = {}
             for name in self.view.names:
@@ -472,7 +477,7 @@ class Group:
             return found
 
     def say_missing(self, left_s: float) -> None:
-        """Warn of the members that have not entered the collective, or cannot be told of it."""
+        """Warn of the members that have not entered the collective, or are not connected."""
         up, entered = self._contacts.is_up, self.records(ENTERED)
         missing = [n for n in self._other_members() if n not in entered or not up(n)]
         told = [n + " (not connected)" * (not up(n)) for n in missing]
@@ -481,7 +486,7 @@ class Group:
             log.warning(text, self._own.name, ", ".join(told), left_s)
 
     def contact_changed(self, peer: str) -> None:
-        """Tell a peer that has been met, or has come back, where this node is."""
+        """Send this node's records to a peer that was met for the first time, or is back."""
         with self.lock:
             if peer in self.view.names:
                 for phase, record in self._posted.items():
@@ -509,9 +514,9 @@ class Group:
     # Ballots
 
     def tick(self, now: float) -> bool:
-        """Go on with a ballot; return whether there is one, or members wait for this node.
+        """Continue a ballot. Return whether there is one, or members wait for this node.
 
-        Whoever is silent for too long is suspected, and the vote is told again.
+        A node that is silent for too long is suspected, and the vote is repeated.
         """
         with self.lock:
             ballot = self.ballot
@@ -530,7 +535,7 @@ class Group:
             return self.ballot is not None
 
     def _open_ballot(self, *, expired: bool = False) -> None:
-        """Hold a ballot, unless one is under way; `expired`: as the time of this node is over."""
+        """Hold a ballot, unless one is under way. `expired`: the time of this node is over."""
         phase = after(Event.DOUBTS, self.phase)
         if phase is not None:
             ballot = self._new_ballot(expired=expired)
@@ -547,7 +552,7 @@ class Group:
         return Ballot(self._own.name, self.view.names, stand, now, silence=silence)
 
     def _suspects(self, name: str) -> bool:
-        """Tell whether a member is taken for lost: what it says of an outcome counts no more."""
+        """Return whether a member is considered lost, so that its outcomes no longer count."""
         return self.ballot is not None and name in self.ballot.suspects
 
     def _decide(self) -> None:
@@ -580,7 +585,7 @@ class Group:
     # Going on, and staying behind
 
     def leave(self) -> None:
-        """Tell the others that this node takes no part any more, so that nobody waits for it."""
+        """Notify the others that this node takes no part any more, so that no node waits for it."""
         with self.lock:
             self._asks_again = False
             if not self.is_evicted:
@@ -589,9 +594,9 @@ class Group:
                 self._step_outside()
 
     def say_goodbye(self) -> None:
-        """Tell the members how the last collective has ended: they may not be able to read it.
+        """Send the members the last collective's outcome, which they may be unable to read later.
 
-        Whoever is in one now, or calls one, gets `ClosedError`.
+        A thread that is in a collective now, or calls one, gets `ClosedError`.
         """
         with self.lock:
             self._is_closed = True
@@ -601,7 +606,7 @@ class Group:
                 self._sender.tell(self.view.names, self._outcome(key, decision, view))
 
     def enter_view(self, view: GroupView, number: int) -> None:
-        """Take part in a view from this collective on; called with the lock held."""
+        """Take part in a view from this collective on. Called with the lock held."""
         self._has_part = self._asks_again = False
         self.discovery.forget_views()
         self._start(Event.IS_LET_IN, view, number)
@@ -613,7 +618,7 @@ class Group:
         self._tell_vote(ballot)
 
     def _conclude(self, decision: Decision) -> None:
-        """End a collective as was decided, and tell who has to know."""
+        """End a collective as decided, and notify the nodes concerned."""
         view = self.view.after(self.number, decision.lost, decision.joiners, self.ranks)
         voters = self.view.names if self.ballot is not None else ()
         told = [*voters, *(joiner.name for joiner in decision.joiners)]
@@ -652,7 +657,7 @@ class Group:
         self.changed.notify_all()
 
     def _step_outside(self) -> None:
-        """Take note that the others go on without this node."""
+        """Note that the others continue without this node."""
         phase = after(Event.IS_LEFT, self.phase)
         if phase is None:
             return
@@ -664,12 +669,12 @@ class Group:
         self.changed.notify_all()
 
     def _skip(self) -> None:
-        """Take no notice of what has been decided without this node's calling it."""
+        """Ignore decisions about collectives that this node has not called."""
         self._decided.clear()
         self.called = self.number
 
     def _outcome(self, key: Key, decision: Decision, view: GroupView) -> CollectiveOutcome:
-        """Return what tells how a collective has ended, and which view comes after it."""
+        """Return the message with a collective's outcome and the view that follows."""
         return self._sender.signed(
             CollectiveOutcome,
             view=key[0],
@@ -777,7 +782,7 @@ class Group:
             self._open_ballot()
 
     def _hear_of_view(self, message: Evicted | AskToJoinView) -> None:
-        """Take in that a node is of a view without this one, or takes this one for left behind."""
+        """Note that a node is in a view without this one, or considers this one left behind."""
         name, is_of_view = message.name, message.name in self.view.names
         if self.is_evicted:
             self.is_answered = True
@@ -794,9 +799,9 @@ class Group:
                 self._tell_evicted(name)
 
     def _answers_late(self, said: Post | Vote) -> bool:
-        """Answer a node that is in a collective which has ended here; tell whether it was one.
+        """Answer a node that is in a collective which has ended here. Return whether it was in one.
 
-        A process that was not a member of it is told of this view instead.
+        A process that was not a member of the collective gets this view instead.
         """
         key = said.view, said.number
         if key in self._ended:

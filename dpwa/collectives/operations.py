@@ -1,4 +1,4 @@
-"""What each collective brings, exchanges with the others, and gets."""
+"""The operations of collectives: their contributions, exchanges and results."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class Operation:
     """One collective, as this node calls it."""
 
     def enter(self, space: Workspace) -> Contribution:
-        """Lay out what this node brings; return what it says of that."""
+        """Lay out this node's value, and return the contribution that describes it."""
         raise NotImplementedError
 
     def exchange(self, space: Workspace, entries: Entries, wait: CollectiveWait) -> None:
-        """Get everything that the result needs; the value of this node is left as it is."""
+        """Get all data that the result needs. The value of this node stays unchanged."""
 
     def undo(self) -> None:
-        """Bring the value of this node back to what it was, as the collective does not hold."""
+        """Restore the value of this node, because the collective does not hold."""
 
     def complete(self) -> None:
-        """Take the result, as the collective holds."""
+        """Store the result, because the collective holds."""
 
 
 class Barrier(Operation):
@@ -54,18 +54,18 @@ class Barrier(Operation):
 
 
 class Join(Operation):
-    """Takes part in what the others do, and brings nothing."""
+    """Takes part in the calls of the others, and brings nothing."""
 
     def enter(self, space: Workspace) -> Contribution:  # noqa: ARG002
         return Contribution(JOIN, contributes=False)
 
 
 class Reduce(Operation):
-    """An all_reduce; or a broadcast, which reduces the value of its `root`.
+    """An all_reduce, or a broadcast, which reduces the value of its `root`.
 
-    All must say the same with it, as `label`; the `digest` that each gives may differ. A value that
-    is not finite is left out if `leaves_out()` says so, unless no value is finite. It is set to
-    what becomes of the others.
+    All members must have the same `label`, but their `digest` may differ. If `leaves_out()` returns
+    true, a value that is not finite is left out, unless no value is finite. It is set to the result
+    of the others.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Reduce(Operation):
         self._own = ""
 
     def enter(self, space: Workspace) -> Contribution:
-        """Copy what the others will read of this node's value."""
+        """Copy the parts of this node's value that the others will read."""
         payload, layout = self._payload, self._payload.layout
         self._exchange = self._result = None  # of an attempt that was left behind
         self._is_finite, self.left_out = True, ()
@@ -223,11 +223,11 @@ class Reduce(Operation):
         return result
 
     def _lay_out(self, space: Workspace, *, is_whole: bool) -> bool:
-        """Lay out the value for the others; return whether it is where they can map it.
+        """Lay out the value for the others, and return whether they can map it.
 
-        This node's own shard is left out, as nobody reads it, unless it is for two: what becomes of
-        that in their exchange may have to be undone. If nobody maps memory, what is pulled comes
-        straight from the value: it is left alone as long as anybody needs it.
+        This node's own shard is left out, because no other node reads it, unless only two nodes
+        take part, whose exchange may have to be undone. If no node maps memory, data are pulled
+        directly from the value, which stays unchanged as long as a node needs it.
         """
         names = space.group.view.names  # once: another thread may change the view
         shards = space.cut(self._payload, names)
@@ -268,7 +268,7 @@ class Reduce(Operation):
 
 
 def _whole(entry: Contribution) -> bytes:
-    """Return a value that came along with an entry."""
+    """Return the value in an entry."""
     if len(entry.inline) != entry.nbytes:
         raise ProtocolError("a value that is missing")
     return entry.inline

@@ -1,4 +1,4 @@
-"""Rounds of averaging among those who keep pace, and how a node leaves these and comes back."""
+"""Rounds of averaging among the nodes in sync, and how a node leaves them and rejoins."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _packed(state: object) -> ByteArray:
 
 
 def _batch_digest(payload: Payload) -> bytes:
-    """Return a digest of a part of the gradients; empty if that is zero."""
+    """Return a digest of a part of the gradients, or b"" if the part is zero."""
     part, nbytes = np.zeros((SAMPLES, SAMPLE_BYTES), np.uint8), min(SAMPLE_BYTES, payload.nbytes)
     for row, target in enumerate(part):
         start = row * (payload.nbytes - nbytes) // SAMPLES
@@ -81,7 +81,7 @@ def _batch_digest(payload: Payload) -> bytes:
 
 
 class _State(NamedTuple):
-    """What a member says of its state."""
+    """A member's description of its state."""
 
     is_known: bool  # to the others
     step: int
@@ -93,7 +93,7 @@ class _State(NamedTuple):
 
 
 def _states(values: Mapping[str, object]) -> dict[str, _State]:
-    """Return what members say of their state; raises `ProtocolError` if it is something else."""
+    """Return the members' descriptions of their state. Raises `ProtocolError` if one is invalid."""
     states: dict[str, _State] = {}
     for name, value in values.items():
         match value:
@@ -114,10 +114,10 @@ def _states(values: Mapping[str, object]) -> dict[str, _State]:
 
 
 def _giver(said: Mapping[str, _State], differ: Difference | None) -> str:
-    """Return whose state all get.
+    """Return the member whose state all get.
 
-    That is the first who knows the others, as they are equal; else the first of the furthest, of
-    those who are like most if members differ.
+    It is the first one that knows the others, because they are equal. If there is none, it is the
+    first of those with the most steps, and if members differ, of those in the majority.
     """
 
     def rank(name: str) -> tuple[bool, bool, int]:
@@ -138,30 +138,31 @@ def _digest(data: ByteArray) -> bytes:
 
 
 class PacedRounds:
-    """What a node averages with the others, step by step; on one thread at a time.
+    """The values that a node averages with the others, step by step, on one thread at a time.
 
-    In each step `average`, then the change that follows from it, then `stepped`. All who were in a
-    round have the same average, bit by bit. Who was not goes on with its own value, and comes back
-    after a step: it is let in when the others end a round, and in their `stepped` it gets their
-    state. So all who keep pace have the same state after each step.
+    Each step calls `average`, then changes the state, then calls `stepped`. All nodes in a round
+    have the same average, bit by bit. A node that missed the round continues with its own value,
+    and rejoins after a step. The others admit it when they end a round, and in their `stepped` it
+    gets their state. So all nodes in sync have the same state after each step.
 
-    `_equal` are the members that are known to have it; all others, such as newcomers, are given it
-    first. All members know the same of each other, and newcomers know of nobody.
+    `_equal` are the members that are known to have it. All others, such as new members, are given
+    it first. All members know the same of each other, and new members know of no node.
 
     Args:
         collectives: of this node.
         tag: of its rounds.
-        timeout_s: longest time to wait for others in an update, beside that in which values travel.
-        step: returns how many steps this node has taken.
+        timeout_s: maximum time to wait for others in an update, without the time that values
+            travel.
+        step: returns the number of steps of this node.
         copy: returns a copy of the state, plain data for others.
-        take_over: takes over the name of a peer, and its copy.
-        parted: called with the name of a peer that had the same state until now; on any thread.
-        leaves_out: called if a value is not finite; whether it is left out of the mean then.
+        take_over: adopts the state, given the name of a peer and its copy.
+        parted: called with the name of a peer that had the same state until now, on any thread.
+        leaves_out: called if a value is not finite. Returns whether the mean leaves it out.
         sample: returns digests of a part of the state, as `Comparison` has it.
         others_have_ended: returns whether all others have taken their last step.
-        layouts: returns that of what is gossiped, and that of the model in the state.
-        compared: called with the name of a peer, and how its layout of what is gossiped differs;
-            empty: not at all.
+        layouts: returns the layouts of the gossiped tensors, and of the model in the state.
+        compared: called with the name of a peer, and the difference of its layout of the gossiped
+            tensors, or "".
     """
 
     def __init__(
@@ -219,12 +220,12 @@ class PacedRounds:
 
     @property
     def is_apart(self) -> bool:
-        """Whether this node is out of pace."""
+        """Whether this node is out of sync."""
         return self._absence.since is not None
 
     @property
     def others(self) -> list[str]:
-        """Who keeps pace beside this node, as far as it knows."""
+        """The other nodes in sync, as far as this node knows."""
         return [name for name in self._group.view.names if name != self._own]
 
     @property
@@ -233,7 +234,7 @@ class PacedRounds:
         return all(map(self._collectives.contacts.is_near, self.others))
 
     def begin(self) -> None:
-        """Begin with what the others have, or all with what the first of them has; once."""
+        """Begin with the state of the others, or all with the state of the first of them, once."""
         if not self.has_begun:
             self.has_begun, self._absence, self._out_of_sync_at = True, Absence(), None
             self._steps = 0
@@ -245,7 +246,7 @@ class PacedRounds:
             self._comparison.look()
 
     def update(self, algorithm: Algorithm) -> None:
-        """Begin, before an update, and tell the algorithm who keeps pace."""
+        """Begin, before an update, and give the algorithm the nodes in sync."""
         self.begin()
         if isinstance(algorithm, Together):
             contacts, members = self._collectives.contacts, self._group.view.names
@@ -263,18 +264,19 @@ class PacedRounds:
         is_last: bool = True,
         waits_since: float | None = None,
     ) -> int:
-        """Take part in a round: set a value to its mean over all who do, in place.
+        """Take part in a round, which sets a value to its mean over all that do, in place.
 
-        A step may have several, of which the training waits for the last, since `waits_since` or
-        else from now on. At the end of that one, newcomers are let in.
+        A step may have several rounds, and the training waits for the last of them, since
+        `waits_since` or from now on. At the end of the last round, nodes that ask for it are
+        admitted.
 
-        Whoever has other `settings`, or has come to another step or pass than others, is not equal
-        to them: then nobody has a part in it or in the next ones, and all are made equal after the
-        step. They are also made equal if the parts of the state differ that a step's first round
-        compares, but then all have a part in its rounds.
+        A node with different `settings`, or in a different step or pass, is not equal to the
+        others. Then no node has a part in this round or the next ones, and all are made equal after
+        the step. The first round of a step also compares a part of the state. If it differs, all
+        have a part in the rounds, and are made equal after the step.
 
         Returns:
-            How many they are: 0 if this node is out of pace, and its value is as it was.
+            The number of nodes, or 0 if this node is out of sync, and its value is unchanged.
         """
         if self.is_apart or not self.has_begun or self._differs:
             return 0
@@ -300,9 +302,9 @@ class PacedRounds:
         return contributors
 
     def stepped(self, taken: int = 1) -> None:
-        """Do what follows a step: let newcomers have the state, or come back.
+        """Do the work that follows a step: give new members the state, or rejoin.
 
-        Whoever has `taken` more or fewer steps of its optimizers than others is not equal to them.
+        A node whose optimizers have `taken` a different number of steps is not equal to the others.
         """
         if not self.has_begun:
             return
@@ -324,7 +326,7 @@ class PacedRounds:
         self._comparison.look()
 
     def leave(self) -> None:
-        """Let nobody wait for this node any more, until it begins anew."""
+        """Leave the rounds, so that no node waits for this one until it begins again."""
         if self.has_begun:
             self.has_begun, self._absence = False, self._absence.left(self._steps)
             self._out_of_sync_at = self._asked_at = None
@@ -405,7 +407,7 @@ class PacedRounds:
                     self._warn(SAME_BATCHES, name)
 
     def _note_mismatch(self, differs: MismatchError) -> None:
-        """Take nobody for equal; warn when that happens again and again."""
+        """Consider no member equal, and warn if that happens repeatedly."""
         self._forget_all()
         self._differs = True
         log.info("%s: %s", self._own, differs.text)
@@ -424,14 +426,14 @@ class PacedRounds:
             self._keep(())
 
     def _keep(self, members: Iterable[Member]) -> None:
-        """Take those only for equal of whom that is known who are still members."""
+        """Consider only those members equal that are known to be still members."""
         kept = self._equal.intersection(members)
         for each in sorted(self._equal - kept):
             self._parted(each.name)
         self._equal = kept
 
     def _travels_s(self, nbytes: int) -> float:
-        """Return how long so many bytes may travel at most."""
+        """Return the maximum time for this number of bytes to travel."""
         return nbytes * self._runtime.bytes_scale / BYTES_PER_S
 
     def _limits(
@@ -449,7 +451,7 @@ class PacedRounds:
         return RoundLimits(most_s, missing_s, exchange_s, lets_in=lets_in)
 
     def _run(self, operation: Operation, nbytes: int, limits: RoundLimits) -> tuple[str, ...]:
-        """Run a collective; nobody took part if this node is outside by now, or has no time."""
+        """Run a collective. Return () if this node has left, or has no time."""
         began, left_s = self._runtime.now(), self._deadline.remaining_s()
         is_late = left_s == 0.0 and bool(self.others)
         if is_late or (self._steps and self._group.is_evicted):
@@ -475,15 +477,17 @@ class PacedRounds:
         log.info("%s: out of pace: %s", self._own, why)
 
     def _view_changed(self, view: GroupView) -> None:
-        """Forget who is no member any more: it may come back, and needs the state then."""
+        """Forget the nodes that are no members any more, because they need the state if they
+        return.
+        """
         self._keep(view.members)
 
     def _come_back(self) -> None:
-        """Ask to be let in, and wait for that as long as others wait for a node.
+        """Ask to be admitted, and wait for that as long as others wait for a node.
 
-        A node that is let in while it trains comes back after that step. Others may end no round by
-        then: they wait for this node elsewhere, or have ended their loop. After a first wait that
-        was in vain it only looks.
+        A node that is admitted while it trains rejoins after that step. Others may end no round by
+        then, because they wait for this node elsewhere, or have ended their loop. After a first
+        wait without success this node only checks.
         """
         group, now = self._group, self._runtime.now()
         if self._exits != group.exits:
@@ -511,7 +515,7 @@ class PacedRounds:
         return [name for name in self._group.view.names if name not in known]
 
     def _known(self) -> list[str]:
-        """Return who is known to have the same state: nobody once this node was outside."""
+        """Return the members that are known to be equal. None are if this node was outside."""
         with self._group.lock:
             if self._exits != self._group.exits:
                 self._exits = self._group.exits
@@ -519,7 +523,9 @@ class PacedRounds:
             return [each.name for each in self._group.view.members if each in self._equal]
 
     def _make_equal(self) -> None:
-        """Give all newcomers the state of the others; if all are new, that of who is ahead."""
+        """Give all new members the others' state. If all are new, give them that of the furthest
+        one.
+        """
         try:
             while not self.is_apart and not self._are_equal():
                 pass
@@ -534,7 +540,7 @@ class PacedRounds:
         self._ended_at, self._missed_s = -math.inf, {}
 
     def _are_equal(self) -> bool:
-        """Try to make them so; return whether that has worked, and nobody else has come."""
+        """Try to make members equal. Return whether that worked, and no other node has arrived."""
         known = self._known()
         gives = not known or known[0] == self._own
         state = _packed(self._copy()) if gives else np.empty(0, np.uint8)
@@ -577,7 +583,7 @@ class PacedRounds:
     def _differences(
         self, layouts: Sequence[Layout], said: Mapping[str, _State], missing_s: float
     ) -> dict[str, str] | None:
-        """Return how the layouts of others differ, if any do; `None`: not all have told."""
+        """Return how the layouts of others differ. `None` if not all have sent theirs."""
         found: dict[str, str] = {}
         for place, layout in enumerate(layouts):
             own: list[object] = [layout.fingerprint]
@@ -617,9 +623,10 @@ class PacedRounds:
             )
 
     def _has_worked(self, operation: Operation, nbytes: int, missing_s: float) -> bool:
-        """Run a collective of the newcomers, who wait for it, and the others, who come to it now.
+        """Run a collective of the new members, which wait in it, and the others, which enter it
+        now.
 
-        `missing_s` is how long any of them may be missing.
+        `missing_s` is the time for which any of them may be missing.
         """
         largest = max(self._exchanges, default=0)
         as_large = max(1.0, nbytes / largest) if largest else math.inf
@@ -643,7 +650,7 @@ class PacedRounds:
         self._exchanges = {size: each.timed_out() for size, each in self._exchanges.items()}
 
     def _say_if_alone(self) -> None:
-        """Warn if nobody else has come for some time, nobody asks to be let in, and some train."""
+        """Warn if this node has been alone for some time, no node asks to join, and some train."""
         now, group = self._runtime.now(), self._group
         if self.is_apart or len(group.view.names) > 1 or group.join_requests():
             self._alone = None

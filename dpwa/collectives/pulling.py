@@ -1,7 +1,7 @@
-"""Bytes of other members' images, over the network, a bounded number of pieces at once.
+"""Pulls of other members' values over the network, with a bounded number of pieces at once.
 
-Whoever wants them has a `Puller`, and the node a `PullListener` that hands out what comes, on its
-TxThread. `PullSource` is the other end: it serves the pulls of others, on the RxThread.
+A node that wants them has a `Puller`. Its `PullListener` hands out the pieces that arrive, on the
+TxThread. At the other end, `PullSource` serves the pulls, on the RxThread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _PeerQueue:
 
 
 class PullListener(Listener):
-    """Hands pieces that arrive to whoever has asked for them."""
+    """Passes pieces that arrive to the puller that has asked for them."""
 
     handles = (PulledPiece,)
 
@@ -65,7 +65,7 @@ class PullListener(Listener):
         self._contacts.link_changed(peer, state)
 
     def receive(self, peer: str, message: PulledPiece, payload: Frame) -> None:
-        """Take in a piece; drop what nobody has asked this peer for, or has the wrong size."""
+        """Accept a piece. Drop one that was not asked of this peer, or has the wrong size."""
         with self._lock:
             asked = self._asked.pop(message.request, None)
         if asked is None:
@@ -79,14 +79,14 @@ class PullListener(Listener):
             arrivals.put((request, data))
 
     def ask(self, request: PullRequest, arrivals: Arrivals) -> int:
-        """Return a number for a request, whose answer goes into `arrivals`."""
+        """Return a number for a request, whose answer is put into `arrivals`."""
         number = next(self._numbers)
         with self._lock:
             self._asked[number] = request, arrivals
         return number
 
     def forget(self, numbers: set[int]) -> None:
-        """Drop what comes for these requests."""
+        """Drop the pieces that arrive for these requests."""
         with self._lock:
             for number in numbers:
                 self._asked.pop(number, None)
@@ -123,7 +123,9 @@ class Puller(Closeable):
             self._fill(queue)
 
     def arrivals(self, look: Callable[[], None]) -> Iterator[tuple[PullRequest, ByteArray]]:
-        """Yield all pieces as they come; `look` is called now and then, and may raise to end it."""
+        """Yield all pieces as they arrive. `look` is called from time to time, and may raise an
+        error.
+        """
         while self._missing:
             look()
             try:
@@ -153,7 +155,7 @@ class Puller(Closeable):
 
 @dataclass
 class _Shown:
-    """What members may pull: pieces of a value, and of the shard that is being reduced."""
+    """The pieces that members may pull, of a value and of the shard that is being reduced."""
 
     key: Key
     brought: Mapping[int, ByteArray]  # pieces of the value, by their first byte
@@ -162,7 +164,7 @@ class _Shown:
     reduced_to: int = 0
 
     def find(self, pull: Pull) -> ByteArray | None:
-        """Return what is asked for; `None` if it is not there yet."""
+        """Return the bytes of a pull, or `None` if they are not there yet."""
         if pull.area == BROUGHT:
             return self.brought[pull.start]
         if pull.stop > self.reduced_to:
@@ -170,7 +172,7 @@ class _Shown:
         return self.reduced[pull.start - self.start : pull.stop - self.start]
 
     def allows(self, pull: Pull) -> bool:
-        """Tell whether there is, or will be, what is asked for."""
+        """Return whether the bytes of a pull are there, or will be."""
         if pull.area == BROUGHT:
             piece = self.brought.get(pull.start)
             return piece is not None and piece.nbytes == pull.stop - pull.start
@@ -199,7 +201,7 @@ class PullSource:
             self._shown[tag] = _Shown(key, brought, reduced, start)
 
     def reduced(self, tag: str, stop: int) -> None:
-        """Let them pull what has been reduced: from the start of the shard to `stop`."""
+        """Let others pull the reduced bytes, from the start of the shard to `stop`."""
         with self._lock:
             shown = self._shown.get(tag)  # none once the node was closed
             if shown is not None:
@@ -208,7 +210,7 @@ class PullSource:
             self._wake()
 
     def hide(self, tag: str) -> None:
-        """Show nothing of a group any more: its value belongs to the user again."""
+        """Show nothing of a group any more, because its value belongs to the user again."""
         with self._lock:
             self._shown.pop(tag, None)
 
@@ -217,7 +219,7 @@ class PullSource:
             self._shown.clear()
 
     def serve(self, pull: Pull, reply: Reply) -> None:
-        """Answer a pull, or keep it until its bytes are there; called on the RxThread."""
+        """Answer a pull, or keep it until its bytes are there. Called on the RxThread."""
         with self._lock:
             shown = self._shown.get(pull.tag)
         if shown is None or shown.key != (pull.view, pull.number) or not shown.allows(pull):
@@ -234,7 +236,7 @@ class PullSource:
             self._waiting.append((pull, reply))
 
     def serve_waiting(self) -> bool:
-        """Go on with pulls that had to wait; return whether there are any left."""
+        """Answer the pulls that had to wait, and return whether some still wait."""
         waiting, self._waiting = self._waiting, []
         for pull, reply in waiting:
             self.serve(pull, reply)

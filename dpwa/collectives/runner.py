@@ -39,13 +39,13 @@ MEET_S = 5.0  # for others to begin, too, where each begins alone: joining may t
 
 
 class _EvictedError(Exception):
-    """This node has no part in what the others do."""
+    """This node is not part of the others' collective."""
 
 
 class Runner:
     """The collectives of one group, one after the other.
 
-    `groups` returns those of all tags, to say what members wait in instead.
+    `groups` returns the groups of all tags, for messages about members that wait in other tags.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class Runner:
     def run(
         self, operation: Operation, timeout_s: float, limits: RoundLimits | None = None
     ) -> tuple[str, ...]:
-        """Take part; return who has contributed.
+        """Take part in a collective, and return the names of the nodes that have contributed.
 
-        It ends at the latest at its `limits`, with those who have entered. With these, this node
-        leaves the others if it is still in it after `timeout_s`.
+        It ends at the latest at its `limits`, with those that have entered. With limits, this node
+        leaves the others if it is still in the collective after `timeout_s`.
 
         Raises:
-            MismatchError: members have called different things.
+            MismatchError: members made different calls.
             PeerLost: members are gone.
-            CollectiveTimeoutError: all are there, but it did not end in time.
-            LeftBehindError: the others have gone on without this node, or do not let it in.
+            CollectiveTimeoutError: all members are there, but it did not end in time.
+            LeftBehindError: the others have continued without this node, or do not admit it.
         """
         with self._call():
             if self._inside is not None:
@@ -107,8 +107,8 @@ class Runner:
     def get_in(self, timeout_s: float) -> None:
         """Take part again, if this node was left behind, without calling a collective.
 
-        Raises PeerLost if there is nobody else (it goes on alone), LeftBehindError if the others do
-        not let it in.
+        Raises PeerLost if there is no other node (this one continues alone), LeftBehindError if the
+        others do not admit it.
         """
         with self._call():
             self.group.told()
@@ -116,10 +116,10 @@ class Runner:
                 self._get_in(Deadline(self._runtime, timeout_s), timeout_s)
 
     def ask_in(self, patience_s: float) -> bool:
-        """Ask to be let in, if this node was left behind; return whether it is a member.
+        """Ask to be admitted, if this node was left behind. Return whether it is a member.
 
-        Waits for `patience_s` at most, and no longer once a member says that it waits elsewhere,
-        maybe for this node. The RxThread goes on asking afterwards.
+        This waits for `patience_s` at most, and no longer once a member says that it waits
+        elsewhere, maybe for this node. Afterwards the RxThread continues to ask.
         """
         with self._call():
             group, deadline = self.group, Deadline(self._runtime, patience_s)
@@ -139,7 +139,7 @@ class Runner:
         return not self.group.is_evicted or self.group.is_refused
 
     def _call(self) -> CallLock:
-        """Return what belongs to the call under way; one within another would never end."""
+        """Return the lock of the current call, because a call within a call would never end."""
         if self._call_lock.is_own:  # such as that of a signal handler
             raise UserError(
                 "this thread is in a collective of this tag already: expected another [DPWA-E149]"
@@ -170,7 +170,7 @@ class Runner:
         return self._end(operation, decision, timeout_s)
 
     def _give_up(self) -> Decision | None:
-        """Let nobody wait for this node in the collective that it is in; return how that ended."""
+        """Leave the current collective, so that no node waits for this one. Return how it ended."""
         with self.group.lock:
             if self.group.number == self._inside:
                 self.group.leave()
@@ -243,9 +243,10 @@ class Runner:
         )
 
     def _calls_in_words(self, decision: Decision) -> tuple[str, str]:
-        """Say who was in which call when the collective failed, as far as this node knows.
+        """Describe which node was in which call when the collective failed, as far as this node
+        knows.
 
-        Returns words to end a message with, and words to begin with where calls clash.
+        Returns words for the end of a message, and words for its beginning if calls clash.
         """
         known = self.group.calls_at_ballot
         if known is None:
@@ -262,7 +263,7 @@ class Runner:
         return ("", f"{words}: calls with different tags never meet; ") if clashes else (words, "")
 
     def _call_elsewhere(self, name: str) -> str:
-        """Return what a member waits in with another tag; empty if in nothing that is known."""
+        """Return the call with a different tag in which a member waits, or "" if none is known."""
         for group in self._groups():
             found = None if group is self.group else group.call_of(name)
             if found is not None:
@@ -274,7 +275,7 @@ class Runner:
         return ranks.index(name) if name in ranks else len(ranks), name
 
     def _meet(self, deadline: Deadline) -> None:
-        """Begin together with others that begin, if they come in time."""
+        """Begin together with other nodes that begin, if they arrive in time."""
         while self.group.may_meet() and not deadline.expired():
             self.group.check_open()
             with self.group.lock:
@@ -282,7 +283,7 @@ class Runner:
         self.group.meet()
 
     def _get_in(self, deadline: Deadline, timeout_s: float) -> None:
-        """Ask to be let in until somebody does; go on alone if there is nobody."""
+        """Ask to be admitted until a node does so. Continue alone if there is none."""
         group = self.group
         while group.is_evicted:
             group.check_open()

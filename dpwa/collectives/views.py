@@ -1,4 +1,4 @@
-"""What a group hears and says: signed messages, records of its members, nodes outside its view."""
+"""The signed messages of a group, its members' records, and the nodes outside its view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_VIEW = ViewRank(0, 0, "")
 
 
 class GroupSender:
-    """Signs messages and sends them; what is for this node itself is dropped."""
+    """Signs messages and sends them. It drops messages to this node itself."""
 
     def __init__(self, tag: str, contacts: Contacts) -> None:
         own = contacts.own
@@ -43,7 +43,7 @@ ENTERED, READY = 0, 1  # phases of a collective of which a node tells the others
 
 
 class PhaseRecords:
-    """What has been posted last, by each member and phase, on boards or in messages."""
+    """The last records, by member and phase, that members posted on boards or in messages."""
 
     def __init__(self, tag: str, contacts: Contacts, sender: GroupSender) -> None:
         self._tag = tag
@@ -55,7 +55,7 @@ class PhaseRecords:
 
     @property
     def has_boards(self) -> bool:
-        """Whether others may post on boards: this node shares memory, or reads that of others."""
+        """Whether others may post on boards, because this node shares memory or reads theirs."""
         return self._board is not None or bool(self._boards)
 
     def open(self) -> None:
@@ -69,7 +69,7 @@ class PhaseRecords:
         self.repeat(members, key, phase, record)
 
     def repeat(self, members: Iterable[str], key: Key, phase: int, record: bytes) -> None:
-        """Send a record to those who do not read it on the board."""
+        """Send a record to members that do not read it on the board."""
         reads, own = self._contacts.reads_us, self._contacts.own.name
         told = [n for n in members if n != own and (self._board is None or not reads(n))]
         self.send(told, key, phase, record)
@@ -81,13 +81,13 @@ class PhaseRecords:
             self._sender.tell(members, self._sender.signed(Post, **fields))
 
     def clear(self) -> None:
-        """Be ready in nothing any more, for who would compare numbers of other views."""
+        """Clear this node's record of being ready, which members of other views could misread."""
         if self._board is not None:
             view, number = NOWHERE
             self._board.post(READY, Posted(number, view, b""))
 
     def keep(self, names: Collection[str]) -> None:
-        """Let go of what all others have posted."""
+        """Forget the records of all other nodes."""
         self._heard = {key: posted for key, posted in self._heard.items() if key[0] in names}
         self._boards = {name: known for name, known in self._boards.items() if name in names}
 
@@ -108,7 +108,7 @@ class PhaseRecords:
         return known[1].read(phase)
 
     def life_of_board(self, name: str) -> bytes:
-        """Return whose board `on_board` reads."""
+        """Return the incarnation of the node whose board `on_board` reads."""
         return self._boards[name][0] if name in self._boards else b""
 
 
@@ -117,9 +117,9 @@ SEEK_EVERY_S = 1.0
 
 
 class ViewDiscovery:
-    """Finds nodes outside a view: those that want to be let in, and other views.
+    """Finds nodes outside a view, which either ask to be admitted or have a different view.
 
-    One of these may have to go on instead. Used under the lock of its group.
+    One of these views may have to continue instead. Used under the lock of its group.
     """
 
     def __init__(
@@ -168,20 +168,20 @@ class ViewDiscovery:
         self._views[name] = rank
 
     def is_outranked(self, own: ViewRank) -> bool:
-        """Tell whether another view that was heard of, and can be reached, goes on instead."""
+        """Return whether a reachable view that was announced takes precedence over this one."""
         return any(
             has_precedence(rank, own, self._ranks) and self._contacts.is_up(name)
             for name, rank in self._views.items()
         )
 
     def forget_views(self) -> None:
-        """Take what was heard for news of another time: who is of which view has changed."""
+        """Forget announced views, because their members have changed."""
         self._views.clear()
 
     # Speaking to them
 
     def seek(self, view: GroupView, own: ViewRank, every_s: float = SEEK_EVERY_S) -> None:
-        """Look for nodes that are in no view with this one, or in another one."""
+        """Look for nodes that are in no view with this one, or in a different one."""
         now, others = self._clock.now(), self.others
         self._views = {name: told for name, told in self._views.items() if name in others}
         self._sought_at = {name: at for name, at in self._sought_at.items() if name in others}
@@ -192,11 +192,11 @@ class ViewDiscovery:
                 self._ask([name], own)
 
     def ask_to_join(self) -> list[str]:
-        """Ask all who can be reached to be let in; return whom."""
+        """Ask all reachable nodes to be admitted, and return their names."""
         reached = [name for name in self.others if self._contacts.is_up(name)]
         self._ask(reached, NO_VIEW)
         return reached
 
     def _ask(self, names: list[str], own: ViewRank) -> None:
-        """Ask to be let in; or, from within a view, look for nodes that are not."""
+        """Ask to be admitted or, from within a view, look for nodes that are not."""
         self._sender.tell(names, self._sender.signed(AskToJoinView, **asdict(own)))

@@ -1,4 +1,4 @@
-"""What operations of a group work with: waiting for members, memory for values, pulls."""
+"""The tools of a group's operations: waiting for members, memory for values, pulls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONGEST_SLEEP_S = 5e-3
 
 
 class DecidedError(Exception):
-    """The collective is over; raised to leave the middle of it."""
+    """The collective is over. This is raised to leave it in the middle."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__("decision")
@@ -40,12 +40,12 @@ class DecidedError(Exception):
 
 
 class RoundLimits:
-    """How long a collective may take: until all have entered it, and from there on.
+    """The limits of a collective's time, until all have entered it, and from there on.
 
-    `most_s` is for how long each other member may be missing while nobody enters, and `longest_s`
-    for how long each was. `exchange_s` is how long it may take once all have entered, which was
-    after `entered_at`, and `took_s` how long it did. Whoever enters, any may be missing for
-    `missing_s` only. Unless it `lets_in`, newcomers have to wait.
+    `most_s` is the maximum time for which each other member may be missing while no member enters,
+    and `longest_s` the time for which each was. `exchange_s` is the maximum time once all have
+    entered, which was after `entered_at`, and `took_s` the time it took. Even if members enter, any
+    may be missing for `missing_s` only. Unless it `lets_in`, nodes that ask to join have to wait.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RoundLimits:
 
     @property
     def given_up(self) -> list[str]:
-        """Who was missing for as long as it may be."""
+        """The members that were missing for their maximum time."""
         return [name for name, s in self.longest_s.items() if s >= self.most_s[name]]
 
     def are_over(self, missing: set[str], now: float) -> bool:
@@ -87,7 +87,7 @@ class RoundLimits:
 class CollectiveWait:
     """Waits until the collective is over.
 
-    After `deadline`, whoever is missing is left behind, or this node leaves if there are limits.
+    After `deadline`, missing members are left behind, or this node leaves if there are limits.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class CollectiveWait:
                 self._group.changed.wait(patience_s)
 
     def _doze(self, check: Callable[[], T | None]) -> T | None:
-        """Check, and wait for a message: without boards, all that others say comes in one."""
+        """Check, and wait for a message. Without boards, all news of others arrives in messages."""
         with self._group.lock:
             found = check()
             if found is None and self._group.decision is None:
@@ -137,7 +137,7 @@ class CollectiveWait:
             return found
 
     def look(self) -> None:
-        """Do what has become due meanwhile; raise DecidedError if the collective is over."""
+        """Do the work that has become due. Raise DecidedError if the collective is over."""
         decision = self._group.decision
         if decision is not None:
             raise DecidedError(decision)
@@ -166,9 +166,9 @@ PRIVATE = 0  # the number of a buffer that peers cannot map
 
 
 class StagingBuffer:
-    """Memory for one value after the other; a new view gets memory of its own.
+    """Memory for one value after the other. A new view gets memory of its own.
 
-    For whoever was left behind may still read what belonged to the view before, at any time.
+    A node that was left behind may still read the memory of the view before, at any time.
     """
 
     def __init__(self, contacts: Contacts) -> None:
@@ -200,7 +200,7 @@ class StagingBuffer:
         return self._data.nbytes
 
     def close(self) -> None:
-        """Give the memory back; whoever still reads it keeps it until they are done."""
+        """Free the memory. Nodes that still read it keep it until they are done."""
         if self._segment is not None:
             self._segment.close()
         self._segment, self.number, self._view = None, PRIVATE, b""
@@ -212,7 +212,7 @@ SETTLE_POLL_S = 0.001
 
 
 class Workspace(Closeable):
-    """What operations of a group work with."""
+    """The tools that operations of a group work with."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class Workspace(Closeable):
     def settle(self) -> None:
         """Let members on this host map its memory, before a large value is laid out for them.
 
-        Only for a moment: who does not say in time whether it can is sent a stream, once.
+        This waits only for a moment. A member that does not answer in time is sent a stream, once.
         """
         if not self.contacts.share():
             return
@@ -261,7 +261,7 @@ class Workspace(Closeable):
         return first.make_room(view, brought), second.make_room(view, reduced)
 
     def show(self, brought: Mapping[int, ByteArray], reduced: ByteArray, start: int = 0) -> None:
-        """Offer to members of other hosts what this node brings, and its shard as it is reduced."""
+        """Offer this node's value, and its shard while it is reduced, to members of other hosts."""
         self.pull_source.show(self.group.tag, self.group.key, brought, reduced, start)
 
     def is_read(self) -> bool:
@@ -275,7 +275,7 @@ class Workspace(Closeable):
     # Memory of others
 
     def mapped(self, peer: str, nbytes: int) -> None:
-        """Count what was read from the memory of a peer."""
+        """Count the bytes that were read from the memory of a peer."""
         self.contacts.count(peer, mapped=nbytes, taken=nbytes)
 
     def came_along(self, entries: Entries) -> None:
@@ -297,9 +297,9 @@ class Workspace(Closeable):
     def find(
         self, peer: str, numbers: tuple[int, ...], nbytes: int
     ) -> tuple[ByteArray, ...] | None:
-        """Return a peer's buffers, read-only; `None` if any of them must be streamed.
+        """Return a peer's buffers, read-only, or `None` if any of them must be streamed.
 
-        What else was mapped of this peer is let go. Raises `ProtocolError` if the first one has
+        Other mapped memory of this peer is released. Raises `ProtocolError` if the first buffer has
         less than `nbytes` bytes.
         """
         life = self.contacts.incarnation(peer)
@@ -323,7 +323,7 @@ class Workspace(Closeable):
         self._mapped = {life: found for life, found in self._mapped.items() if life in lives}
 
     def puller(self, wait: CollectiveWait, far: list[str]) -> Puller:
-        """Return what pulls from members of other hosts, once they are connected."""
+        """Return a puller from members of other hosts, once they are connected."""
         wait.wait(lambda: True if all(map(self.contacts.is_up, far)) else None)
         group, own = self.group, self.contacts.own
         header = {

@@ -1,1 +1,1 @@
-"""Several processes that hold one model together: the ranks of a process group."""
+"""Several processes that hold one model together, as the ranks of a process group."""

@@ -1,4 +1,4 @@
-"""What an adapter asks the ranks of its model, where one process holds all of the model."""
+"""Alone, the ranks of a model that one process holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpwa.types import Loss
 
 @dataclass(frozen=True)
 class Making:
-    """An adapter that is to be made: its arguments."""
+    """The arguments of an adapter that will be made."""
 
     net: torch.nn.Module
     name: str
@@ -34,7 +34,7 @@ Build = Callable[[Making, Any], tuple[ModuleState, Optimizers]]
 
 
 class Alone:
-    """The ranks of a model that one process holds: what an adapter asks its ranks, and no more."""
+    """The ranks of a model that one process holds, with the methods that an adapter calls."""
 
     is_alone = True
     has_node = True
@@ -44,26 +44,28 @@ class Alone:
     def make(self, given: Making, build: Build, begin: Callable[[], None]) -> None:
         """Make the adapters of all ranks, or fail on all of them.
 
-        `begin` takes over the state to begin with. Raises `UserError` if one of the ranks cannot
-        have its own, or they are not alike.
+        `begin` loads the initial state. Raises `UserError` if one of the ranks cannot have its own
+        adapter, or if they are not alike.
         """
         build(given, DpwaConnection(given.name, given.config))
         begin()
 
     def whole_norm(self) -> Callable[[float], float] | None:
-        """Return what turns the norm of shards into that of the model; `None`: each has all."""
+        """Return the function from the norm of shards to the model's norm. `None`: each rank has
+        all.
+        """
         return None
 
     def rest(self, own: dict[str, str]) -> dict[str, str]:
-        """Return what all ranks tell of tensors by name."""
+        """Return the digests of all ranks, by the tensors' names."""
         return own
 
     def end(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
-        """Average the model with those of peers."""
+        """Average the model with those of the peers."""
         return run(averaged)
 
     def share(self, optimizers: Optimizers) -> None:
-        """Give what rank 0 has taken over for the optimizers to all ranks, if only it has."""
+        """Give all ranks the state of the optimizers that rank 0 loaded, if only rank 0 has it."""
 
     def still_at_work(self) -> None:
         """Say, now and then, that rank 0 is at work, if others wait for it meanwhile."""

@@ -1,4 +1,4 @@
-"""RankGroup: the ranks of a process group that hold one model, and what they tell each other.
+"""RankGroup: the ranks of a process group that hold one model, and their messages.
 
 A message is msgpack of plain data.
 """
@@ -40,7 +40,7 @@ BUCKET_BYTES = 32 * 1024**2  # of tensors that are broadcast at once
 
 
 class Failure(NamedTuple):
-    """An error on one rank, as the others hear of it."""
+    """An error on one rank, in the form in which other ranks receive it."""
 
     rank: int
     kind: str  # name of a class in `dpwa.errors`; empty: it is none of dpwa's own
@@ -103,7 +103,7 @@ class NodeElsewhere:
 
     @property
     def collectives(self) -> NodeElsewhere:
-        """What knows the members, for the node's rank and their number."""
+        """The object that knows the members, for the node's rank and the number of members."""
         return self
 
     def members(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class NodeElsewhere:
         self.clock, self.updates, self.peers, self._members = progress
 
     def close(self) -> None:
-        """Refuse to be used from now on; rank 0 closes the node."""
+        """Refuse to be used from now on. Rank 0 closes the node."""
         self._is_closed = True
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -137,7 +137,7 @@ class NodeElsewhere:
 
 
 class Form(NamedTuple):
-    """What a rank says of the adapter that it makes; rank 0 also what its node begins with."""
+    """A rank's description of the adapter that it makes."""
 
     name: str
     has: dict[str, bool]  # which of the arguments that may be left out
@@ -153,7 +153,7 @@ def form_of(given: Making, failure: Exception | None, rank: int) -> Form:
 
 
 def require_alike(forms: Sequence[Form]) -> None:
-    """Raise what a rank has failed with, or a `UserError` if ranks were given different things."""
+    """Raise the error of a failed rank, or a `UserError` if ranks have different arguments."""
     for form in forms:
         if form.failure is not None:
             Failure(*form.failure).throw()
@@ -176,7 +176,7 @@ RESULTS = {kind.__name__: kind for kind in (Merge, FinishReport)}  # of calls, b
 
 
 def pack(said: object) -> bytearray:
-    """Pack plain data and results; whatever else, such as a wrong name, goes as text."""
+    """Pack plain data and results. Other objects, such as a wrong name, are packed as text."""
     return bytearray(msgpack.packb(said, default=_plain, unicode_errors="surrogatepass"))
 
 
@@ -190,7 +190,7 @@ def unpack(data: ByteArray) -> Any:
 
 
 def result_of(told: Any) -> Any:
-    """Return what a call on rank 0 has returned, of what was unpacked."""
+    """Return the result of a call on rank 0 from its unpacked message."""
     if not isinstance(told, dict):
         return told
     ((kind, fields),) = told.items()
@@ -198,7 +198,7 @@ def result_of(told: Any) -> Any:
 
 
 def versions(state: ModuleState) -> list[tuple[int, int]]:
-    """Return what changes whenever one of the gossiped tensors is written to."""
+    """Return numbers of which at least one changes with every write to a gossiped tensor."""
     return [(id(entry.tensor), entry.tensor._version) for entry in state.entries]
 
 
@@ -260,7 +260,9 @@ class RankGroup(Alone):
     def call(
         self, call: Callable[..., R], arguments: dict[str, Any], *, with_leader_loss: bool
     ) -> R:
-        """Call a method on all ranks; a `loss` that it takes is the mean of those of all."""
+        """Call a method on all ranks. If it has an argument `loss`, pass the mean of all ranks'
+        losses.
+        """
         problem = self.problem()
         if "loss" in arguments:
             arguments["loss"] = self.mean(arguments["loss"], problem, with_leader_loss)
@@ -269,7 +271,7 @@ class RankGroup(Alone):
         return self.run(partial(call, **arguments))
 
     def problem(self) -> Exception | None:
-        """Return why this rank cannot be called; the others are to know before they wait for it."""
+        """Return why this rank cannot be called, for which the others must not wait."""
         raise NotImplementedError
 
     def run(self, call: Callable[[], R]) -> R:
@@ -279,9 +281,9 @@ class RankGroup(Alone):
         """Return the mean of the losses of all ranks that have measured one.
 
         Raises `ParametersError` if on some rank the loss is not one number, or there is a
-        `problem`: a reason why it cannot do what it is called for.
+        `problem`, which is a reason why it cannot do the call.
 
-        `with_leader_loss`: also ask for the loss that leaders are chosen by.
+        `with_leader_loss`: also ask for the loss by which leaders are chosen.
         """
         values: list[float | None] = []
         try:
@@ -320,7 +322,7 @@ class RankGroup(Alone):
 
     @contextmanager
     def patience(self, name: str) -> Iterator[None]:
-        """Log after a while whom the block waits for, in which all ranks make their adapters."""
+        """Log after a while that this rank still waits for all ranks to make their adapters."""
         text = (
             f"still waiting for all {self.size} ranks of the model's process group to make their "
             "adapters: each of them has to"
@@ -334,7 +336,7 @@ class RankGroup(Alone):
             timer.cancel()
 
     def each(self, own: object) -> list[Any]:
-        """Return what each rank says, in order of rank; tuples come as tuples."""
+        """Return the objects of all ranks, in order of rank. Tuples arrive as tuples."""
         data = pack(own)
         lengths = [int(length) for (length,) in self.numbers([len(data)])]
         rows = torch.zeros(self.size, max(lengths), dtype=torch.uint8)
@@ -345,7 +347,7 @@ class RankGroup(Alone):
         return [unpack(row[:length].numpy()) for row, length in told]
 
     def say(self, said: object) -> Any:
-        """Give what rank 0 says to all ranks."""
+        """Send an object of rank 0 to all ranks."""
         return unpack(self.hand_out(pack(said)))
 
     def hand_out(self, data: bytearray | ByteArray) -> ByteArray:

@@ -1,8 +1,8 @@
 """Replicas: the ranks of one DistributedDataParallel module, which together are one node.
 
-Rank 0 of the module's own process group has the node; the others open nothing. All ranks call the
-adapter alike; after each call rank 0 says what came of it, and broadcasts parameters and averaged
-buffers if these have changed.
+Rank 0 of the module's own process group has the node, and the other ranks open nothing. All ranks
+make the same calls of the adapter. After each call rank 0 sends the result, and broadcasts
+parameters and averaged buffers if these have changed.
 """
 
 from __future__ import annotations
@@ -109,14 +109,14 @@ class Replicas(RankGroup):
     # A call
 
     def problem(self) -> Exception | None:
-        """Return `None`: rank 0 finds out for all why they cannot be called."""
+        """Return `None`, because rank 0 finds out for all ranks why they cannot be called."""
         (self._connection.node if self.has_node else self._connection).check_open()
         return None
 
     def run(self, call: Callable[[], R]) -> R:
-        """Run something on rank 0, and bring the other ranks to the same state.
+        """Call a function on rank 0, and bring the other ranks to the same state.
 
-        What rank 0 returns or raises, all ranks do.
+        All ranks return or raise what rank 0 does.
         """
         if not self.has_node:
             return cast("R", self._follow())
@@ -157,7 +157,7 @@ class Replicas(RankGroup):
         return connection.clock, connection.updates, connection.peers, members
 
     def still_at_work(self) -> None:
-        """Tell the ranks that wait for rank 0 to go on: else their process group would time out."""
+        """Notify the ranks that rank 0 still works, before their process group times out."""
         now = time.monotonic()
         if now - self._told_at >= STILL_AT_WORK_S:
             self._told_at = now
@@ -178,7 +178,7 @@ class Replicas(RankGroup):
 
 
 def replicas_of(net: torch.nn.Module) -> Replicas | None:
-    """Return the ranks of a module; `None` if there is only this one."""
+    """Return the ranks of a module, or `None` if there is only this one."""
     for module in net.modules():
         if isinstance(module, DistributedDataParallel):
             group: dist.ProcessGroup = module.process_group

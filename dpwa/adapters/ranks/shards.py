@@ -1,9 +1,9 @@
 """Shards: the ranks of a model that `fully_shard` has sharded, which together are one member.
 
 Each rank has a node of its own, which gossips its shards with the nodes of the same rank of other
-members. In each round rank 0 draws the peer; all ranks fetch from it; and they merge only if all of
-them have the same version of it, else none does. So a member is never merged in part. If a rank
-dies, the others fail in their next collective, as the model itself does, and their members go.
+members. In each round rank 0 picks the peer, and all ranks fetch from it. They merge only if all of
+them have the same version of it. So a member is never merged in part. If a rank dies, the others
+fail in their next collective, as the model itself does, and their members are lost.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from dpwa.wire import limits
 def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
     """Return the configuration of the nodes of one rank, whose members are its nodes.
 
-    They listen `rank` ports further on. `seed` is that of all ranks of the member, unless the
-    configuration has one: they draw alike. Raises `UserError` for what members with shards cannot
-    do.
+    The port of a node is `rank` higher than the port in `config`. All ranks of the member have the
+    same `seed`, unless the configuration has one, so that they pick the same peers. Raises
+    `UserError` for features that members with shards do not have.
     """
     _require_room(config, size)
     return _of_rank(config, rank, [_node_of_rank(node, rank) for node in _nodes(config)], seed)
@@ -61,9 +61,9 @@ def rank_config_of_ranks(
 ) -> Config:
     """Return the configuration of the nodes of one rank, under the names of their members.
 
-    The nodes of `config` are the ranks of all members, as a launcher has found them; a member has
-    the name of its first rank. Raises `UserError` if there is one member only, or they differ in
-    size; or as above.
+    The nodes of `config` are the ranks of all members, as a launcher has found them. A member has
+    the name of its first rank. Raises `UserError` if there is only one member, if members differ in
+    size, or as above.
     """
     if len({len(ranks) for ranks in members}) > 1:
         raise UserError(
@@ -135,7 +135,7 @@ def _require_possible(config: Config) -> None:
 
 
 def _require_room(config: Config, size: int) -> None:
-    """Refuse nodes whose ports, one for each rank, are not their own."""
+    """Raise `UserError` if the ports of two nodes, one for each rank, overlap."""
     taken: dict[tuple[str, int], str] = {}
     for node in config.nodes:
         for port in () if node.port is None else range(node.port, node.port + size):
@@ -155,7 +155,7 @@ NOBODY = -1.0
 
 
 class Step(IntEnum):
-    """What rank 0 tells the others at the end of the training: what to do, or what came of it."""
+    """A message of rank 0 to the others at the end of the training, with a command or a result."""
 
     PUBLISH = 0
     READ = 1  # a peer, with a weight
@@ -167,7 +167,7 @@ class Step(IntEnum):
 
 @dataclass
 class Shards(RankGroup):
-    """The ranks of a sharded model, seen from one of them: a `ShardGroup` of `fetch_targets`."""
+    """The ranks of a sharded model, seen from one of them, as a `ShardGroup` of `fetch_targets`."""
 
     net: nn.Module
     copies: int  # how many ranks have the same shards
@@ -244,7 +244,9 @@ class Shards(RankGroup):
         return super().mean(loss, problem, with_leader_loss)
 
     def run(self, call: Callable[[], R]) -> R:
-        """Run something on each rank; what they must agree on, they do in the course of it."""
+        """Call a function on each rank. Where the ranks must agree, the call itself makes them
+        agree.
+        """
         with self.entered():
             result = call()
         fault_points.reached("shards.called")
@@ -262,7 +264,9 @@ class Shards(RankGroup):
     # The end of the training
 
     def end(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
-        """Run the end on rank 0, whose steps all ranks take; all return or raise what it does."""
+        """End the training on rank 0, and take its steps on all ranks. All return or raise the
+        same.
+        """
         take: dict[int, Callable[..., Any]] = {
             Step.PUBLISH: lambda: self._digest(averaged.publish()),
             Step.READ: averaged.read,
@@ -298,7 +302,7 @@ class Shards(RankGroup):
         return report
 
     def _digest(self, own: bytes | None) -> bytes | None:
-        """Return a digest of the shards of all ranks; `None` on all if one is missing."""
+        """Return a digest of the shards of all ranks, or `None` on all ranks if one is missing."""
         digests = self.each(own)
         if None in digests:
             return None
@@ -307,7 +311,7 @@ class Shards(RankGroup):
     # What the nodes agree on
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return what rank 0 asks for, if all may ask; see `dpwa.node.fetch_targets`."""
+        """Return the request of rank 0, if all ranks may ask. See `dpwa.node.fetch_targets`."""
         drawn = ask
         if self.is_first and ask is not None and ask.peer is None:
             drawn = replace(ask, peer=draw(self._unreached))
@@ -330,9 +334,10 @@ class Shards(RankGroup):
     def same_for_all(
         self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
     ) -> Arrival | None:
-        """Return what all ranks have the same version of; see `dpwa.node.fetch_targets`.
+        """Return the version of a snapshot that all ranks have. See `dpwa.node.fetch_targets`.
 
-        A peer may publish just when they look: then those that have seen more go back.
+        A peer may publish just when ranks check. Then the ranks with a newer version use an older
+        one.
         """
         fault_points.reached("shards.arrived")
         own = [_number(_described(arrival)), NOBODY, 0.0]
@@ -361,7 +366,7 @@ class Shards(RankGroup):
         return all(row[0] for row in self.numbers([float(own)]))
 
     def all_same(self, own: object) -> bool:
-        """Tell whether all ranks have the same: plain data, or `None`."""
+        """Return whether all ranks have the same plain data, or all have `None`."""
         number = _number(own)
         return all(row == [number] for row in self.numbers([number]))
 
@@ -372,7 +377,7 @@ def _number(value: object) -> float:
 
 
 def _described(arrival: Arrival | None) -> object:
-    """Return what must be the same on all ranks of what has come."""
+    """Return the values of a received snapshot that must be the same on all ranks."""
     if arrival is None:
         return None
     whose = arrival.peer, arrival.version, arrival.progress.clock, arrival.progress.loss
@@ -380,7 +385,7 @@ def _described(arrival: Arrival | None) -> object:
 
 
 def shards_of_module(net: nn.Module) -> Shards | None:
-    """Return the ranks of a module; `None` if it is not sharded, or there is only this one.
+    """Return the ranks of a module, or `None` if it is not sharded, or there is only this rank.
 
     Raises `ParametersError` if its parameters are sharded over several meshes of ranks, or over
     some of the ranks by more than one dimension.
