@@ -1,1 +1,1 @@
-"""Membership: nodes come and go; each knows who is there, with no coordinator and no quorum."""
+"""Membership: nodes come and go, and each knows the members, with no coordinator and no quorum."""

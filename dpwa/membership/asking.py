@@ -1,4 +1,4 @@
-"""Asking: asks members how they are, asks to join where others may be, and calls back."""
+"""Asking probes members, asks for admission at other places, and calls nodes back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Located:
 
 
 class Asking(Listener):
-    """Keeps a node among the members; belongs to the TxThread."""
+    """Keeps a node among the members. Belongs to the TxThread."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Asking(Listener):
         self._tx.tick_listeners()
 
     def stop(self, timeout_s: float) -> bool:
-        """Ask no more, and write down who is there; return whether that was in time."""
+        """Stop asking, and save the members. Return whether that was in time."""
         self._tx.detach(self)
         has_ended = self._has_ended.wait(timeout_s)
         if self._memory is not None:
@@ -147,7 +147,7 @@ class Asking(Listener):
     # Members
 
     def _ask(self) -> None:
-        """Ask a member, and again those who have not answered; they may come to be suspected."""
+        """Ask a member, and again those that have not answered, which may become suspects."""
         now = self._clock.now()
         if now - self._asked_at >= ASK_EVERY_S:
             self._asked_at = now
@@ -158,7 +158,7 @@ class Asking(Listener):
                 self._tx.tell(other, probe)
 
     def _tell_changes(self) -> None:
-        """Tell some members at once of what has changed, but not of each change by itself."""
+        """Notify some members at once of changes, but not of each change separately."""
         now = self._clock.now()
         if now - self._told_at < TELL_EVERY_S:
             return
@@ -196,7 +196,7 @@ class Asking(Listener):
         return self.outcome.addresses(place)
 
     def _ask_at_seed(self, seed: Seed, known: Collection[str]) -> None:
-        """Ask at all addresses of a place; first they are looked up if it is a host's name."""
+        """Ask at all addresses of a place, after looking up a host's name."""
         address = split_tcp(seed.endpoint)
         if address is None or not is_name(address[0]):
             self._ask_at(seed.name, seed.endpoint)
@@ -282,7 +282,7 @@ class Asking(Listener):
     # Who is there
 
     def _check(self) -> None:
-        """Call those of whom it is said that they are another process now, or elsewhere."""
+        """Call nodes that are said to be a different process now, or elsewhere."""
         for claim in self._member_list.to_check():
             if not self._look_into(claim):
                 self._member_list.unchecked(claim)
@@ -294,7 +294,7 @@ class Asking(Listener):
         return self._call(claim, partial(self._member_list.checked, claim), missing)
 
     def _take_commands(self) -> None:
-        """Do what other threads want; call who wants to join, as soon as there is room for it."""
+        """Handle the commands of other threads, and call nodes that want to join."""
         now = self._clock.now()
         waiting = list(self._to_call)
         while not self._commands.empty():
@@ -329,7 +329,7 @@ class Asking(Listener):
     def _call(
         self, entry: MemberEntry, found: Callable[[int], None], failed: Callable[[str], None]
     ) -> bool:
-        """Ask who is where a node should be; tell its incarnation, or why it was not found."""
+        """Ask a process for its identity. Report its incarnation, or why it was not found."""
 
         def answered(message: Message, _payload: Frame) -> None:
             if isinstance(message, Here) and message.name == entry.name:
@@ -366,7 +366,7 @@ class Asking(Listener):
     def _failed(self, address: str, answer: JoinAnswer) -> None:
         """Log each problem of each place once, as long as it stays the same.
 
-        As long as the node waits, whoever waits for it says so instead.
+        While the node waits for admission, the waiting thread logs the problems instead.
         """
         self.outcome.take(address, answer)
         if self._member_list.waits:

@@ -1,4 +1,4 @@
-"""What the membership of a node works with."""
+"""The environment of a node's membership."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class MembershipContext:
     remembered: tuple[Seed, ...]  # from an earlier life of this node
 
     def may_call(self, endpoint: str, source: str) -> bool:
-        """Tell whether to connect to `endpoint`, as somebody says who asks from `source`.
+        """Return whether to connect to `endpoint`, as a node claims that asks from `source`.
 
-        Who has a key may be anywhere, and so may those of whom this node was told by its user.
+        A node with a key may be anywhere, and so may nodes that this node's user has named.
         """
         has_key = self.keyring is not None and endpoint.startswith("tcp://")
         return has_key or endpoint in self.named or is_at(endpoint, source)
 
     def heard(self, payload: Frame, *, is_local: bool) -> tuple[MemberEntry, ...]:
-        """Read news of members, without sockets in the file system unless it came over one."""
+        """Read entries of members. Local sockets count only if they arrived over one."""
         entries = unpack_entries(payload)
         return entries if is_local else tuple(e for e in entries if self._is_remote(e.endpoint))
 

@@ -1,4 +1,4 @@
-"""Joining: where a node asks to be let in, what came of it, and what it says while it waits."""
+"""Joining: where a node asks for admission, the answers, and the messages while it waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpwa.transport.addresses import is_of_this_machine
 
 
 class JoinAnswer(NamedTuple):
-    """What became of asking at one address."""
+    """The answer to a request for admission at one address."""
 
     problem: str  # why it did not let this node in
     # undecided: ask again soon; waiting: the node there waits to be let in; self: it is this node
@@ -24,9 +24,9 @@ NOT_YET = JoinAnswer("no answer yet", "undecided")
 
 
 class JoinOutcome:
-    """What became of asking to be let in so far; every method may be called from any thread.
+    """The results of all requests for admission so far. Any thread may call every method.
 
-    A place is an endpoint as it was told; with a host name it may have several addresses.
+    A place is an endpoint as it was given. With a host name it may have several addresses.
     """
 
     def __init__(self, places: Iterable[str], runtime: Runtime) -> None:
@@ -70,7 +70,7 @@ class JoinOutcome:
             self.changed.notify_all()
 
     def is_own(self, place: str) -> bool:
-        """Tell whether only this node is at a place; another loopback address is no other place."""
+        """Return whether only this node is at a place. Other loopback addresses do not count."""
         with self.changed:
             answers = [(at, self._answers.get(at, NOT_YET)) for at in self.addresses(place)]
         others = [address for address, answer in answers if answer.kind != "self"]
@@ -78,7 +78,7 @@ class JoinOutcome:
 
     @property
     def answers(self) -> Mapping[str, tuple[JoinAnswer, ...]]:
-        """What came of asking at each place, for each of its addresses."""
+        """The answers at each place, for each of its addresses."""
         with self.changed:
             return {
                 place: tuple(self._answers.get(address, NOT_YET) for address in addresses)
@@ -87,7 +87,7 @@ class JoinOutcome:
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why it was not let in, by place; its own are left out."""
+        """Why it was not admitted, by place, without its own places."""
         return {
             place: " and ".join(dict.fromkeys(answer.problem for answer in answers))
             for place, answers in self.answers.items()
@@ -96,7 +96,7 @@ class JoinOutcome:
 
     @property
     def is_clear(self) -> bool:
-        """Whether somebody has let this node in, or nobody does of those it has asked."""
+        """Whether a node has admitted this one, or all have answered without doing so."""
         return self.is_in or bool(self.refused) or not self._any("undecided")
 
     @property
@@ -109,7 +109,7 @@ class JoinOutcome:
 
     @property
     def has_tried(self) -> bool:
-        """Whether an attempt has come to an end at each address."""
+        """Whether an attempt has ended at each address."""
         return not any(a is NOT_YET for answers in self.answers.values() for a in answers)
 
     @property
@@ -136,9 +136,9 @@ _ADVICE = (
 
 
 class Wait:
-    """How long a node waits to be let in, and what it says meanwhile.
+    """The time for which a node waits to be admitted, and its messages meanwhile.
 
-    When the time is over it gives up, or (not `gives_up`) begins alone.
+    When the time is over it gives up or, without `gives_up`, begins alone.
 
     >>> wait = Wait("a", now=0.0, timeout_s=300.0, gives_up=True)
     >>> place = "h:7"
@@ -160,7 +160,7 @@ class Wait:
         return now - self._began >= self._timeout_s
 
     def line(self, now: float, problems: Mapping[str, str], *, has_tried: bool) -> str | None:
-        """Return what to log now: a line when the first tries fail, then one every 10 s."""
+        """Return the message to log now: one when the first tries fail, then one every 10 s."""
         if self._line_due is None:
             is_due = has_tried or now - self._began >= FIRST_LINE_WITHIN_S
             self._line_due = now if is_due else None

@@ -1,4 +1,4 @@
-"""What a node knows of the members, shared by its threads."""
+"""MemberList: a node's knowledge of the members, shared by its threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL_ENTRIES_PER_S = 64  # at most, in messages with all that is known to who kno
 
 
 class MemberList:
-    """The members, as this node sees them; every method may be called from any thread.
+    """The members, as this node sees them. Any thread may call every method.
 
     `changed` is called without the lock.
     """
@@ -61,7 +61,7 @@ class MemberList:
         return self._changes
 
     def all_known(self) -> tuple[MemberEntry, ...]:
-        """Return the other members, and then those that are taken for dead and may come back."""
+        """Return the other members, and then those that are considered dead and may return."""
         with self._lock:
             return *self._members.peers, *self._members.remembered
 
@@ -70,9 +70,9 @@ class MemberList:
             self._members.near = names
 
     def to_tell(self, most: int) -> set[str]:
-        """Return who should hear of what has changed since the last call.
+        """Return the members to notify of changes since the last call.
 
-        Some members drawn at random, and some of those who are suspected, so that they contradict.
+        These are some members picked at random, and some suspects, so that they can refute.
         """
         with self._lock:
             changes, self._untold = self._untold, False
@@ -84,7 +84,7 @@ class MemberList:
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another process has this node's name now."""
+        """Whether a different process has this node's name now."""
         return self._members.replaced_by is not None
 
     def entry(self, name: str) -> MemberEntry | None:
@@ -92,15 +92,15 @@ class MemberList:
             return self._members.entry(name)
 
     def digest(self) -> bytes:
-        """Return what is equal for nodes that agree on all members."""
+        """Return a digest that is equal for nodes that agree on all members."""
         with self._lock:
             return self._members.digest()
 
     def news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
-        """Pack what to tell a node; all that is known if it knows other members.
+        """Pack the entries to send to a node, or all entries if it knows other members.
 
-        While news spreads, many know other members for a moment. So of many members all are told
-        now and then only, but always to who has just come (an empty digest).
+        While changes spread, many nodes know other members for a moment. So of many members all are
+        sent only from time to time, but always to a new node (an empty digest).
         """
         with self._lock:
             most = limits.MAX_ROSTER_ENTRIES if self._tells_all(their_digest) else NEWS_ENTRIES
@@ -119,7 +119,7 @@ class MemberList:
         self._apply(self._members.hear, entries)
 
     def believe(self, entry: MemberEntry) -> None:
-        """Take in what is said of a node that was called, and was there."""
+        """Accept an entry about a node that was called, and was there."""
         self._apply(self._members.believe, entry)
 
     def to_check(self) -> list[MemberEntry]:
@@ -131,12 +131,12 @@ class MemberList:
         self._apply(self._members.checked, claim, incarnation)
 
     def unchecked(self, claim: MemberEntry) -> None:
-        """Take note that nobody could be called just now to check a claim."""
+        """Note that no node could be called just now to check a claim."""
         with self._lock:
             self._members.unchecked(claim)
 
     def outlive(self, entries: Iterable[MemberEntry]) -> None:
-        """Take what was told of this node's name, when it was let in, for earlier lives of it."""
+        """Consider entries about this node's name, from its admission, as earlier incarnations."""
         with self._lock:
             self._members.outlive(entries)
 
@@ -145,7 +145,7 @@ class MemberList:
             self._members.heard_from(name, incarnation, self._clock.now())
 
     def look(self) -> None:
-        """Take note that this process is awake: some thread of it is."""
+        """Note that this process is awake, because one of its threads runs."""
         with self._lock:
             if self._clock.look():
                 self._members.woke(self._clock.now())
@@ -169,7 +169,7 @@ class MemberList:
             return self._members.to_ask_others(self._clock.now(), self._rng)
 
     def others_heard_from(self, name: str, incarnation: int, helper: str) -> None:
-        """Take note that somebody who was asked for it has heard from a node."""
+        """Note that a helper has heard from a node about which it was asked."""
         with self._lock:
             self._members.others_heard_from(name, incarnation, helper)
 
@@ -218,7 +218,7 @@ class MemberList:
         return True
 
     def _apply(self, happen: Callable[..., list[Change]], *said: object) -> None:
-        """Let something happen to the members now, and tell what that has changed."""
+        """Apply an event to the members now, and report the changes."""
         with self._lock:
             changes = happen(*said, self._clock.now())
         self._tell(changes)
@@ -235,9 +235,9 @@ class MemberList:
         self._changed()
 
     def _is_to_hear(self, change: Change) -> bool:
-        """Tell whether this node is to tell a suspect at once what is said of it, to contradict it.
+        """Return whether this node must notify a suspect at once, so that it can refute.
 
-        Whoever suspects it does; the way there may be broken, so a few of those do who hear of it.
+        The node that suspects it does. Because its link may be broken, a few other nodes do, too.
         """
         if change.after is not MemberStatus.SUSPECT:
             return False

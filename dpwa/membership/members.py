@@ -36,15 +36,15 @@ FOUND_S = Times().retry_few_s + 0.5  # then whoever remembers this node has trie
 
 
 class Members(Closeable):
-    """Keeps a node among the members, from when it is made until it is closed.
+    """Keeps a node among the members, from its creation until it is closed.
 
-    Making it waits until somebody lets the node in, `join_timeout_s` at the most. A node that may
-    begin a cluster (`join: []`, or `alone: true`) waits a few seconds only, somewhat longer if it
-    remembers members or if it is being found out whether its name is free, and then begins.
+    The constructor waits until a node admits this one, at most `join_timeout_s`. A node that may
+    begin a cluster (`join: []`, or `alone: true`) waits only a few seconds, somewhat longer if it
+    remembers members or if others check whether its name is free, and then begins.
 
     Raises:
-        NameTakenError: another living node has this name.
-        JoinTimeoutError: nobody has let the node in, and it may not begin a cluster.
+        NameTakenError: a different living node has this name.
+        JoinTimeoutError: no node has admitted this one, and it may not begin a cluster.
     """
 
     def __init__(self, node: Node, look_up: LookUp = all_resolved) -> None:
@@ -99,7 +99,7 @@ class Members(Closeable):
             raise
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until so many others can be reached; return whether they can."""
+        """Wait until `count` other nodes can be reached. Return whether they can."""
         deadline = Deadline(self._clock, timeout_s)
         with self._changed:
             while self._reached() < count and not deadline.expired():
@@ -110,19 +110,19 @@ class Members(Closeable):
         return sum(map(self._tx.reaches, self._names()[1:]))
 
     def are_known(self) -> bool:
-        """Tell whether all are peers by now of whom this node was told when it was let in.
+        """Return whether all nodes that were named at the admission are peers by now.
 
-        Also when nobody lets it in: then there is nobody to wait for.
+        Also true if no node admits this one, because then there is none to wait for.
         """
         members = {entry.name for entry in self._member_list.peers}
         is_clear = self._asking.outcome.is_clear
         return is_clear and self._asking.has_looked and members <= set(self._names())
 
     def have_come(self) -> bool:
-        """Tell whether all peers are in view that can be expected at the start of a node.
+        """Return whether all peers are in view that can be expected at the start of a node.
 
-        Beside those that it was told of, others may remember it from its last life, although it
-        knows of none of them: they find it.
+        Apart from the nodes that were named to it, others may remember it from its last
+        incarnation, although it knows none of them, and find it.
         """
         is_alone = not self._member_list.peers
         is_too_early = self._clock.now() < self._started + FOUND_S
@@ -133,7 +133,7 @@ class Members(Closeable):
         return self._member_list.report()
 
     def close(self) -> None:
-        """Tell the members that this node leaves, and stop; before the node is closed."""
+        """Notify the members that this node leaves, and stop, before the node is closed."""
         if os.getpid() != self._owner or self._is_closed:
             return
         self._is_closed = True
@@ -153,7 +153,7 @@ class Members(Closeable):
             self._tx.tell(entry.name, *roster, connects=False)
 
     def _connect(self) -> None:
-        """Connect to somebody: who leaves as soon as it has come may have no connection yet."""
+        """Connect to a member, because a node that leaves at once may have no connection yet."""
         self._tx.connect()
         deadline = Deadline(self._clock, GOODBYE_S)
         with self._changed:
@@ -182,7 +182,7 @@ class Members(Closeable):
         log.info("%s: %s", name, "let in" if outcome.is_in else "begins a cluster")
 
     def _wait(self, timeout_s: float, *, gives_up: bool) -> None:
-        """Wait until somebody has let this node in, and say so now and then."""
+        """Wait until a node has admitted this one, and log this from time to time."""
         outcome = self._asking.outcome
         wait = Wait(self._member_list.own.name, self._clock.now(), timeout_s, gives_up=gives_up)
         while not (outcome.is_in or outcome.refused):
@@ -205,7 +205,7 @@ class Members(Closeable):
             raise JoinTimeoutError(text)
 
     def _is_first(self) -> bool:
-        """Tell whether `join` has no address but that of this node."""
+        """Return whether `join` has no address except this node's own."""
         places = [seed.endpoint for seed in self._config.seeds]
         return bool(places) and all(map(self._asking.outcome.is_own, places))
 
@@ -216,7 +216,7 @@ class Members(Closeable):
 
 
 class PeerKeeper:
-    """Connects a node to members and lets go of those that are none any more; on one thread.
+    """Connects a node to members and disconnects former ones, on one thread.
 
     It does not keep the node alive.
     """

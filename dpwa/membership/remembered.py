@@ -1,6 +1,6 @@
 """The members that a node remembers from one start to the next, in a small file.
 
-A file that is missing, torn, foreign or cannot be written only means that the node remembers less.
+If the file is missing, torn, untrusted or cannot be written, the node only remembers less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_BYTES = 1 << 16
 
 
 class Remembered:
-    """Names and addresses of members, on disk; written by the TxThread."""
+    """Names and addresses of members on disk, which the TxThread writes."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / f"{name}.members.json"
@@ -40,7 +40,7 @@ class Remembered:
         self._saved_at = -math.inf
 
     def read(self) -> tuple[Seed, ...]:
-        """Return the members in the file; none and a warning if it makes no sense."""
+        """Return the members in the file, or none and a warning if it is invalid."""
         try:
             with open(self.path, "rb", opener=open_regular) as file:
                 text = file.read(_MAX_BYTES + 1)
@@ -54,11 +54,13 @@ class Remembered:
         return self._from_before
 
     def forget_last_life(self) -> None:
-        """Forget those of the last start: a node that knows better has let this one in."""
+        """Forget the members of the last start, because a node with newer ones has admitted this
+        one.
+        """
         self._from_before = ()
 
     def keep(self, member_list: MemberList, background: Background, now: float) -> None:
-        """Write down who is there, if that has changed; never more than once a second."""
+        """Save the members if they have changed, at most once a second."""
         changes = member_list.changes
         if changes == self._saved_changes or now - self._saved_at < SAVE_EVERY_S:
             return
@@ -71,7 +73,7 @@ class Remembered:
             self.write(self._known(member_list))
 
     def write(self, members: Iterable[Seed]) -> None:
-        """Replace the file as a whole; warn once if that does not work."""
+        """Replace the whole file. Warn once if that fails."""
         seeds = [[seed.name, seed.endpoint] for seed in members if seed.name]
         record = {"format": FORMAT, "node": self._name, "members": seeds[:MAX_REMEMBERED]}
         try:
@@ -105,6 +107,6 @@ class Remembered:
 
 
 def remembered_by(config: Config, name: str) -> Remembered | None:
-    """Return where a node remembers members; `None` if it has no folder for that."""
+    """Return the file for a node's members, or `None` if it has no folder for that."""
     folder = config.state_dir or config.checkpoint.dir
     return Remembered(Path(folder), name) if config.is_open and folder else None

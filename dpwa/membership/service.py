@@ -1,4 +1,4 @@
-"""What the node's threads do with messages of members."""
+"""The handling of members' messages on the node's threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROBE_WITHIN_S = 2.0
 
 @dataclass(frozen=True)
 class CallBack:
-    """Somebody who wants to join: is it where it says?"""
+    """A node that wants to join, which must be called back at its address."""
 
     entry: MemberEntry  # what it says of itself
     news: tuple[MemberEntry, ...]  # what it knows of others
@@ -98,12 +98,12 @@ class RosterService(Service):
                 self._probes.start(sender, message, reply)
 
     def called_back(self, who: CallBack, problem: str) -> None:
-        """Take note that a node was there (no problem), or why not; from any thread."""
+        """Note that a node was called back, and any problem. Any thread may call this."""
         self._results.append((who, problem))
         self._wake()
 
     def tick(self, now: float) -> bool:
-        """Answer those who were called back, and those who have had members asked."""
+        """Answer nodes that were called back, and nodes that asked for probes."""
         self._member_list.look()  # the TxThread may be busy for long with what has come
         while self._results:
             who, problem = self._results.popleft()
@@ -182,7 +182,7 @@ class RosterService(Service):
         return self._context.heard(payload, is_local=is_local(self._source))
 
     def _not_there(self, request: int, reply: Reply, endpoint: str) -> None:
-        """Turn a node away, whatever is at its address: it may be asking what is there."""
+        """Turn a node away, whatever is at its address, because it may only want to find out."""
         reason = (
             f"{self._member_list.own.name} cannot connect to {endpoint}, where it says it is; "
             "without keys only the address that it asks from is tried"
@@ -209,7 +209,7 @@ def _is_of(message: JoinRequest, entry: MemberEntry) -> bool:
 
 
 class RosterListener(Listener):
-    """Hears of connections to members, and of what they answer."""
+    """Receives connections' states and answers of members."""
 
     handles = (Roster, ProbeAnswer)
 
@@ -218,12 +218,12 @@ class RosterListener(Listener):
         self._context = context
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """Suspect whose connection is gone, or does not come about."""
+        """Suspect a member whose connection is gone, or cannot be made."""
         if state is LinkState.DOWN:
             self._member_list.lost(peer)
 
     def removed(self, peer: str) -> None:
-        """It is not suspected: the members have let it go."""
+        """Do not suspect the node, because the members have removed it."""
 
     def receive(self, peer: str, message: Roster | ProbeAnswer, payload: Frame) -> None:
         if isinstance(message, ProbeAnswer):
@@ -243,12 +243,13 @@ class _Doubt:
 
 
 class Names:
-    """Tells newcomers whether they may have their names; on one thread.
+    """Decides whether new nodes may have their names, on one thread.
 
-    A member keeps its name. Whether it lives, a connection does not tell: that of a process that
-    was killed stays up for some seconds if children of it hold the socket, or if its host is gone;
-    and where there is none, that may be the link only. So the newcomer has to wait until the member
-    is heard from, and lives; or else it is suspected, some ask it, and it contradicts, or does not.
+    A member keeps its name. A connection does not show whether it lives. The connection of a
+    process that was killed stays up for some seconds if children of it hold the socket, or if its
+    host is gone, and a missing connection may be a fault of the link only. So the new node has to
+    wait until the member is heard from, and lives. Otherwise the member is suspected, some nodes
+    ask it, and it refutes, or does not.
     """
 
     def __init__(self, member_list: MemberList) -> None:
@@ -256,7 +257,7 @@ class Names:
         self._doubts: dict[str, _Doubt] = {}
 
     def refusal(self, message: JoinRequest) -> tuple[Refusal, str] | None:
-        """Say why a newcomer cannot have its name, or not yet; `None` if it can."""
+        """Return why a new node cannot have its name, or not yet, or `None` if it can."""
         own, known = self._member_list.own, self._member_list.entry(message.name)
         if message.name == own.name and message.incarnation != own.incarnation:
             return "name", f"the name {own.name} is taken, by the node at {own.endpoint}"
@@ -268,7 +269,7 @@ class Names:
         return "busy", f"the node at {known.endpoint} {reason.format(known.name)}"
 
     def _lives(self, known: MemberEntry) -> bool:
-        """Tell whether a member was heard from, or has contradicted, since somebody else came."""
+        """Return whether a member was heard from, or has refuted, since the new node arrived."""
         now = self._member_list.now()
         self._doubts = {name: each for name, each in self._doubts.items() if now < each.expires}
         new = _Doubt(known, now, now + FOUND_OUT_WITHIN_S)
@@ -290,7 +291,7 @@ class _Probe:
 
 
 class Probes:
-    """The probes under way; of the RxThread."""
+    """The probes under way. Belongs to the RxThread."""
 
     def __init__(self, member_list: MemberList, tx: TxThread) -> None:
         self._member_list = member_list
@@ -316,7 +317,7 @@ class Probes:
             self._tx.tell(target, *self._member_list.roster(target, asks=True))
 
     def go_on(self) -> bool:
-        """Say who has answered; return whether others may still do so."""
+        """Report the members that have answered. Return whether others may still do so."""
         now, probes, self._probes = self._member_list.now(), self._probes, []
         for probe in probes:
             if self._member_list.heard_at(probe.request.target) >= probe.heard_after:

@@ -1,1 +1,1 @@
-"""One node: the thread that serves snapshots, the thread that fetches them, and what ties them."""
+"""One node, with the thread that serves snapshots and the thread that fetches them."""

@@ -1,7 +1,7 @@
-"""What is wanted of a peer, the pieces that come in a stream, and what is ready to be merged.
+"""Requests for snapshots, the pieces that arrive in a stream, and snapshots ready to be merged.
 
-Pieces are decoded into one buffer as they come, which is merged in one pass when complete. What is
-not complete in time is dropped, so there is nothing to take back.
+Pieces are decoded into one buffer as they arrive, which is merged in one pass when it is complete.
+A snapshot that is not complete in time is dropped, so no merge has to be undone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IsFinite = Callable[[ByteArray, str, int], bool]  # of a dtype, from a place in 
 
 @dataclass(frozen=True)
 class FetchTerms:
-    """What a fetch brings, and whether it is checked."""
+    """The contents of a fetch, and whether they are checked."""
 
     fraction: float = 1.0  # of the parameters, a different part every time
     # tests the values of a dtype, on any thread; `None`: unchecked
@@ -50,7 +50,7 @@ WHOLE_SNAPSHOT = FetchTerms()
 class Arrival:
     """A peer's snapshot, or the pieces of it that this round fetches, to be merged now.
 
-    Made by whoever has the bytes; the round that merges it fills in how.
+    The code that has the bytes makes it. The round that merges it fills in the factor and the like.
     """
 
     peer: str
@@ -75,7 +75,7 @@ Merge = Callable[[Arrival], float]  # returns the factor that it took
 
 
 class BrokenFetchError(PeerError):
-    """What arrives must not be merged."""
+    """The received data must not be merged."""
 
     def __init__(self, outcome: Outcome, detail: str = "") -> None:
         super().__init__(detail or outcome.value)
@@ -84,7 +84,7 @@ class BrokenFetchError(PeerError):
 
 
 class IncomingSnapshot:
-    """One snapshot, or some of its pieces; belongs to the TxThread until it is complete."""
+    """One snapshot, or some of its pieces. It belongs to the TxThread until it is complete."""
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class IncomingSnapshot:
         self._data = buffer[self._start : pieces[-1].stop]  # complete once all pieces have come
 
     def arrival(self, peer: str) -> Arrival:
-        """Return what has come, once all pieces have; valid until the next fetch."""
+        """Return the data, once all pieces have arrived. They are valid until the next fetch."""
         nbytes, version = self._header.nbytes, self._header.version
         return Arrival(peer, nbytes, self._progress, version, self._data, self._start)
 
     def snapshot(self, layout: Layout) -> Snapshot:
-        """Return all of it as a snapshot of a layout, once all pieces have come."""
+        """Return all data as a snapshot of a layout, once all pieces have arrived."""
         return Snapshot(self._header.version, self._progress, layout, self._data, is_finite=True)
 
     def add(self, piece: Piece, payload: Frame) -> None:
@@ -126,9 +126,9 @@ class IncomingSnapshot:
 
 @dataclass(eq=False)
 class FetchRequest:
-    """What is to be fetched, from whom, on what terms, and until when; and what was found.
+    """A request for a snapshot, with its peer, terms and deadline, and its result.
 
-    The TxThread offers what it finds; the training thread takes it.
+    The TxThread offers the result, and the training thread takes it.
     """
 
     layout: Layout  # what the snapshot must be like
@@ -163,11 +163,11 @@ class FetchRequest:
         self._result = self.runtime.queue()
 
     def merged_of(self, peer: str) -> int:
-        """Return the version of a peer's snapshot that is not wanted again; 0: any will do."""
+        """Return the version of a peer's snapshot that is not wanted again, or 0."""
         return 0 if self.merged is None else self.merged.of(peer, self.shard)
 
     def take(self, timeout_s: float) -> Arrival | PeerMemory | None:
-        """Wait for what is found and end the request; `None` when nothing comes in time."""
+        """Wait for the result and end the request. `None` if no result arrives in time."""
         try:
             return self._result.get(timeout=timeout_s)
         except Empty:
@@ -175,7 +175,7 @@ class FetchRequest:
             return None if self._is_over.acquire(blocking=False) else self._result.get()
 
     def offer(self, peer: str, found: Arrival | PeerMemory) -> bool:
-        """Offer what was found, which ends it; return whether somebody still waits for it."""
+        """Offer a result, which ends the request. Return whether its thread still waits."""
         if not self._is_over.acquire(blocking=False):
             return False
         self.peer, self.found = peer, found
@@ -187,7 +187,7 @@ class FetchRequest:
             self._result.put(None)
 
     def objection(self, snapshot: Snapshot) -> Ended | None:
-        """Say why a snapshot must not be merged; `None`: it may be."""
+        """Return why a snapshot must not be merged, or `None` if it may be."""
         if snapshot.progress.loss == math.inf:
             return Ended(Outcome.DIVERGED, "its loss is not finite")
         if self.is_finite is not None and not snapshot.is_finite:
@@ -199,7 +199,7 @@ class FetchRequest:
         return None
 
     def _divergence(self, snapshot: Snapshot, check: IsFinite) -> str:
-        """Say what of it is not finite, and would spread to all nodes."""
+        """Describe the values of a snapshot that are not finite, and would spread to all nodes."""
         is_finite = snapshot.is_finite
         if is_finite is None:
             data = snapshot.data

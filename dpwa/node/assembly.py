@@ -41,7 +41,7 @@ def algorithm_of(config: Config) -> Algorithm:
 
 
 def clip_of(config: Config) -> ClipRadius | None:
-    """Return what clips foreign parameters; `None` if nothing does."""
+    """Return the radius that clips peers' parameters, or `None` if nothing does."""
     if config.robust == "none":
         return None
     from dpwa.policy.clipping import ClipRadius
@@ -51,7 +51,7 @@ def clip_of(config: Config) -> ClipRadius | None:
 
 
 def quarantine_of(config: Config) -> Quarantine | None:
-    """Return what keeps apart peers whose merges hurt; `None` if nothing does."""
+    """Return the quarantine for peers whose merges hurt, or `None` if there is none."""
     if config.quarantine_s == 0.0:
         return None
     from dpwa.policy.quarantine import Quarantine
@@ -70,7 +70,7 @@ def neighbours_in(config: Config, own: str) -> Neighbours:
 
 
 def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSettings]:
-    """Return a function from the name of a peer to how to fetch from it."""
+    """Return a function from the name of a peer to the settings for fetching from it."""
     # Its module is imported now, and not by the thread that answers when a peer asks.
     codec(config.codecs_for("")(own_name))
     codec_from = config.codecs_for(own_name)
@@ -99,7 +99,7 @@ def authorizer_of(config: Config, name: str) -> Authorizer:
 
 
 def warn_if_open(config: Config, name: str, endpoint: str) -> None:
-    """Warn, once for a node, that anybody who reaches it may do anything."""
+    """Warn, once for a node, that every process that reaches it has full access."""
     if config.security == "none" and not is_of_this_machine(endpoint):
         log.warning(
             "%s: whoever can connect to %s may read and change what is trained here: set "
@@ -128,7 +128,7 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
 
 
 def shared_memory_of(config: Config) -> SharedMemory | None:
-    """`None` if it is not wanted or missing; raises `UserError` if there is no other way."""
+    """Return `None` if it is unwanted or missing. Raises `UserError` if there is no other way."""
     if config.transport == "tcp":
         return None
     try:
@@ -144,8 +144,8 @@ def shared_memory_of(config: Config) -> SharedMemory | None:
 class Neighbours:
     """The neighbours of one node.
 
-    Positions are those of the configuration; nodes that joined at run time follow by name, and
-    those out of view have none, so all nodes that see the same peers agree.
+    Positions are those of the configuration. Nodes that joined at run time follow by name, and
+    nodes out of view have no position, so all nodes that see the same peers agree.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Neighbours:
         self.are_tagged = topology.period is not same_every_round
 
     def among(self, peers: Collection[str], round_number: int) -> Collection[str] | None:
-        """Return the neighbours in a round; `None` when all peers are."""
+        """Return the neighbours in a round, or `None` if these are all peers."""
         if self.are_everybody:
             return None
         if peers != self._peers:  # which seldom come or go, and may be thousands
@@ -187,7 +187,7 @@ class OwnAddress:
     advertised: str | None  # endpoint that others connect to; `None`: the bound one
 
     def endpoint(self, bound: str) -> str:
-        """Return what others connect to, now that the socket is bound."""
+        """Return the endpoint to which others connect, now that the socket is bound."""
         if self.advertised is not None:
             return self.advertised
         host, _, port = bound.removeprefix("tcp://").rpartition(":")
@@ -197,10 +197,10 @@ class OwnAddress:
 
 
 def own_address(config: Config, name: str) -> OwnAddress:
-    """Return the addresses of a node; one that is not listed takes any free port.
+    """Return the addresses of a node. A node that is not listed uses any free port.
 
-    Raises `UnknownNameError` if it is not listed and nobody may join, and `AddressError` for a host
-    name without an address.
+    Raises `UnknownNameError` if it is not listed and no node may join, and `AddressError` for a
+    host name without an address.
     """
     listed = next((node for node in config.nodes if node.name == name), None)
     if listed is not None or not config.is_open:
@@ -219,7 +219,7 @@ def _nearest(hosts: list[str]) -> str:
 
 
 def _reachable_host(config: Config, hosts: list[str]) -> str:
-    """Return the address for others if it listens on all; `AddressError` for a loopback one."""
+    """Return the address for others if it listens on all. `AddressError` if it is loopback."""
     for toward in (*hosts, ELSEWHERE):
         host = local_address(toward)
         if not is_of_this_machine(tcp_endpoint(host, 1)):

@@ -1,4 +1,4 @@
-"""The parts of a node that several of its objects share, beside its threads."""
+"""NodeContext: the parts of a node that several of its objects share, except its threads."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class NodeContext:
         return Greeting(self.name, self.news())
 
     def news(self) -> News:
-        """Return what to pass on of who leads; nothing where no node follows."""
+        """Return the loss reports to pass on, or () if no node follows a leader."""
         return self.leader_table.news() if self.follows_leaders else ()
 
     def hear(self, news: News, sender: str = "") -> None:
-        """Take in what a peer knows of who leads; `sender`: which, if it was asked by this node."""
+        """Receive a peer's loss reports. `sender` is the peer if this node asked it for them."""
         if self.follows_leaders:
             self.leader_table.hear(news, sender)
 
@@ -113,10 +113,10 @@ def _transactions_of(
 
 
 def longest_s(config: Config) -> float:
-    """Return the most that serving a snapshot may take, whatever the peer asks."""
+    """Return the maximum time for serving a snapshot, whatever time the peer asks for."""
     return 2 * config.timeout_ms / 1000
 
 
 def most_nodes(config: Config) -> int:
-    """Return how many nodes there may be at once, with those that are still to join."""
+    """Return the maximum number of nodes at once, including those that may still join."""
     return limits.MAX_MEMBERS if config.is_open else len(config.nodes)

@@ -1,4 +1,4 @@
-"""TrainerFetches: whom an algorithm asks and for what, and what comes of it."""
+"""TrainerFetches turns the algorithm's asks into fetches, and returns their results."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from dpwa.wire.shards import WHOLE, shard_of
 
 
 class ShardGroup(Protocol):
-    """The ranks of a member whose model is sharded: each has a node of its own, for its shards.
+    """The ranks of a member whose model is sharded. Each rank has a node of its own, for its
+    shards.
 
     All of them call each method at the same place of the same round.
     """
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return what all of them ask for; `None`: nothing.
+        """Return the request of all ranks, or `None` if they request nothing.
 
-        `ask` is what the algorithm of this rank would ask. `draw` returns a peer by flow control,
-        none of those that it is given.
+        `ask` is the request that the algorithm of this rank would make. `draw` returns a peer by
+        flow control, except the given ones.
         """
         ...
 
@@ -56,7 +57,7 @@ MAX_PEERS_TRIED = 4  # mapped peers in a round, which the training thread looks 
 
 
 class TrainerFetches:
-    """Makes requests of what an algorithm asks for, begins them, and opens what they have found.
+    """Makes requests from an algorithm's asks, starts them, and opens their results.
 
     Belongs to the training thread.
     """
@@ -81,7 +82,7 @@ class TrainerFetches:
         self._repeats = (context.config.repeat or default) == "merge"
 
     def check(self, ask: object) -> None:
-        """Raise `UserError` if a custom algorithm returned no `Ask`, or one for nobody in view."""
+        """Raise `UserError` if a custom algorithm returned no `Ask`, or one for no peer in view."""
         who = f"algorithm {self._config.algorithm!r}: asks"
         if not isinstance(ask, Ask):
             raise UserError(f"{who} returned {ask!r}; expected an Ask, or None [DPWA-E118]")
@@ -137,7 +138,7 @@ class TrainerFetches:
         )
 
     def draw(self, barred: Collection[str], updates: int) -> str | None:
-        """Have flow control draw a neighbour in this round, none that is barred."""
+        """Let flow control pick a neighbour in this round that is not barred."""
         among = self._neighbours.among(self._peer_table.names, updates - 1)
         return self._peer_table.choose(self._rng, barred, among)
 
@@ -164,9 +165,9 @@ class TrainerFetches:
         return self._mapped(peer, snapshot, request)
 
     def wait(self, request: FetchRequest, *, may_ask: bool = True) -> Arrival | None:
-        """Wait for the result of a fetch; `None` if there is none, or it must not be merged.
+        """Wait for the result of a fetch. `None` if there is none, or it must not be merged.
 
-        `may_ask`: a peer whose memory has nothing is asked for a stream.
+        `may_ask`: a peer whose memory has no snapshot is asked for a stream.
         """
         found = request.found
         if found is None:
@@ -191,7 +192,7 @@ class TrainerFetches:
     def _another_mapped(
         self, request: FetchRequest, tried: set[str]
     ) -> tuple[str, PeerMemory | None]:
-        """Draw a peer in the place of those whose memory has nothing that may be merged."""
+        """Pick a peer in place of those whose memory has no snapshot that may be merged."""
         if request.only is None and not request.version:
             while len(tried) < min(MAX_PEERS_TRIED, len(self._peer_table.names)):
                 name = self._peer_table.choose(self._rng, tried, request.among)
@@ -212,7 +213,7 @@ class TrainerFetches:
         return Arrival(peer, nbytes, progress, version, data, start, release, is_read_late=True)
 
     def let_go(self) -> None:
-        """Release what is pinned, also by an interrupted call."""
+        """Release the pinned snapshot, even one of an interrupted call."""
         if self.reads is not None:
             self.reads.unpin(self)
             self.reads = None
@@ -226,7 +227,7 @@ class TrainerFetches:
         return None if lease is None else lease.snapshot
 
     def _pinned(self, memory: PeerMemory, request: FetchRequest) -> Snapshot | None:
-        """Pin the snapshot that is wanted; wait for one that the peer has yet to publish."""
+        """Pin the requested snapshot, and wait for one that the peer has not published yet."""
         layout, version = request.layout, request.version
         snapshot = self._pin(memory, layout, version)
         while snapshot is None and version and not request.deadline.expired():
@@ -241,7 +242,7 @@ class TrainerFetches:
         return snapshot
 
     def _missing(self, peer: str, request: FetchRequest, *, may_ask: bool) -> Arrival | None:
-        """Ask a peer whose memory has nothing for this node any more; it says why."""
+        """Ask a peer whose memory no longer has a snapshot for this node. It answers why."""
         if request.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None

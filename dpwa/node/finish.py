@@ -1,7 +1,7 @@
-"""A node ends its training together with its peers; see `dpwa.policy.finishing`.
+"""Finish: a node ends its training together with its peers. See `dpwa.policy.finishing`.
 
-Nodes tell each other how their training ends (`FinishService`, `FinishListener`). What one call of
-`finish` does is in `finish_run.py`, which it loads.
+Nodes send each other their `Ending` (`FinishService`, `FinishListener`). `finish_run.py` has the
+work of one call of `finish`, and is loaded by the first one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MAX_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this 
 
 
 class Endings:
-    """What this node and its peers have said of how they end; any thread may call any method.
+    """The endings of this node and its peers. Any thread may call any method.
 
-    Anybody may speak in the name of a peer. That can only change when this node ends, with whom it
-    is in a round, whether what that peer has published is merged again, and where gradients are
-    averaged, which nodes count at the end.
+    A message may be forged in the name of a peer. That can only change when this node ends, its
+    partner in a round, whether the peer's snapshot is merged again, and, if gradients are averaged,
+    which nodes count at the end.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Endings:
 
     @property
     def own(self) -> Ending:
-        """What this node says; it trains again if it has taken a step since."""
+        """The ending of this node, which trains again if it has taken a step since."""
         own, updates = self._own, self._updates()
         return own if own.updates == updates else Ending(updates)
 
@@ -111,12 +111,12 @@ class Endings:
         return self._heard.get(peer)
 
     def others_have_ended(self) -> bool:
-        """Tell whether all peers have taken their last step; false if there are none."""
+        """Return whether all peers have taken their last step. False if there are none."""
         said = self.said_by(self._peer_table.names)
         return bool(said) and all(heard and heard.ending.is_finishing for heard in said)
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until a condition on what peers say holds; return whether it does."""
+        """Wait until a condition on the peers' endings holds, and return whether it does."""
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
 
@@ -131,7 +131,7 @@ class Endings:
 
 
 class FinishService(Service):
-    """Answers peers that tell how they end."""
+    """Answers peers that send their endings."""
 
     handles = (Finishing,)
 
@@ -139,13 +139,13 @@ class FinishService(Service):
         self._endings = endings
 
     def handle(self, sender: bytes, message: Finishing, reply: Reply) -> None:  # noqa: ARG002
-        """Take it in, and tell the same of this node."""
+        """Note a peer's ending, and answer with this node's."""
         self._endings.hear(message.name, message)
         reply(self._endings.message(message.request))
 
 
 class FinishListener(Listener):
-    """Takes in the answers of peers; tells those who come later that this node trains no more."""
+    """Receives the peers' answers, and tells peers that arrive later that this node has ended."""
 
     handles = (Finishing, Status)
 
@@ -167,7 +167,7 @@ class FinishListener(Listener):
 
 @dataclass(frozen=True)
 class Averaged:
-    """The parameters that are averaged, in the hands of who owns them."""
+    """The parameters that are averaged, with the functions of their owner."""
 
     publish: Callable[[], bytes | None]  # returns a digest of the values; `None`: not possible now
     # merges a peer's with a weight; returns their distance before, `None`: nothing came
@@ -207,7 +207,7 @@ class Finish:
         timeout_s: float | None,
         loss: float | None = None,
     ) -> FinishReport:
-        """Wait for those who still train, average with all, and leave when nobody needs this node.
+        """Wait for nodes that still train, average with all, and leave when no node needs this one.
 
         Raises `ClosedError` if the node was closed, `UserError` if a time is no number of at least
         0.
@@ -250,12 +250,12 @@ class Finish:
         return own.is_over and self.endings.others_have_ended() and averaged.publish() == own.values
 
     def follow(self, report: FinishReport) -> None:
-        """Note that another rank has ended the training, of which this node has a part."""
+        """Note that a different rank has ended the training, in which this node takes part."""
         self._problem, own = report.problem, self.endings.own
         self.endings.own = replace(own, round_number=1, agrees=True, is_over=True)
 
     def report(self) -> EndingReport | None:
-        """Describe how this node ends; `None` while it trains."""
+        """Describe the ending of this node, or return `None` while it trains."""
         own, run = self.endings.own, self._run
         if not (own.is_finishing or self._has_left):
             return None
@@ -263,7 +263,7 @@ class Finish:
         return EndingReport(own.is_over, self._problem, waits_for, dict(self.endings.rest))
 
     def leave(self, error: str) -> str:
-        """Note that the node ends now, and by which error; return why, unless it has finished."""
+        """Note that the node ends now, and by which error. Return why, unless it has finished."""
         if self.endings.own.is_over:
             return ""
         if not self._has_left:
@@ -274,7 +274,9 @@ class Finish:
         return self._problem + f" at update {updates}" * bool(self._problem and updates)
 
     def _diverged(self, report: FinishReport) -> str:
-        """Say what is not finite at the end; without checks, only distances tell."""
+        """Describe the values that are not finite at the end. Without checks, only distances show
+        it.
+        """
         after = report.distance_after
         is_finite = after is None or math.isfinite(after)
         return self._rounds.divergence() or ("" if is_finite else "its parameters are not finite")

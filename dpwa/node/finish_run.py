@@ -139,7 +139,7 @@ class FinishRun:
         return elapsed_s < longest_s.get(state, FIRST_LOOK_S)
 
     def _awaited(self) -> list[str]:
-        """Return who still trains, or may: not those that are dead or stand still."""
+        """Return the peers that train or may train, and are not dead or standing still."""
         mergeable, now = self._peer_table.mergeable, self._clock.now()
         awaited = []
         for peer in self._peer_table.names:
@@ -166,7 +166,7 @@ class FinishRun:
         ]
 
     def _may_reconnect(self, present: Sequence[str]) -> bool:
-        """Tell whether all peers were lost just now: this process may have stood still."""
+        """Return whether all peers were lost just now, as if this process had stood still."""
         now = self._clock.now()
         if present:
             self._present_at = now
@@ -189,7 +189,7 @@ class FinishRun:
     # Averaging
 
     def _average(self, present: Sequence[str]) -> None:
-        """Publish, and read what those who are there have published, all of the same round."""
+        """Publish, and read the snapshots of the present peers, all of the same round."""
         self._publish()
         if self._published is None:
             return  # all slots are being read
@@ -206,7 +206,7 @@ class FinishRun:
             self._published = self._averaged.publish()
 
     def _take_round(self, own: Ending, present: Sequence[str]) -> None:
-        """Read what all others have published, if they are in the same round."""
+        """Read the snapshots of all others, if they are in the same round."""
         number, among = self._next_number(own, present), digest_of([self._name, *present])
         self._announce(number, among)
         least = self._least_updates(present)
@@ -232,12 +232,12 @@ class FinishRun:
         )
 
     def _least_updates(self, present: Sequence[str]) -> int:
-        """Return how many updates a node must have for its parameters to count."""
+        """Return the number of updates that a node must have for its parameters to count."""
         endings = [self._endings.own, *map(self._ending_of, present)]
         return max(ending.updates for ending in endings) if self._only_furthest else 0
 
     def _is_growing(self, present: Sequence[str]) -> bool:
-        """Tell whether somebody has come of whom others may not have heard yet."""
+        """Return whether a peer has arrived of which others may not know yet."""
         if not set(present) <= self._known:
             self._grew_at = self._clock.now()
         self._known = set(present)
@@ -264,10 +264,10 @@ class FinishRun:
         self.tell()
 
     def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
-        """Wait until all are in the same round, among the same nodes; return whether to read.
+        """Wait until all are in the same round, among the same nodes. Return whether to read.
 
-        If all nodes of a round read each other, and nobody else, their mean stays the same. So a
-        node keeps to what it has announced until another one cannot be in that round any more.
+        If all nodes of a round read each other, and no other node, their mean stays the same. So a
+        node stays in its announced round until a peer cannot be in that round any more.
         """
 
         def is_there(ending: Ending) -> bool:
@@ -276,7 +276,7 @@ class FinishRun:
             return ending.round_number == number and ending.among == among
 
         def elsewhere() -> list[str]:
-            """Return who will not be in this round any more."""
+            """Return the peers that will not be in this round any more."""
             endings = ((peer, self._ending_of(peer)) for peer in peers if among != 0)
             return [
                 peer
@@ -360,7 +360,7 @@ class FinishRun:
             self._tell_if_due()
 
     def _pause(self, pause_s: float) -> None:
-        """Rest, unless a peer has begun another round."""
+        """Pause, unless a peer has begun a later round."""
         number = self._endings.own.round_number
 
         def is_called() -> bool:
@@ -411,7 +411,7 @@ class FinishRun:
 
     @property
     def _compares(self) -> bool:
-        """Whether to ask peers for the rest of their state; reports of very many are too long."""
+        """Whether to ask peers for the rest of their state. For many peers, it is too long."""
         return bool(self._averaged.rest) and len(self._seen) <= MAX_PEERS_COMPARED
 
     def _has_ended_alike(self, peer: str) -> bool:
@@ -424,7 +424,7 @@ class FinishRun:
         return ending.agrees or (self._lives(peer) and ending.has_read >= self._last_round)
 
     def _differing(self, asked: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the names of what differs in each peer's state beside what was averaged."""
+        """Return the names of each peer's tensors that differ, apart from the averaged ones."""
         if not self._compares:
             return {}
         told = self._endings.rests

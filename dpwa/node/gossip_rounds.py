@@ -1,4 +1,4 @@
-"""GossipRounds: what the training thread does with its node: publish, ask, wait, merge."""
+"""GossipRounds: the rounds of the training thread, which publishes, asks, waits and merges."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = logging.getLogger("dpwa.node")
 
 
 class NodeView:
-    """What a node knows at this moment; see `dpwa.algorithms.View`."""
+    """The view of an algorithm on its node. See `dpwa.algorithms.View`."""
 
     def __init__(self, context: NodeContext) -> None:
         config = context.config
@@ -76,7 +76,7 @@ class NodeView:
         return is_configured or self._leader_table.has_groups(names)
 
     def total_updates(self) -> float:
-        """Return how many updates all nodes have made together, as far as the news goes."""
+        """Return the number of updates of all nodes together, as far as this node knows it."""
         return self._leader_table.total_updates(self._peer_table.names)
 
 
@@ -146,7 +146,7 @@ class GossipRounds:
 
     @property
     def is_to_finish(self) -> bool:
-        """Whether the node has trained beside others, so that it is to call `finish`."""
+        """Whether the node has trained beside others, and therefore must call `finish`."""
         heard = map(self._context.peer_table.was_heard, self.view.peers)
         return self._needs_finish and self.began_at is not None and any(heard)
 
@@ -155,14 +155,14 @@ class GossipRounds:
         self._losses.choose_leaders_by(loss)
 
     def begin_with(self, trace: bytes) -> None:
-        """Say what this training began with, if that is its own; see `policy.beginners`."""
+        """Set the trace of the parameters of the beginning. See `policy.beginners`."""
         self.merger.set_progress(trace=trace)
 
     def resume(self, clock: float, updates: int) -> None:
-        """Begin where another training has come to: that of peers, or an earlier one of this node.
+        """Continue the training of peers, or an earlier training of this node.
 
-        Versions go on from there, too: with neighbours that change with the round, peers ask for
-        those.
+        Versions continue from there, too, because peers ask for versions if neighbours change with
+        the round.
         """
         self.merger.progress = TrainingProgress(clock=clock)
         self.view.updates = updates
@@ -176,10 +176,10 @@ class GossipRounds:
             self._transactions.is_finite = is_finite
 
     def begin(self, loss: float | None) -> NodeView:
-        """Begin an update: end the one before, advance the clock, tell the news.
+        """Begin an update: end the one before, advance the clock, pass on loss reports.
 
-        `loss` is `None` when it was not measured. Raises `MismatchError` if every peer is refused
-        and `if_refused` is `raise`.
+        `loss` is `None` if it was not measured. Raises `MismatchError` if every peer is refused and
+        `if_refused` is `raise`.
         """
         self.check_open()
         self.look_for_refusals()
@@ -203,9 +203,9 @@ class GossipRounds:
     def publish(
         self, layout: Layout, nbytes: int, write: Callable[[ByteArray], SnapshotCopy]
     ) -> bool:
-        """Publish a snapshot; peers read it until the next one. Return whether there was room.
+        """Publish a snapshot, which peers read until the next one. Return whether there was room.
 
-        Never waits. `write` fills the snapshot, shape `(nbytes,)`, or starts to. When slow readers
+        Never waits. `write` fills the snapshot, shape `(nbytes,)`, or starts to. If slow readers
         hold every slot of the pool, nothing is published this time.
         """
         self.merger.fingerprint = layout.fingerprint
@@ -223,9 +223,9 @@ class GossipRounds:
         return own is not None
 
     def ask(self, ask: Ask | None, layout: Layout, terms: FetchTerms = WHOLE_SNAPSHOT) -> None:
-        """Start a fetch, for `ask` of `None` none. Never waits.
+        """Start a fetch, or none if `ask` is `None`. Never waits.
 
-        `layout` is what the peer's snapshot must be like.
+        `layout` is the layout that the peer's snapshot must have.
         """
         context, own = self._context, self._published
         if ask is not None:
@@ -258,14 +258,14 @@ class GossipRounds:
             self._fetches.pull(request)
 
     def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
-        """Wait for the fetch that the last `ask` started, and merge what comes.
+        """Wait for the fetch that the last `ask` started, and merge its snapshot.
 
-        Waits at most until `timeout_ms` after that. Clock and parameters (by `merge`, which returns
-        the factor that it took) are merged on this thread, and so is what other nodes have agreed
-        on with this one. A peer that has diverged, by its loss or its parameters, is not merged.
-        `loss` is that at the moment of merging; `None` stands for the one passed to `begin`.
-        Returns the last that was merged, `None` when nothing was. Raises `UserError` if a custom
-        rule returned an impossible factor.
+        This waits at most until `timeout_ms` after that. Clock and parameters are merged on this
+        thread, and so are the transactions with other nodes. `merge` merges the parameters and
+        returns its factor. A peer whose loss or parameters have diverged is not merged. `loss` is
+        the loss at this moment. `None` stands for the one passed to `begin`. Returns the last
+        merged snapshot, or `None`. Raises `UserError` if a custom rule returned an impossible
+        factor.
         """
         self.check_open()
         if loss is not None:
@@ -296,7 +296,7 @@ class GossipRounds:
             self.figures.turn_to(before)
 
     def skip(self) -> None:
-        """Drop what the last `ask` started, and what was agreed on."""
+        """Drop the results of the last `ask` and of transactions."""
         self.check_open()
         self._end_round()
         self._begins = 0
@@ -305,9 +305,9 @@ class GossipRounds:
             transaction.release()
 
     def end_training(self, loss: float | None) -> None:
-        """Drop what the last `ask` started: there is no training step that follows.
+        """Drop the result of the last `ask`, because no training step follows.
 
-        `loss` is that of the end; `None` stands for the last one.
+        `loss` is the loss at the end. `None` stands for the last one.
         """
         self.check_open()
         self._end_round()
@@ -317,9 +317,9 @@ class GossipRounds:
         self.figures.turn_to(Activity.IDLE)
 
     def settle(self, is_published: bool) -> bytes | None:
-        """Wait until what was published is complete; return a digest of it.
+        """Wait until the published snapshot is complete, and return a digest of it.
 
-        `None`: some rank has published nothing.
+        `None` if some rank has published nothing.
         """
         pool = self._context.pool
         pool.settle()
@@ -340,11 +340,11 @@ class GossipRounds:
         merge: Merge,
         is_finite: IsFinite | None = None,
     ) -> Arrival | None:
-        """Read a peer's newest snapshot and merge it, beside what the algorithm does.
+        """Read a peer's newest snapshot and merge it, apart from the algorithm's own merges.
 
-        All values come as they are, whatever the codec. Of peers that have never trained with this
-        node, one that is far behind is not merged, and one that is far ahead is taken in full.
-        Returns `None` when nothing was merged.
+        All values are exact, whatever the codec. Of peers that have never trained with this node,
+        one that is far behind is not merged, and one that is far ahead is copied with factor 1.
+        Returns `None` if nothing was merged.
         """
         self.check_open()
         runtime = self._context.runtime
@@ -411,11 +411,11 @@ class GossipRounds:
                 factor /= 1.0 + factor
 
     def renew_algorithm(self) -> None:
-        """Begin anew with the algorithm, as the parameters are others than before."""
+        """Create the algorithm again, because the parameters were replaced."""
         self.algorithm = algorithm_of(self._context.config)
 
     def divergence(self) -> str:
-        """Say what of this node is not finite, for which no peer merges it; empty: nothing."""
+        """Describe the values of this node that are not finite, so that no peer merges them."""
         pool, is_finite = self._context.pool, self._is_finite
         newest = pool.newest() if pool.is_finite is False else None
         if newest is None:
@@ -451,7 +451,7 @@ class GossipRounds:
             )
 
     def look_for_refusals(self) -> None:
-        """Log, each minute, that all peers are refused; or raise, as `if_refused` has it."""
+        """Log, each minute, that all peers are refused, or raise if `if_refused` is `raise`."""
         now = self._context.runtime.now()
         if now < self._look_at:
             return
@@ -517,7 +517,7 @@ class GossipRounds:
     def _judged(
         self, arrival: Arrival, request: FetchRequest, published: Snapshot | None, waited_s: float
     ) -> Arrival | None:
-        """Return what has come, with how it is merged; `None` if it is not to be."""
+        """Return the snapshot with its factor, or `None` if it must not be merged."""
         arrival.published = published
         self.merger.judge(arrival, self.merger.factor(arrival), waited_s)
         self._wants_all = arrival.takes_over and arrival.data.nbytes < arrival.nbytes
@@ -529,7 +529,7 @@ class GossipRounds:
     def _older(
         self, request: FetchRequest, published: Snapshot | None, arrival: Arrival, version: int
     ) -> Arrival | None:
-        """Return another version of what has come, for ranks that have that one."""
+        """Return a different version of the snapshot, for ranks that have that one."""
         older, waited_s = self._fetches.older(arrival.peer, request, version), arrival.waited_s
         return None if older is None else self._judged(older, request, published, waited_s)
 
@@ -541,7 +541,7 @@ class GossipRounds:
         factor: float | None = None,  # `None`: that of the interpolation
         is_second: bool = False,  # asked for to confirm another: it is taken over, or nothing
     ) -> Arrival | None:
-        """Return what is merged of a peer that may lie about its clock; see `policy.beginners`."""
+        """Return the snapshot, unless the peer may lie about its clock. See `policy.beginners`."""
         own = self.merger.progress.clock
         if arrival is None or (arrival.progress.clock - own < LEAD and not is_second):
             return arrival

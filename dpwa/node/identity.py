@@ -1,4 +1,4 @@
-"""A node with another name than expected, and a second node with a name, are refused and named."""
+"""Nodes with a different name than expected, or with a name that is taken, are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_ASKED = 2 * MAX_MEMBERS
 
 
 def clash_of(said: Identity, peer: str, endpoint: str, own: tuple[str, bytes]) -> str:
-    """Say why what answers where a peer should be is not connected to; empty: it is the peer.
+    """Return why a process is not accepted as the peer, or "" if it is the peer.
 
     `own` is the name and the incarnation of this node.
     """
@@ -39,7 +39,7 @@ class _Clash:
 
 
 class IdentityService(Service):
-    """Says which node this is, and refuses a node whose name another living node has."""
+    """Answers with this node's name, and refuses a node whose name a living node has."""
 
     handles = (AskIdentity,)
 
@@ -63,7 +63,7 @@ class IdentityService(Service):
             self._asked[message.name, message.incarnation] = message, reply
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Refuse a node that was there before the node whose name it has."""
+        """Refuse a node that asked before the node with its name was connected."""
         for key, (message, reply) in list(self._asked.items()):
             if self._peer_table.connected_process(message.name)[0]:
                 del self._asked[key]
@@ -94,9 +94,9 @@ class IdentityService(Service):
         )
 
     def _taken_by(self, message: AskIdentity) -> str:
-        """Return where the node is that has the name of a node that asks; empty: it is that one.
+        """Return the endpoint of a different node with the name of the asking node, or "".
 
-        With `join`, members agree by incarnation on the node that has a name, and tell the other.
+        With `join`, members agree by incarnation on the node that has a name, and refuse the other.
         """
         if self._is_open:
             return ""
@@ -104,7 +104,7 @@ class IdentityService(Service):
         return endpoint if incarnation not in (b"", message.incarnation) else ""
 
     def _note(self, name: str, sentence: str, code: str, certain_after_s: float) -> bool:
-        """Warn of a clash once it is certain; return whether it is."""
+        """Warn of a clash once it is certain, and return whether it is."""
         now, clash = self._clock.now(), self._clashes.get(sentence)
         if name != self._name and not self._peer_table.knows(name):
             return False

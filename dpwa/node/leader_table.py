@@ -1,4 +1,4 @@
-"""What a node knows of the others' losses and updates, shared by its threads."""
+"""LeaderTable: a node's knowledge of the others' losses and updates, for all its threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MADE_EVERY_S = 0.002
 
 
 class LeaderTable:
-    """Takes in loss reports and passes them on; every method may be called from any thread."""
+    """Receives loss reports and passes them on. Any thread may call every method."""
 
     def __init__(
         self,
@@ -47,9 +47,10 @@ class LeaderTable:
             self._loss.add(loss)
 
     def tell(self, updates: int, clock: float) -> None:
-        """Say how good this node is after so many updates; nothing while it is far behind.
+        """Report the loss of this node after its updates, or none while it is far behind.
 
-        A beginner with a low loss, by chance or by easy examples, must not lead those who train.
+        A beginner with a low loss, by chance or because of easy examples, must not lead trained
+        nodes.
         """
         with self._lock:
             now, mean = self._clock.now(), self._loss.mean
@@ -58,19 +59,19 @@ class LeaderTable:
             self._reports.tell(mean if can_lead else None, updates, now)
 
     def hear(self, news: News, sender: str = "") -> None:
-        """Take in what a peer knows; `sender`: which, if it was asked by this node."""
+        """Receive a peer's loss reports. `sender` is the peer if this node asked it for them."""
         with self._lock:
             self._reports.hear((LossReport(*item) for item in news), self._clock.now(), sender)
 
     def hear_packed(self, news: bytes, sender: str = "") -> None:
-        """Take in the news in a peer's shared memory; what cannot be read is ignored."""
+        """Receive the loss reports in a peer's shared memory. Unreadable ones are ignored."""
         try:
             self.hear(unpack_news(news), sender)
         except ProtocolError:
             return  # it was being written
 
     def news(self) -> News:
-        """Return what to pass on, made anew every few milliseconds."""
+        """Return the loss reports to pass on, which are renewed every few milliseconds."""
         with self._lock:
             now = self._clock.now()  # not before: others may tell something while this one waits
             if now - self._made_at >= MADE_EVERY_S:
@@ -104,7 +105,7 @@ class LeaderTable:
         return None if best is None else best.node
 
     def total_updates(self, peers: Collection[str]) -> float:
-        """Estimate how many updates this node and its peers have made."""
+        """Estimate the number of updates of this node and its peers."""
         with self._lock:
             return self._reports.total_updates(self._clock.now(), len(peers) + 1, peers)
 

@@ -1,4 +1,4 @@
-"""Merger: merges what comes into the model and the clock, and keeps beginners from doing harm."""
+"""Merger merges snapshots into the model and the clock, and limits the harm by beginners."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PATIENCE_UPDATES = 100
 
 
 class LossWatch:
-    """Tells the leader table and the quarantine of each loss, once; on the training thread."""
+    """Passes each loss to the leader table and the quarantine, once, on the training thread."""
 
     def __init__(self, context: NodeContext, pass_on: Callable[[], None]) -> None:
         self._context = context
@@ -67,7 +67,7 @@ class LossWatch:
         self._context.leader_table.measured(loss)
 
     def begin(self, loss: float | None, updates: int, clock: float) -> None:
-        """Begin an update, after so many; the loss counts if none was told in the one before."""
+        """Begin an update. The loss counts if there was none in the update before."""
         if not self._has_measured:
             self.measured(loss)
         self._has_measured = False
@@ -77,7 +77,7 @@ class LossWatch:
             self._spread_news()
 
     def measured(self, loss: float | None) -> None:
-        """Take the loss of an update; it was computed before the merges of this update."""
+        """Note the loss of an update, which was computed before the merges of this update."""
         self._has_measured = loss is not None
         if self._context.follows_leaders and not self._has_leader_loss:
             self._context.leader_table.measured(loss)
@@ -98,7 +98,7 @@ class LossWatch:
         self._fresh_merges.clear()
 
     def _spread_news(self) -> None:
-        """Trade news with one peer at random, at most every `NEWS_EVERY_S`."""
+        """Exchange loss reports with a random peer, at most every `NEWS_EVERY_S`."""
         context, now = self._context, self._context.runtime.now()
         leader = context.leader_table.leader(of_all=True)
         self._updates_without_leader = 0 if leader else self._updates_without_leader + 1
@@ -126,7 +126,7 @@ _LIES = (Doubt.CONTRADICTED, Doubt.IMPOSSIBLE)
 
 
 class Merger:
-    """Where a training stands, and how it changes with what is merged; on the training thread."""
+    """The progress of a training, which merges change. Belongs to the training thread."""
 
     def __init__(self, context: NodeContext, losses: LossWatch, *, uses_rule: bool) -> None:
         config = context.config
@@ -153,7 +153,7 @@ class Merger:
 
     @property
     def own_clock(self) -> float:
-        """The clock that peers must not be far behind; 0 for any."""
+        """The clock that peers must not be far behind, or 0 if any clock will do."""
         return self.progress.clock if self.knows_beginners else 0.0
 
     def parted(self, peer: str) -> None:
@@ -165,21 +165,21 @@ class Merger:
         return peer in self._shared
 
     def final_clock(self, peer: str) -> float:
-        """The clock that a peer must not be far behind when both end; 0 for any.
+        """The clock that a peer must not be far behind when both end, or 0 for any.
 
-        Whoever has trained with this node and stopped earlier is no beginner.
+        A peer that has trained with this node and stopped earlier is no beginner.
         """
         return min(self.own_clock, self._shared.get(peer, math.inf))
 
     def factor(self, arrival: Arrival) -> float:
-        """Interpolate for what a peer has published; `UserError` if a custom rule misbehaves."""
+        """Return the factor for a peer's snapshot. `UserError` if a custom rule misbehaves."""
         threshold = self._config.divergence_threshold
         return merge_factor(self._method, self._options, self.progress, arrival.progress, threshold)
 
     def judge(
         self, arrival: Arrival, factor: float, waited_s: float, *, may_take_over: bool = True
     ) -> None:
-        """Fill in how something is merged; if this node is far behind, it is taken over."""
+        """Fill in the factor of a snapshot, which is copied if this node is far behind."""
         arrival.factor, arrival.waited_s = factor, waited_s
         arrival.staleness = self.progress.clock - arrival.progress.clock
         if arrival.is_read_late:
@@ -188,7 +188,7 @@ class Merger:
             arrival.factor, arrival.takes_over = 1.0, True
 
     def doubt(self, arrival: Arrival) -> tuple[Doubt, float]:
-        """Judge the clock of what has come: what is wrong with it, and how much it counts."""
+        """Return the doubt about a snapshot's clock, and the clock that counts."""
         own, clock = self.progress.clock, arrival.progress.clock
         if clock - own < LEAD:  # as nearly always
             return Doubt.NONE, clock
@@ -196,9 +196,9 @@ class Merger:
         return doubt, min(clock, most) if doubt in _LIES else clock
 
     def _is_to_take_over(self, arrival: Arrival) -> bool:
-        """Tell whether the peer is so far ahead that its parameters are taken in full.
+        """Return whether the peer is so far ahead that its parameters are copied with factor 1.
 
-        Not if the rule of the configuration takes nothing of it, or merges are to be short.
+        Not if the configured rule's factor is 0, or merges are clipped.
         """
         is_refused = self._uses_rule and arrival.factor == 0.0
         is_clipped = self._config.robust != "none"
@@ -209,9 +209,9 @@ class Merger:
         return self.knows_beginners and is_far_behind(self.progress.clock, clock)
 
     def merge(self, arrival: Arrival, merge: Merge) -> Arrival:
-        """Merge parameters and clock, and release the snapshot; return it with the factor taken.
+        """Merge parameters and clock, and release the snapshot. Return it with the used factor.
 
-        `merge` merges the parameters and returns the factor that it took.
+        `merge` merges the parameters and returns the factor that it used.
         """
         before = self.figures.turn_to(Activity.MERGE)
         try:
@@ -266,7 +266,7 @@ class Merger:
     def merge_transaction(
         self, transaction: Settled, factor: float, published: Snapshot | None, merge: Merge
     ) -> Arrival | None:
-        """Merge what was agreed on with a peer, unless the parameters were replaced since."""
+        """Merge the snapshot of a transaction, unless the parameters were replaced since."""
         is_other_model = transaction.theirs.snapshot.layout.fingerprint != self.fingerprint
         if factor == 0.0 or is_other_model or self._is_of_before(transaction):
             transaction.release()
@@ -306,7 +306,7 @@ class Merger:
         self.set_progress(trace=b"")
 
     def _compare_beginnings(self, arrival: Arrival) -> None:
-        """Warn, once, when what is averaged began unrelated, or trains on the same batches."""
+        """Warn, once, if merged models began unrelated, or train on the same batches."""
         own, theirs = self.progress.trace, arrival.progress.trace
         is_same = stepped_alike(own, theirs)
         self._has_warned = is_same or began_apart(own, theirs)

@@ -1,7 +1,7 @@
-"""Node: one member of the gossip. Ties the pool, the peers and the two threads to a configuration.
+"""Node: one member of the gossip, with its pool, peers and two threads.
 
-The training thread calls `send` and `wait`; it never touches a socket, and the network threads
-never touch the model.
+The training thread calls `send` and `wait`. It never uses a socket, and the network threads never
+use the model.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _handler.setFormatter(logging.Formatter(FORMAT))
 
 
 def configure_logging(level: str | None) -> None:
-    """Show messages; set the level of the `dpwa` logger if there is one."""
+    """Show messages, and set the level of the `dpwa` logger if one is given."""
     logger = logging.getLogger("dpwa")
     logger.addHandler(_handler)  # once, however many nodes there are
     if level is not None:
@@ -78,10 +78,10 @@ def configure_logging(level: str | None) -> None:
 
 
 class Node(Closeable):
-    """A node of the configuration, listening as soon as it is made; close it when done.
+    """A node of the configuration, which listens as soon as it is made. Close it when done.
 
-    Raises `UnknownNameError` if the configuration has no such node, and `AddressError` if its
-    address cannot be listened on.
+    Raises `UnknownNameError` if the configuration has no such node, and `AddressError` if it cannot
+    listen at its address.
     """
 
     def __init__(self, name: str, config: Config, runtime: Runtime = SYSTEM) -> None:
@@ -168,7 +168,7 @@ class Node(Closeable):
 
     @property
     def version(self) -> int:
-        """Version of the newest published snapshot; 0 before the first, never interpolated."""
+        """Version of the newest published snapshot. 0 before the first, never interpolated."""
         return self._context.pool.version
 
     @property
@@ -188,7 +188,7 @@ class Node(Closeable):
 
     @property
     def names(self) -> Callable[[], tuple[str, ...]]:
-        """Returns this node's and its peers' names; does not keep the node alive."""
+        """Return a function for this node's and its peers' names, which does not keep it alive."""
         name, peer_table = self.name, self._context.peer_table
         return lambda: (name, *peer_table.names)
 
@@ -197,18 +197,18 @@ class Node(Closeable):
         return self._context.rng(purpose)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
-        """Take a peer into view; no effect when it already is.
+        """Add a peer. This has no effect if the peer is already in view.
 
-        Raises `UserError` if the name is this node's own or known at another address, or
+        Raises `UserError` if the name is this node's own or known at a different address, or
         impossible.
         """
         self.check_open()
         self.connect_peers({name: peer_config(name, host, port).connect_endpoint})
 
     def connect_peers(self, endpoints: Mapping[str, str]) -> None:
-        """Take peers into view, each at an endpoint; no effect on those that already are.
+        """Add peers, each at an endpoint. Peers that are already in view are skipped.
 
-        Raises `UserError` if a name is this node's own or known at another endpoint.
+        Raises `UserError` if a name is this node's own or known at a different endpoint.
         """
         new = self._context.peer_table.add(endpoints)
         self._context.leader_table.welcome(new)
@@ -236,33 +236,33 @@ class Node(Closeable):
 
     @property
     def weak_condition(self) -> Callable[[], NodeReport | None]:
-        """Returns `condition`, or `None` once the node is gone; it does not keep the node alive."""
+        """Return a function for `condition` that does not keep the node alive."""
         condition = weakref.WeakMethod(self.condition)
         return lambda: _called(condition)
 
     @property
     def upload(self) -> Upload:
-        """Send rate of the services; does not keep the node alive."""
+        """Send rate of the services. It does not keep the node alive."""
         return self._context.upload
 
     @property
     def keyring(self) -> Keyring | None:
-        """The keys of this node and its peers; `None` with `security: none`."""
+        """The keys of this node and its peers. `None` with `security: none`."""
         return self._threads.authorizer.keyring
 
     @property
     def tx(self) -> TxThread:
-        """Sends messages to peers, and hears what they answer; does not keep the node alive."""
+        """Sends messages to peers, and receives their answers. It does not keep the node alive."""
         return self._threads.tx
 
     @property
     def rx(self) -> RxThread:
-        """Answers peers; does not keep the node alive."""
+        """Answers peers. It does not keep the node alive."""
         return self._threads.rx
 
     @property
     def traffic(self) -> PeerTable:
-        """Counts the bytes that are exchanged with each peer; does not keep the node alive."""
+        """Counts the bytes that are exchanged with each peer. It does not keep the node alive."""
         return self._context.peer_table
 
     # Life
@@ -280,7 +280,7 @@ class Node(Closeable):
         )
 
     def report(self) -> JsonObject:
-        """Describe the node in plain data, as `dpwa status --json` prints it."""
+        """Describe the node in plain data, which `dpwa status --json` prints."""
         return self.condition().plain()
 
     def condition(self) -> NodeReport:
@@ -342,7 +342,7 @@ class Node(Closeable):
         )
 
     def _model(self) -> JsonObject | None:
-        """Describe what was published last, and what an adapter says of its module."""
+        """Describe the last published snapshot, and the module of an adapter."""
         layout = self._context.pool.layout()
         published = {} if layout is None else _described(layout)
         return {**published, **(self._part("model") or {})} or None
@@ -356,14 +356,14 @@ class Node(Closeable):
         return not self._close_all.alive
 
     def leave(self, error: type[BaseException] | None) -> None:
-        """Note that the node ends now, and by which error, so that it can tell its peers."""
+        """Note that the node ends now, and by which error, to report it to its peers."""
         self._threads.tx.reason = self.finish.leave("" if error is None else error.__name__)
         self._identity.is_over = True
 
     def close(self) -> None:
-        """Stop serving and fetching; idempotent, takes a few seconds at the very most.
+        """Stop serving and fetching. This is idempotent, and takes at most a few seconds.
 
-        In a forked child it does nothing: the node is its parent's.
+        In a forked child it does nothing, because the node belongs to the parent.
         """
         if self.is_own:
             self._close_all()
@@ -378,7 +378,7 @@ class Node(Closeable):
 
 
 def _check_of(node: Node) -> Callable[[], None]:
-    """Return what raises `ClosedError` once a node is closed; does not keep the node alive."""
+    """Return a check that raises `ClosedError` once a node is closed. It does not keep the node."""
     reference = weakref.ref(node)
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""NodeThread: a thread of a node; others have it make calls (`soon`), or look at once (`wake`)."""
+"""NodeThread: a thread of a node, on which other threads queue calls (`soon`, `wake`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Arguments = ParamSpec("Arguments")
 def soon(
     method: Callable[Concatenate[Self, Arguments], None],
 ) -> Callable[Concatenate[Self, Arguments], None]:
-    """Have a method run on its thread, soon, whoever calls it; a call returns at once.
+    """Let calls of a method return at once, while its own thread runs it soon.
 
-    Calls are made in the order in which they came; after the thread has ended, they are dropped.
+    Calls are made in order of arrival. After the thread has ended, they are dropped.
     """
 
     @functools.wraps(method)
@@ -43,16 +43,16 @@ class NodeThread:
         return self._thread.ident is not None
 
     def wake(self) -> None:
-        """Have it look at once whether something has become due; from any thread."""
+        """Let the thread check at once for due work. Any thread may call this."""
         self.waker.wake()
 
     def call_soon(self, function: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Have it call a function; from any thread, see `soon`."""
+        """Let the thread call a function. Any thread may call this. See `soon`."""
         self._calls.put((function, args, options))
         self.waker.wake()
 
     def make_calls(self) -> None:
-        """Make all calls that wait; the thread's own side."""
+        """Make all waiting calls, on the thread itself."""
         self.waker.clear()  # first: whoever calls from now on wakes it again
         try:
             while not self._calls.empty():
@@ -69,7 +69,7 @@ class NodeThread:
         raise NotImplementedError
 
     def stop(self, timeout_s: float | None) -> bool:
-        """Ask the thread to end; return whether it did within the time."""
+        """Ask the thread to end, and return whether it did within the time."""
         self.end()
         self._thread.join(timeout_s)
         if self._thread.is_alive():

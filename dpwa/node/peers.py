@@ -1,4 +1,4 @@
-"""The peers in view: their addresses, scores and health, shared by the node's threads."""
+"""PeerTable: the peers in view, with addresses, scores and health, for all threads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NOTHING_KNOWN = PeerReport(health=Health.UNKNOWN.value, heard_s=None, score=HIG
 
 @dataclass(slots=True)
 class PeerRecord:
-    """What is known of one peer; mutable, used under the lock of its table."""
+    """A node's knowledge of one peer. It is mutable, and used under the lock of its table."""
 
     endpoint: str
     added: float
@@ -87,7 +87,7 @@ class PeerRecord:
             self.possible_clock, self.possible_told = clock, now
 
     def begins_anew(self) -> None:
-        """Forget its clock: it may be another process."""
+        """Forget the peer's clock, because it may be a different process."""
         self.clock_told = self.possible_told = -math.inf
 
     @property
@@ -97,18 +97,20 @@ class PeerRecord:
 
     @property
     def expected_s(self) -> float | None:
-        """What a fetch takes, `None` if unknown; mapping takes the latency only."""
+        """Seconds of a fetch, or `None` if unknown. With mapped memory, only the latency counts."""
         return self.link.expected_s if self.memory is None else self.link.latency_s
 
     @property
     def shown_health(self) -> Health:
-        """Its health; a lost connection counts at once, even if nobody has asked it since."""
+        """The peer's health. A lost connection counts at once, even if this node has not asked
+        since.
+        """
         is_lost = bool(self.problem) and not self.is_unheard
         return Health.UNREACHABLE if is_lost and self.health in _WELL else self.health
 
     @property
     def why(self) -> str:
-        """Why it is not there, or refused; empty if neither, or if it has finished."""
+        """Why the peer is absent or refused. Empty if it is neither, or has finished."""
         if self.health in HAVE_ENDED and self.problem in ("", LOST, nothing_answers(self.endpoint)):
             return self.farewell  # else another process answers there
         return self.problem or self.because * (self.health in REFUSED)
@@ -145,7 +147,7 @@ MANY = 64  # peers, of which only the first that is not there is warned of
 
 
 class PeerTable:
-    """What this node knows of its peers; every method may be called from any thread."""
+    """A node's knowledge of its peers. Any thread may call every method."""
 
     def __init__(self, own_name: str, clock: Clock, rng: random.Random) -> None:
         self._own_name = own_name
@@ -171,9 +173,9 @@ class PeerTable:
         return name in self._in_view
 
     def add(self, endpoints: Mapping[str, str]) -> list[str]:
-        """Take peers into view by name; return which are new.
+        """Add peers by name, and return the new ones.
 
-        Raises `UserError` for the own name, or for a peer that is known at another endpoint.
+        Raises `UserError` for the own name, or for a peer that is known at a different endpoint.
         """
         if self._own_name in endpoints:
             raise UserError(f"{self._own_name!r} is this node itself, not a peer [DPWA-E094]")
@@ -210,11 +212,11 @@ class PeerTable:
         among: Collection[str] | None = None,
         budget_s: float = math.inf,
     ) -> str | None:
-        """Let flow control draw the peer to fetch from, out of all or `among` some.
+        """Let flow control pick the peer to fetch from, out of all or `among` some.
 
-        One that was found missing is not drawn before it is connected again. When there are more
-        peers than possible connections and these are nearly used up, mostly a connected one is
-        drawn. `budget_s` is the longest that the fetch may take.
+        A peer that was absent is not picked before it is connected again. If there are more peers
+        than possible connections and these are nearly used up, usually a connected peer is picked.
+        `budget_s` is the maximum time for the fetch.
         """
         barred = {*exclude, *self._quarantined}
         among = None if among is None else frozenset(among)
@@ -244,7 +246,7 @@ class PeerTable:
     def _near(
         self, barred: Collection[str], among: Collection[str] | None, now: float
     ) -> list[str] | None:
-        """Return the connected ones of these peers; `None` if all could be connected."""
+        """Return the connected ones of these peers. `None` if all could be connected."""
         if len(self._in_view if among is None else among) <= self.most_connected:
             return None
         return [
@@ -258,7 +260,7 @@ class PeerTable:
         ]
 
     def _drawable(self, barred: set[str], among: Collection[str] | None) -> list[str] | None:
-        """Return the peers that may be drawn, of which there may be thousands; `None`: all."""
+        """Return the peers that may be picked, which may be thousands. `None` stands for all."""
         # Of many, only who is drawn is connected again.
         missing = frozenset() if len(self._in_view) > self.most_connected else ABSENT
         other, down = Health.OTHER_SETTINGS, LinkState.DOWN
@@ -271,11 +273,11 @@ class PeerTable:
         return [name for name in self._in_view if name in among and name not in barred]
 
     def _of(self, name: str) -> PeerRecord:
-        """Return what is known of a peer; of one that was removed, a record that nobody keeps."""
+        """Return the record of a peer. For a removed peer, it is a temporary record."""
         return self._peers.get(name) or self._meet(name) or PeerRecord("", -math.inf)
 
     def _meet(self, name: str) -> PeerRecord | None:
-        """Make the record of a peer, of which nothing was known so far; `None`: not in view."""
+        """Make the record of a peer that has none. `None` if the peer is not in view."""
         if name not in self._in_view:
             return None
         peer = self._peers[name] = PeerRecord(*self._in_view[name])
@@ -288,9 +290,9 @@ class PeerTable:
                 peer.tells(clock, self._clock.now())
 
     def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
-        """Judge a clock that a peer has told, where this node is at `own`; see `policy.beginners`.
+        """Judge a clock that a peer reports, compared with `own`. See `policy.beginners`.
 
-        Returns what is wrong with it, and as how much it counts at most.
+        Returns the doubt about it, and the maximum clock that counts.
         """
         with self._lock:
             now, peer = self._clock.now(), self._peers.get(name) or self._meet(name)
@@ -308,7 +310,7 @@ class PeerTable:
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
 
     def _can_ask(self, without: Collection[str]) -> bool:
-        """Tell whether there is another peer that could be asked."""
+        """Return whether there is a different peer to ask."""
         others = (name for name in self._in_view if name not in without)
         return any(n not in self._peers or self._peers[n].shown_health in _WELL for n in others)
 
@@ -317,7 +319,7 @@ class PeerTable:
             self._quarantined = frozenset(names)
 
     def record(self, name: str, outcome: Outcome, detail: str = "") -> None:
-        """Count how a fetch ended, and log it when it changes what is known of the peer."""
+        """Count the outcome of a fetch, and log it if the peer's health changes."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is None:  # removed while the fetch was under way
@@ -365,7 +367,7 @@ class PeerTable:
         log.log(level, "%s: peer %s %s%s%s", self._own_name, name, words, because, code)
 
     def compared(self, name: str, difference: str) -> None:
-        """Note how the model of a peer differs, as was seen without a fetch; empty: not at all."""
+        """Note how the model of a peer differs, if at all, which was seen without a fetch."""
         if difference:
             self.record(name, Outcome.OTHER_MODEL, difference)
         elif self._of(name).health is Health.OTHER_MODEL:
@@ -401,8 +403,8 @@ class PeerTable:
     def mergeable(self) -> frozenset[str]:
         """Names of the peers in view that can be merged with, as far as is known.
 
-        One that had another model counts after a while: it may have changed, which only asking
-        shows.
+        A peer that had a different model counts again after a while, because only a fetch shows
+        whether that has changed.
         """
         with self._lock:
             now = self._clock.now()
@@ -411,7 +413,7 @@ class PeerTable:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why each peer is refused, or was when it ended; empty if one may be merged or started."""
+        """Why each peer is or was refused. Empty if one may be merged or is starting."""
         with self._lock:
             grace_ends = self._clock.now() - STARTUP_GRACE_S
             told = []
@@ -425,7 +427,7 @@ class PeerTable:
             return tuple(told)
 
     def reconsider(self, *names: str) -> None:
-        """Count again on peers that had another model, until they are asked."""
+        """Count again on peers that had a different model, until they are asked."""
         with self._lock:
             for name in names:
                 self._of(name).judged = -math.inf
@@ -438,7 +440,7 @@ class PeerTable:
             return is_other or name in self._quarantined
 
     def patience_s(self, name: str, ceiling_s: float) -> float:
-        """Return for how many seconds to wait for a peer, as its fetches so far suggest."""
+        """Return the seconds to wait for a peer, according to its earlier fetches."""
         with self._lock:
             peer = self._peers.get(name)
             return ceiling_s if peer is None else peer.times.deadline_s(ceiling_s)
@@ -450,7 +452,7 @@ class PeerTable:
                 peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
-        """Learn how long a peer took to answer a request that did not have to wait."""
+        """Note the time in which a peer answered a request, if it did not have to wait."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
@@ -460,7 +462,7 @@ class PeerTable:
                 peer.heard = self._clock.now()
 
     def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
-        """Learn how many seconds the payload after a header took."""
+        """Note the time of the payload after a header."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
@@ -475,7 +477,7 @@ class PeerTable:
                 peer.bytes_received += nbytes
 
     def sent(self, name: str, nbytes: int) -> None:
-        """Count bytes of snapshots sent to a peer; without keys, by its own word."""
+        """Count bytes of snapshots sent to a peer, whose name is unverified without keys."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
@@ -486,14 +488,14 @@ class PeerTable:
     ) -> None:
         """Count bytes that the threads of the node do not count.
 
-        They count payloads of answers, that is, of snapshots and states.
+        The threads count payloads of answers, which are snapshots and states.
 
         Args:
-            name: of the peer.
-            sent: in headers of messages, or as payloads of requests.
+            name: the name of the peer.
+            sent: bytes in headers of messages, or as payloads of requests.
             received: likewise.
-            mapped: read from the memory of the peer.
-            taken: all that came as values of collectives, also as payloads.
+            mapped: bytes read from the memory of the peer.
+            taken: all bytes of values of collectives, also those that are payloads.
         """
         with self._lock:
             self._exchanged.update(sent=sent, received=received, mapped=mapped, taken=taken)
@@ -505,14 +507,15 @@ class PeerTable:
 
     @property
     def exchanged_bytes(self) -> Mapping[str, int]:
-        """What `exchanged` has counted, of all peers."""
+        """The counts of `exchanged`, over all peers."""
         with self._lock:
             return dict(self._exchanged)
 
     def peer_left(self, name: str, reason: str | None = None) -> None:
-        """Note that a peer has ended on purpose; a name that is not in view is ignored.
+        """Note that a peer has ended on purpose. A name that is not in view is ignored.
 
-        `reason` is why it has left, and empty if it has finished; `None`: as it has said before.
+        `reason` is why it has left, and empty if it has finished. `None` stands for its last
+        reason.
         """
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
@@ -547,7 +550,7 @@ class PeerTable:
             return peer.heard is None and self._clock.now() - peer.added < STARTUP_GRACE_S
 
     def absent(self, name: str) -> None:
-        """Note that a peer of many is not there: unless it was, others are asked before it."""
+        """Note that one of many peers is absent. If it was never heard, others are asked first."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None and peer.heard is None:
@@ -555,7 +558,7 @@ class PeerTable:
                 peer.is_absent = True
 
     def spoke(self, name: str) -> None:
-        """Note that a peer has asked this node for something: it is there after all."""
+        """Note that a peer has sent a request, so that it is present after all."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is None:
@@ -566,7 +569,7 @@ class PeerTable:
                 peer.is_absent = False
 
     def link_changed(self, name: str, state: LinkState, problem: str = "") -> bool:
-        """Note a connection, and why there is none; return whether that is another reason."""
+        """Note a connection's state and problem, and return whether the problem is a new one."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is None:
@@ -603,7 +606,7 @@ class PeerTable:
             self._of(name).incarnation = incarnation
 
     def connected_process(self, name: str) -> tuple[bytes, str]:
-        """Return the incarnation and the endpoint of a node; both are empty without connection."""
+        """Return the incarnation and the endpoint of a node. Both are empty without connection."""
         with self._lock:
             peer = self._of(name)
             is_up = peer.link_state is LinkState.UP
@@ -622,12 +625,12 @@ class PeerTable:
             self._of(name).was_asked_to_go = True
 
     def fetch_report(self) -> JsonObject:
-        """Return how many answers and streams were timed, and what they took."""
+        """Return the number of timed answers and streams, and their seconds."""
         with self._lock:
             return dict(self._timed)
 
     def report(self, of_merges: Callable[[str], JsonObject]) -> tuple[PeerReport, ...]:
-        """Describe every peer; `of_merges` describes what was merged of one."""
+        """Describe every peer. `of_merges` describes the merges of one peer."""
         with self._lock:
             now, known = self._clock.now(), self._peers
             return tuple(

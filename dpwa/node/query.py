@@ -1,4 +1,4 @@
-"""Asking nodes how they are, from outside of the gossip."""
+"""Ask nodes for their status, from outside of the gossip."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ NOT_ASKED = StatusAnswer(None, "not asked: too many others have not answered in 
 
 
 def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
-    """Return the keys with which to ask the nodes; `None` if the configuration needs none.
+    """Return the keys with which to ask the nodes, or `None` if the configuration needs none.
 
-    `name` says whose secret key to use, by default the first in the folder. Raises `UserError` if
+    `name` is the owner of the secret key, by default the first in the folder. Raises `UserError` if
     there is none, or if others can access its file.
     """
     if config.security == "none":
@@ -63,7 +63,7 @@ def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
 
 
 def places_to_ask(config: Config) -> tuple[Seed, ...]:
-    """Return where nodes of a configuration should be; raises `UserError` if it does not say."""
+    """Return the places of the nodes in a configuration. Raises `UserError` if there are none."""
     listed = [Seed(node.connect_endpoint, node.name) for node in config.nodes]
     places = {seed.endpoint: seed for seed in [*config.seeds, *listed]}
     told = config.advertise or config.listen
@@ -80,9 +80,9 @@ def places_to_ask(config: Config) -> tuple[Seed, ...]:
 def query_cluster(
     config: Config, timeout_s: float, keyring: Keyring | None = None
 ) -> dict[str, StatusAnswer]:
-    """Ask all nodes of a configuration, and all members that they know; by name.
+    """Ask all nodes of a configuration, and all members that they know. Return answers by name.
 
-    An address in `join` counts as a node of its own only if nobody else is found there. `timeout_s`
+    An address in `join` counts as a separate node only if no other node is found there. `timeout_s`
     is the wait for the slowest, in each of at most three turns. Raises `UserError` if the
     configuration names no node.
     """
@@ -101,7 +101,7 @@ def query_cluster(
 
 
 def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, StatusAnswer]:
-    """Return how nodes that do not answer have ended, as their peers tell."""
+    """Return how nodes that do not answer have ended, according to their peers."""
     told = [peer for a in answers.values() if a.report is not None for peer in a.report.peers]
     found = dict[str, StatusAnswer]()
     for health in reversed(HAVE_ENDED):  # the last one counts
@@ -132,7 +132,7 @@ def query_status(
     clock: Clock | None = None,
     keyring: Keyring | None = None,
 ) -> dict[str, StatusAnswer]:
-    """Ask all nodes at once; return an answer for each name within `timeout_s` seconds."""
+    """Ask all nodes at once, and return an answer for each name within `timeout_s` seconds."""
     clock = clock or SystemClock()
     deadline = Deadline(clock, timeout_s)
     answers: dict[str, StatusAnswer] = {}
@@ -216,7 +216,7 @@ class Finding:
 
 
 def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
-    """Return all that is wrong, each finding once; `answers` has all nodes that should be there."""
+    """Return all problems, each once. `answers` has all nodes that should be there."""
     reports = {name: a.report for name, a in answers.items() if a.report is not None}
     found = [
         Finding(name, f"{name}: {answer.problem}", is_unreachable=True)
@@ -237,7 +237,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
 
 
 def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Which node answers where another should be, and what nodes say of names and files."""
+    """Yield nodes that answer in the place of others, and nodes' findings about names and files."""
     for name, report in reports.items():
         if report.name != name and is_label(name):
             text = f"{name}: {printable(report.name)} answers at its address"
@@ -253,7 +253,7 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
 def between(
     reports: Mapping[str, NodeReport], healths: Collection[str] = _PROBLEMS
 ) -> Iterator[Finding]:
-    """What nodes say of each other, of peers with these healths; what is the same, once."""
+    """Yield the nodes' findings about peers with these healths. Equal ones are merged."""
     told = dict[tuple[str, str, str, str], list[str]]()
     for name, report in reports.items():
         for peer in report.peers:
@@ -270,14 +270,14 @@ def between(
 
 
 def _told(report: NodeReport) -> JsonObject:
-    """Return the values that all nodes should share, by name. `None` is a value not told."""
+    """Return the values that all nodes should share, by name. `None` is a value not reported."""
     versions = {"protocol version": report.protocol, "dpwa": report.dpwa, **report.versions}
     settings = {"algorithm": report.algorithm, **report.settings}
     return {**versions, **settings, "model": _model(report)}
 
 
 def _odd_ones(what: str, values: Mapping[str, object]) -> Iterator[Finding]:
-    """Name those that differ from most others."""
+    """Yield the nodes whose value differs from that of the majority."""
     known = {name: value for name, value in values.items() if value is not None}
     counts = Counter(known.values())
     if len(counts) < 2:
@@ -299,7 +299,7 @@ def _model(report: NodeReport) -> str | None:
 
 
 def _views(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Who does not know whom, and who is taken for dead."""
+    """Yield the nodes that others do not know, or consider dead."""
     for name, report in reports.items():
         states = {printable(member.name): printable(member.status) for member in report.members}
         for other in reports:
@@ -318,7 +318,7 @@ def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
 
 
 def _strangers(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Who asks in vain to be let in, and what to compare."""
+    """Yield the refused handshakes, and what to compare."""
     for name, report in reports.items():
         for reason, what in _REFUSALS.items():
             count = report.handshakes_refused.get(reason, 0)

@@ -1,15 +1,15 @@
-"""Repeats: which snapshots of peers a node has merged, so that it need not merge them again.
+"""MergedVersions: the snapshots of peers that a node has merged, and need not merge again.
 
-A peer that trains ten times slower publishes once while others update ten times. Whoever merges
-each time what it has published last is drawn to the same point again and again, by
-1 - (1 - f)^10 in all: the slower the peer, the more it weighs. With `repeat: skip` a version
-counts once, as each update of a peer does in the analysis of asynchronous gossip (X. Lian et al.,
-Asynchronous Decentralized Parallel Stochastic Gradient Descent, 2018).
+A peer that trains ten times slower publishes once while others update ten times. A node that merges
+its last snapshot each time is pulled to the same point repeatedly, by 1 - (1 - f)^10 in all. So a
+slower peer has more weight. With `repeat: skip` a version counts once, like each update of a peer
+in the analysis of asynchronous gossip (X. Lian et al., Asynchronous Decentralized Parallel
+Stochastic Gradient Descent, 2018).
 
-A peer that has taken its last training step is no slow one: it publishes nothing new, and all that
-it has learnt is in its last version. That is merged again and again, so that whoever trains on does
-not end with a model of its own data alone. It says so together with the version, and counts as such
-until there is a newer one.
+A peer that has taken its last training step is not slow. It publishes nothing new, and its last
+version contains all that it has learned. This version is merged repeatedly, so that nodes that
+still train do not end with a model of their own data alone. The peer reports this with the version,
+and it holds until there is a newer version.
 
 >>> merged = MergedVersions()
 >>> merged.add("w2", 7, WHOLE)
@@ -23,9 +23,9 @@ from dpwa.wire.shards import WHOLE, Shard
 
 
 class MergedVersions:
-    """The version of each peer that was merged last, and which shards of it.
+    """The last merged version of each peer, and its merged shards.
 
-    One thread adds; any may call the other methods.
+    One thread adds. Any thread may call the other methods.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class MergedVersions:
         self.trains(peer)
 
     def of(self, peer: str, shard: Shard) -> int:
-        """Return the version of which this shard is not wanted again; 0: there is none."""
+        """Return the version of which this shard is not wanted again, or 0 if there is none."""
         version, shards = self._merged.get(peer, (0, frozenset[Shard]()))
         if version <= self._last.get(peer, -1):
             return 0

@@ -1,4 +1,4 @@
-"""NodeReport: how a node is; made once, and then sent, logged and shown."""
+"""NodeReport: the status of a node, which is made once, then sent, logged and shown."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ def installed() -> Mapping[str, str]:
 
 
 class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four times as long
-    """How a peer is, as far as a node knows.
+    """The status of a peer, as far as a node knows.
 
     Attributes:
         health: see `policy.health`.
-        problem: why it is not connected, or refused; empty: it is neither.
-        heard_s: seconds since anything was heard of it; `None`: never; NaN: not told.
-        fetch_s: what a fetch from it takes.
+        problem: why it is not connected, or refused. Empty if it is neither.
+        heard_s: seconds since its last sign of life. `None`: never. NaN: not reported.
+        fetch_s: seconds that a fetch from it takes.
         latency_ms: until it answers.
         bandwidth_mbps: of its stream, in megabits per second.
-        bytes_received: payload and values of collectives from it; what is mapped is not received.
+        bytes_received: payload and values of collectives from it, without mapped bytes.
         bytes_sent: snapshots and values of collectives to it.
         bytes_mapped: snapshots and values of collectives that were read from its memory.
         rounds: of gradients that this node has averaged with it.
-        outcomes: how many fetches ended how.
-        score: of flow control, up to 1000.
-        quarantined: whether it is left alone for now.
-        rests: whether it is not asked for a while, as fetches have failed.
-        merges: of its snapshots; before the first, what follows is `None`.
+        outcomes: number of fetches by their outcome.
+        score: the score of flow control, up to 1000.
+        quarantined: whether it is in quarantine.
+        rests: whether it is not asked for a while, because fetches have failed.
+        merges: number of merges of its snapshots. Before the first, the next fields are `None`.
         merged_s: seconds since the last one.
-        staleness: updates that the peer was behind then; negative: ahead.
+        staleness: updates that the peer was behind then (negative: ahead).
         clock, loss, version: of the peer then.
     """
 
@@ -102,7 +102,7 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
 
 @dataclass(frozen=True)
 class HistogramReport:
-    """Values counted by upper bounds; there is one count more than bounds, none is cumulative."""
+    """Values counted by upper bounds. There is one more count than bounds, none is cumulative."""
 
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class HistogramReport:
 
 @dataclass(frozen=True)
 class GossipReport:
-    """What the training thread and its fetches have counted since the process began.
+    """The counts of the training thread and its fetches since the process began.
 
     Attributes:
         steps: updates.
@@ -120,7 +120,7 @@ class GossipReport:
         merged_bytes: of snapshots, mapped or received.
         taken_bytes: of peers' values in collectives, such as gradients, mapped or received.
         mapped_bytes: of both, read from the memory of peers.
-        consensus_distance: from the peer that was merged last; `None`: not measured.
+        consensus_distance: to the peer that was merged last. `None`: not measured.
         waits: seconds that updates waited for a snapshot.
         staleness: updates that merged snapshots were behind.
         fetches, answer_s: requests whose answers were timed, and the seconds until them.
@@ -147,7 +147,7 @@ class GossipReport:
 
 @dataclass(frozen=True)
 class MemberReport:
-    """A member of a run that nodes can join; the status is that of `policy.members.states`."""
+    """A member of a run that nodes can join, with a status of `policy.members.states`."""
 
     name: Text = "?"
     endpoint: Text = "?"
@@ -158,12 +158,12 @@ class MemberReport:
 
 @dataclass(frozen=True)
 class MembershipReport:
-    """Who is a member, this node among them.
+    """The members, which include this node.
 
     Attributes:
-        components: parts that the run seems to have fallen into.
+        components: number of parts into which the run seems to have split.
         waits: whether it waits for others.
-        changes: of the members, so far.
+        changes: number of changes of the members so far.
         view: digest of the members, in hexadecimal.
     """
 
@@ -176,13 +176,13 @@ class MembershipReport:
 
 @dataclass(frozen=True)
 class EndingReport:
-    """How a node ends that takes no more steps.
+    """The ending of a node that takes no more steps.
 
     Attributes:
         is_over: whether it has finished.
-        problem: what went wrong; empty: nothing.
-        waits_for: names of those that it waits for.
-        rest: what it says of its model beside the parameters.
+        problem: its problem, or "".
+        waits_for: names of the nodes for which it waits.
+        rest: digests of its model apart from the parameters.
     """
 
     is_over: bool = False
@@ -193,15 +193,16 @@ class EndingReport:
 
 @dataclass(frozen=True)
 class PaceReport:
-    """How a node averages gradients with others.
+    """The rounds in which a node averages gradients with others.
 
     Attributes:
-        in_pace: names of the members that are in sync, its own among them; empty: it is not.
-        rounds: that it has averaged with others so far.
-        seconds: in rounds so far.
-        patience_s: for how long it waits for each other.
-        out_of_sync_s: since when it is out of sync; `None`: it is in sync, or has no part in rounds
-            (not yet, or no more).
+        in_pace: names of the members that are in sync, its own among them. Empty if it is out of
+            sync.
+        rounds: number of rounds that it has averaged with others so far.
+        seconds: seconds in rounds so far.
+        patience_s: maximum time to wait for each other member.
+        out_of_sync_s: seconds since it is out of sync. `None`: it is in sync, or has no part in
+            rounds (not yet, or no more).
         rounds_with: rounds so far with each of the others.
     """
 
@@ -214,11 +215,13 @@ class PaceReport:
 
     @property
     def in_sync(self) -> tuple[str, ...]:
-        """The members that average together, this node among them; empty before the first round."""
+        """The members that average together, this node among them. Empty before the first round."""
         return self.in_pace if self.rounds else ()
 
     def of_peer(self, peer: PeerReport) -> PeerReport:
-        """Return a peer with its rounds; by these it lives, though nothing is fetched from it."""
+        """Return a peer with its rounds, which show that it lives even if nothing is fetched from
+        it.
+        """
         rounds = self.rounds_with.get(peer.name, 0)
         health = "alive" if rounds and peer.health == "unknown" else peer.health
         heard_s = 0.0 if peer.name in self.in_sync else peer.heard_s
@@ -226,34 +229,36 @@ class PaceReport:
 
     @property
     def size(self) -> int | None:
-        """How many they are; 0: it is out of sync; `None`: it has no part in rounds."""
+        """The number of members in sync. 0: the node is out of sync. `None`: it has no part in
+        rounds.
+        """
         return len(self.in_sync) or (None if self.out_of_sync_s is None else 0)
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """How a node is.
+    """The status of a node.
 
     Attributes:
         time: of its wall clock, in seconds since the epoch.
         dpwa: version of the package.
         protocol: version of the wire.
-        versions: of what else nodes may have in other versions, see `installed`.
+        versions: of other packages that may differ between nodes, see `installed`.
         clock: updates, interpolated at each merge.
-        loss: `None`: not known, or it has diverged.
+        loss: `None` if it is not known, or has diverged.
         version: of the newest published snapshot.
-        rounds_skipped: snapshots that were not published, as readers held every slot.
+        rounds_skipped: snapshots that were not published, because readers held every slot.
         memory: bytes, and counts of slots.
-        refused, handshakes_refused: how much was refused, by reason.
-        clashes: what is wrong with names of nodes, as sentences.
-        settings: those that all nodes must have alike, as texts.
-        model: what is gossiped; `None`: nothing was published yet.
-        ending: `None`: it trains.
+        refused, handshakes_refused: number of refusals, by reason.
+        clashes: problems with names of nodes, as sentences.
+        settings: those that must be equal on all nodes, as texts.
+        model: description of the gossiped tensors. `None`: nothing was published yet.
+        ending: `None` while it trains.
         membership: `None` without `join`.
-        pace: `None`: it averages no gradients.
-        state: of state transfer and checkpoints; `None`: there is none.
+        pace: `None` if it averages no gradients.
+        state: of state transfer and checkpoints, or `None`.
         sections: of other features, such as the adapter and the run log, by the names in
-            `dpwa.features`; in plain data they stand beside these attributes.
+            `dpwa.features`. In plain data they are next to these attributes.
     """
 
     name: Text = "?"
@@ -299,7 +304,7 @@ class NodeReport:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """How often it has refused something, by reason."""
+        """The number of its refusals, by reason."""
         return {**self.refused, **self.handshakes_refused}
 
     @property
@@ -309,18 +314,18 @@ class NodeReport:
 
     @property
     def consensus_distance(self) -> float | None:
-        """How far its parameters are from those of others: not at all while it is in sync."""
+        """The distance of its parameters from those of others, which is 0 while it is in sync."""
         if self.pace is not None and len(self.pace.in_sync) > 1:
             return 0.0
         return self.gossip.consensus_distance
 
     @property
     def checkpoints(self) -> Details:
-        """How checkpoints were written; empty: it writes none."""
+        """The report of checkpoints. Empty if it writes none."""
         return (self.state or {}).get("checkpoints") or {}
 
     def plain(self) -> JsonObject:
-        """Return it as plain data: what is sent, and what `dpwa status --json` prints."""
+        """Return plain data, which is sent and which `dpwa status --json` prints."""
         told = {key: _plain(value) for key, value in vars(self).items() if value is not None}
         sections, ending = told.pop("sections"), {} if self.ending is None else told["ending"]
         return {**told, **sections, "loss": self.loss, "model": self.model, "ending": ending}
@@ -343,7 +348,7 @@ def _adapter() -> TypeAdapter[NodeReport]:
 
 
 def read_report(told: JsonObject) -> NodeReport:
-    """Read what a node has sent; it is foreign: what is amiss in it counts as not told."""
+    """Parse a report from a node. It is untrusted, so invalid fields are dropped."""
     told, attempt = copy.deepcopy(told), 0
     told["sections"] = {name: told.get(name) for name in SECTIONS if told.get(name) is not None}
     while True:
@@ -356,7 +361,7 @@ def read_report(told: JsonObject) -> NodeReport:
 
 
 def _leave_out(told: Any, place: tuple[int | str, ...]) -> None:
-    """Remove what stands at a place; an entry of a list is empty then."""
+    """Remove the value at a place. An entry of a list becomes empty."""
     *way, last = place
     try:
         for step in way:

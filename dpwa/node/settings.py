@@ -17,7 +17,7 @@ log = logging.getLogger("dpwa.peers")
 
 
 class Settings:
-    """Compares the settings of a node with those of its peers. It asks each at every connection."""
+    """Compares the settings of a node with those of its peers, at every connection."""
 
     def __init__(self, name: str, config: Config) -> None:
         self._name = name
@@ -27,11 +27,11 @@ class Settings:
         self._warned_of = set[tuple[str, str]]()
 
     def question(self) -> AskSettings:
-        """Return what asks a peer for its settings. A peer with the same ones does not answer."""
+        """Return a question for a peer's settings, which it answers if they differ."""
         return AskSettings(request=0, digest=self.digest)
 
     def compare(self, peer: str, payload: Frame) -> str:
-        """Take in the other settings of a peer; return why it is not merged; empty: it may be."""
+        """Compare a peer's settings. Return why it is not merged, or "" if it may be."""
         told = unpack(payload)
         if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
             raise ProtocolError("not the settings of a node")

@@ -1,4 +1,4 @@
-"""The threads of a node and their ZeroMQ context: opened together, closed together."""
+"""The threads of a node and their ZeroMQ context, which are opened and closed together."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class NodeThreads:
         self.rx.open()
 
     def close(self) -> None:
-        """Stop the threads and free the sockets; bounded in time.
+        """Stop the threads and free the sockets, in bounded time.
 
-        A signal handler may have interrupted what a thread waits for. Such a thread ends after the
-        handler, and the sockets are freed then.
+        A signal handler may have interrupted a call for which a thread waits. Such a thread ends
+        after the handler, and the sockets are freed then.
         """
         running = [thread for thread in (self.tx, self.rx) if not self._stop(thread)]
         if running:

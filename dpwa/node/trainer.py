@@ -1,4 +1,4 @@
-"""Trainer: takes a model of whatever kind through publishing, asking, waiting and merging."""
+"""Trainer takes a model of any kind through publishing, asking, waiting and merging."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Model(Protocol):
 
 
 class ReceivedSnapshot:
-    """What came of one fetch or transaction; see `dpwa.algorithms.Received`."""
+    """The result of one fetch or transaction. See `dpwa.algorithms.Received`."""
 
     def __init__(self, arrival: Arrival, model: Model, clip: ClipRadius | None) -> None:
         self.peer: str = arrival.peer
@@ -64,7 +64,7 @@ class ReceivedSnapshot:
 
     @property
     def published(self) -> Values:
-        """What this node has published in the same round, or if it could not, its parameters."""
+        """The values that this node published in the round, or else its parameters."""
         if self._own is not None:
             return self._model.view_of(self._own)
         if self._own_copy is None:
@@ -113,17 +113,17 @@ class ReceivedSnapshot:
         return self._arrival.data
 
     def _clipped(self, clip: ClipRadius) -> float:
-        """Return by how much the merge is shortened, from 0 to 1."""
+        """Return the factor by which the merge is shortened, from 0 to 1."""
         if self._scale is None:
             self._scale = clip.scale(self._model.distance(self._all(), 0, self._own))
         return self._scale
 
 
 class Trainer:
-    """Takes a model through the rounds of its node, by its algorithm; on the training thread.
+    """Takes a model through the rounds of its node, by its algorithm, on the training thread.
 
-    In each update: `send`, a training step, `wait`. When nodes end together, `publish` and `read`
-    average their models, and `go_on` serves those who still train.
+    Each update calls `send`, takes a training step, and calls `wait`. When nodes end together,
+    `publish` and `read` average their models, and `go_on` serves the nodes that still train.
     """
 
     def __init__(
@@ -145,14 +145,14 @@ class Trainer:
 
     @classmethod
     def of(cls, rounds: GossipRounds, model: Model, config: Config, is_finite: IsFinite) -> Trainer:
-        """Train by the settings; `is_finite` is the test that `guard` may ask for."""
+        """Return a trainer for the settings. `is_finite` is the test for `guard`."""
         terms = FetchTerms(config.fraction, is_finite if config.guard == "finite" else None)
         rounds.merger.knows_beginners = True
         rounds.guard(terms.is_finite)
         return cls(rounds, model, terms, clip_of(config))
 
     def send(self, loss: float | None) -> None:
-        """Publish, and start a fetch, as the algorithm wants it; never waits."""
+        """Publish, and start a fetch, according to the algorithm. Never waits."""
         self._sent = self.model.layout
         rounds, view = self.rounds, self.rounds.view
         rounds.begin(loss)
@@ -171,10 +171,10 @@ class Trainer:
         return self.rounds.publish(self._sent, self._sent.nbytes or 0, write)
 
     def wait(self, loss: float | None) -> Arrival | None:
-        """Wait for what `send` has started, and merge what comes; see `GossipRounds.wait`.
+        """Wait for the fetch of `send`, and merge its snapshot. See `GossipRounds.wait`.
 
-        Returns what was merged, the first if the algorithm asks for more; `None` also when the
-        model's layout is another one than at `send`.
+        Returns the merged snapshot, the first if the algorithm asks for more. `None` also if the
+        model's layout has changed since `send`.
         """
         rounds = self.rounds
         if self.model.layout != self._sent:
@@ -211,7 +211,7 @@ class Trainer:
         return factor
 
     def publish(self) -> bytes | None:
-        """Publish the model, to be averaged with others; return a digest, `None` if that failed."""
+        """Publish the model for averaging. Return a digest, or `None` if that failed."""
         self._sent, self._has_sent = self.model.layout, False
         self.model.begin_mean()
         return self.rounds.settle(self._publish(self.model.values()))
@@ -219,7 +219,7 @@ class Trainer:
     def read(self, peer: str, weight: float) -> float | None:
         """Merge all of a peer's snapshot, shard by shard.
 
-        Returns the distance to it before, `None` if not all of it came.
+        Returns the distance to it before, or `None` if some of it is missing.
         """
         distances: list[float] = []
 
@@ -240,7 +240,7 @@ class Trainer:
         return distance
 
     def go_on(self, others_train: bool) -> bool:
-        """Take part in what peers that still train have begun; return whether that was merged."""
+        """Take part in the rounds of training peers. Return whether something was merged."""
         rounds = self.rounds
         if others_train and rounds.algorithm.terms is Terms.SHARE:
             # Else those who train would draw all mass to themselves.

@@ -1,4 +1,4 @@
-"""TrainingFigures: what the training thread of a node counts, for others to look at."""
+"""TrainingFigures: the counts of the training thread of a node, for other threads to read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STALENESS_BOUNDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 
 
 class Activity(IntEnum):
-    """What a training thread is doing."""
+    """The current activity of a training thread."""
 
     TRAIN = 0  # whatever is no gossip
     PUBLISH = 1
@@ -28,7 +28,7 @@ class Activity(IntEnum):
 
 
 class Histogram:
-    """Counts values by upper bounds (inclusive); the last bin has all others, as in Prometheus."""
+    """Counts values by upper bounds (inclusive). The last bin has all others, as in Prometheus."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -40,13 +40,13 @@ class Histogram:
         self._sum += value
 
     def report(self) -> HistogramReport:
-        """Return what was counted."""
+        """Return the counts."""
         return HistogramReport(tuple(self._bounds), tuple(self._counts), self._sum)
 
 
 @dataclass(frozen=True)
 class MergedPeer:
-    """What was merged of one peer so far."""
+    """The merges of one peer so far."""
 
     merges: int
     nbytes: int  # of snapshots, mapped or received
@@ -87,7 +87,7 @@ class TrainingFigures:
         self._trained_s, self._last_step_s = trained_s, step_s
 
     def turn_to(self, activity: Activity) -> Activity:
-        """Begin another activity; return the one before."""
+        """Begin a different activity, and return the one before."""
         before, since, seconds = self._spent
         now = self._clock.now()
         spent = list(seconds)
@@ -115,7 +115,7 @@ class TrainingFigures:
     def merged(
         self, peer: str, nbytes: int, staleness: float, progress: TrainingProgress, version: int
     ) -> None:
-        """Count one merge of a peer's snapshot; one that is ahead counts as not stale."""
+        """Count one merge of a peer's snapshot. A snapshot that is ahead counts as not stale."""
         self._staleness.add(max(staleness, 0.0))
         self._merged_bytes += nbytes
         last = self._merged.get(peer)
@@ -128,7 +128,7 @@ class TrainingFigures:
         self._merged.pop(peer, None)
 
     def report_of(self, peer: str) -> JsonObject:
-        """Return what a `PeerReport` has of what was merged of a peer."""
+        """Return the fields of a `PeerReport` about the merges of a peer."""
         merged = self._merged.get(peer)
         if merged is None:
             return {}
@@ -144,7 +144,7 @@ class TrainingFigures:
         }
 
     def report(self) -> JsonObject:
-        """Return what a `GossipReport` has of it."""
+        """Return the fields of a `GossipReport`."""
         spent = self._spent_until_now()
         return {
             "steps": self.steps,

@@ -1,1 +1,1 @@
-"""The state of a training: how it comes to nodes that join late, and to disk and back."""
+"""The state of a training, for nodes that join late, and for checkpoints on disk."""

@@ -1,11 +1,11 @@
-"""Checkpoints: the states of a node on disk, of which a crash leaves the last good one.
+"""Checkpoints of a node on disk. After a crash, the last good one is still there.
 
-    w1-000004-2000.safetensors              the model; any program that knows safetensors loads it
+    w1-000004-2000.safetensors              the model, in the format of safetensors
     w1-000004-2000.optimizer.safetensors    the state of the optimizer, if there is one
-    w1-000004-2000.json                     clock, numbers, sizes and digests: written last
+    w1-000004-2000.json                     clock, numbers, sizes and digests, written last
 
-The first number counts checkpoints, the second one updates. Each file is written beside its place,
-flushed to the disk and renamed; without the last one, the others count for nothing.
+The first number counts checkpoints, the second one updates. Each file is written under a temporary
+name, flushed to the disk and renamed. Without the last file, the others do not count.
 
 The JSON has the CRC-32 of each 4 MiB of the other files (4.2 GB/s on one core; BLAKE2b: 0.9), and
 the BLAKE2b digest of itself. Up to format 1 it had but the sum of the words of each file.
@@ -58,12 +58,12 @@ class BrokenCheckpointError(DpwaError):
 
 
 class FolderInUseError(DpwaError):
-    """Another process keeps the checkpoints of this node. Never raised into a training loop."""
+    """A different process keeps the checkpoints of this node. Never raised into a training loop."""
 
 
 @dataclass(frozen=True)
 class SavedPart:
-    """A part of a state, as it was read; see `StatePart`."""
+    """A part of a state that was read from disk. See `StatePart`."""
 
     image: ByteArray
     numbers: bytes
@@ -72,7 +72,7 @@ class SavedPart:
     count: int
 
     def difference(self, kind: Layout) -> str:
-        """Say in what it is of another kind; empty if it is not."""
+        """Describe how the part is of a different kind, or return ""."""
         if self.fingerprint == kind.fingerprint:
             return ""
         return kind.difference(self.descriptions, self.count) or "none that it describes"
@@ -89,23 +89,23 @@ class Saved:
     parts: Mapping[str, SavedPart]
 
     def difference(self, part: str, kind: Layout | None) -> str:
-        """Say in what a part is of another kind; empty if it is not, or if any will do."""
+        """Describe how a part is of a different kind. "" if it is not, or if any kind will do."""
         found = self.parts.get(part)
         if found is None:
             return "it has none"
         return "" if kind is None else found.difference(kind)
 
     def path(self, part: str) -> Path:
-        """Return the file of a part; if it has none, the one that says so."""
+        """Return the file of a part, or the record file if there is no such part."""
         return self.folder / (
             _file_of(self.name, part) if part in self.parts else self.name + _RECORD
         )
 
 
 class CheckpointFolder:
-    """The checkpoints of one node in a folder; those of other nodes are left alone.
+    """The checkpoints of one node in a folder, which may have checkpoints of other nodes, too.
 
-    It is made if it is not there. At most `keep` checkpoints stay.
+    The folder is made if it is missing. At most `keep` checkpoints stay.
     """
 
     def __init__(self, folder: Path, node: str, keep: int) -> None:
@@ -120,10 +120,9 @@ class CheckpointFolder:
         )
 
     def write(self, state: State) -> str:
-        """Write the newest checkpoint and remove those that are too many; return the name of its
-        files.
+        """Write the newest checkpoint, remove surplus ones, and return the name of its files.
 
-        Raises OSError if it could not be written; nothing of it is left.
+        Raises OSError if it could not be written, and leaves no part of it.
         """
         self._make_folder()
         name = f"{self._node}-{self._last_number() + 1:06d}-{state.updates}"
@@ -144,7 +143,7 @@ class CheckpointFolder:
         return name
 
     def newest_first(self) -> Iterator[Saved]:
-        """Read the checkpoints that are whole, beginning with the newest; warn of the others."""
+        """Read the checkpoints that are whole, the newest first, and warn of the others."""
         try:
             names = sorted(self._names(), key=self._number, reverse=True)
         except OSError as error:
@@ -163,9 +162,9 @@ class CheckpointFolder:
                 self.spare(name)
 
     def hold(self) -> Callable[[], None]:
-        """Keep other processes from using the checkpoints of this node; return what ends that.
+        """Lock the checkpoints of this node against other processes. Return the unlock function.
 
-        Raises `FolderInUseError` if another process does so.
+        Raises `FolderInUseError` if a different process has locked them.
         """
         path = self._folder / f".{self._node}.lock"
         try:
@@ -184,7 +183,7 @@ class CheckpointFolder:
         return partial(free_lock, lock, path)
 
     def spare(self, name: str) -> None:
-        """Never remove a checkpoint: newer ones of this node do not replace it."""
+        """Never remove a checkpoint, because newer ones of this node do not replace it."""
         self._spared.add(name)
 
     def _make_folder(self) -> None:
@@ -315,7 +314,7 @@ CLOSE_TIMEOUT_S = 10.0  # for a checkpoint that is being written
 
 
 class CheckpointWriter(Closeable):
-    """Writes states that the training thread hands over; failures are only counted."""
+    """Writes the states that the training thread passes to it. Failures are only counted."""
 
     def __init__(self, path: Path, node: str, keep: int) -> None:
         self.folder = CheckpointFolder(path, node, keep)
@@ -335,7 +334,7 @@ class CheckpointWriter(Closeable):
         return self._thread is not None and self._thread.is_alive()
 
     def holds(self) -> bool:
-        """Tell whether the checkpoints are this process's own; if not, it tries that again."""
+        """Return whether this process has locked the checkpoints. If not, try again."""
         if self._end_hold is not None:
             return True
         try:
@@ -350,13 +349,13 @@ class CheckpointWriter(Closeable):
         return self._end_hold is not None
 
     def is_free(self) -> bool:
-        """Tell whether a checkpoint can be written now; if not, count it as skipped."""
+        """Return whether a checkpoint can be written now. If not, count it as skipped."""
         is_free = self.holds() and not self.is_busy
         self._skipped += not is_free
         return is_free
 
     def write(self, state: State) -> None:
-        """Begin to write a state that nobody changes any more; returns at once."""
+        """Begin to write a state that no longer changes, and return at once."""
         self._thread = threading.Thread(
             target=self._write, args=(state,), name=f"dpwa-checkpoint-{self._node}", daemon=True
         )

@@ -1,8 +1,8 @@
-"""Download: which pieces of a state are asked of whom. Decisions only; time is an argument.
+"""Download decides which pieces of a state are asked of which peer. Time is an argument.
 
-Each donor takes the next missing piece whenever it has room. What is under way with a donor that is
-lost, or stalls, is missing again. At the end, idle donors are asked for the pieces that have been
-under way for longest, so a stopped donor delays the rest only for a moment (the "end game" of
+Each donor gets the next missing piece whenever it has capacity. Pieces under way with a donor that
+is lost, or stalls, are missing again. At the end, idle donors are asked for the pieces that have
+been under way for longest, so a stopped donor delays the rest only for a moment (the "end game" of
 BitTorrent, Cohen 2003).
 """
 
@@ -26,7 +26,7 @@ MAX_CORRUPT_PIECES = 3  # pieces from one donor
 
 @dataclass
 class _DonorQueue:
-    """What is asked of one donor."""
+    """The pieces that are asked of one donor."""
 
     moved: float  # when something came last, or was first asked for
     asked: dict[int, float] = field(default_factory=dict)  # pieces under way, and since when
@@ -55,13 +55,13 @@ class Download:
         self._lanes.setdefault(donor, _DonorQueue(now))
 
     def remove(self, donor: str) -> None:
-        """Ask a donor no more; what was under way with it only is missing again."""
+        """Ask a donor no more. Pieces that are under way only with it are missing again."""
         lane = self._lanes.pop(donor, None)
         if lane is not None:
             self._miss(lane.asked)
 
     def disconnected(self, donor: str, now: float) -> None:
-        """Note that a connection was lost: what was asked will not come."""
+        """Note that a connection was lost, so that the requested pieces will not arrive."""
         asked = self._lanes[donor].asked
         lost = [index for index, since in asked.items() if now - since >= LOST_AFTER_S]
         for index in lost:
@@ -77,7 +77,7 @@ class Download:
         ]
 
     def requests(self, now: float) -> Iterator[tuple[str, int]]:
-        """Yield who is to be asked for which piece now; each counts as under way from here on."""
+        """Yield the donors and pieces to ask for now, each of which counts as under way."""
         is_moving = True
         while is_moving:
             is_moving = False
@@ -91,7 +91,7 @@ class Download:
                     yield donor, index
 
     def arrived(self, donor: str, index: int, now: float) -> bool:
-        """Note a sound piece; return whether it was still wanted."""
+        """Note a sound piece, and return whether it was still wanted."""
         lane = self._lanes.get(donor)
         if lane is not None:
             lane.asked.pop(index, None)
@@ -103,7 +103,7 @@ class Download:
         return True
 
     def corrupted(self, donor: str, index: int) -> bool:
-        """Note a corrupted piece; return whether to give up its donor."""
+        """Note a corrupted piece, and return whether to give up its donor."""
         lane = self._lanes.get(donor)
         if lane is None:
             return False
@@ -169,7 +169,7 @@ class Candidate:
         return self.clock is None and not self.difference and now - self.met >= silent_s
 
     def can_offer(self, clock: float, now: float) -> bool:
-        """Tell whether it can have come to a clock since it has told its own."""
+        """Return whether the donor can have reached a clock since it reported its own."""
         return can_have_grown(self.clock or 0.0, clock, now - self.said)
 
     @property
@@ -192,7 +192,7 @@ class Candidates:
     first_trained: float | None = None  # when the first one said that there is training behind it
 
     def reach(self, names: Collection[str], now: float) -> None:
-        """Note who can be reached now; forget the others, unless they are lost."""
+        """Note the reachable peers, and forget the others, unless they are lost."""
         for name in names:
             if name not in self.peers:
                 self.peers[name] = Candidate(now, is_lost=name in self.without)
@@ -201,10 +201,10 @@ class Candidates:
                 del self.peers[name]
 
     def due(self, now: float, *, are_all_met: bool = False) -> Iterator[tuple[str, bool]]:
-        """Yield who is to be asked now, and whether to prepare.
+        """Yield the peers to ask now, and whether to prepare.
 
-        `are_all_met`: nobody else is about to be reached, so there is nothing to wait for once all
-        have answered.
+        `are_all_met`: no other peer is about to be reached, so there is nothing to wait for once
+        all have answered.
         """
         chosen = self._chosen(now)
         for name, peer in self.peers.items():
@@ -240,7 +240,7 @@ class Candidates:
             peer.offer, peer.is_lost = None, True
 
     def counted(self, clock: float) -> float:
-        """Return as how much the clock counts that a donor offers; see `policy.beginners`."""
+        """Return the part of a donor's clock that counts. See `policy.beginners`."""
         return min(clock, self._most_borne_out)
 
     @property
@@ -259,13 +259,13 @@ class Candidates:
         return any(peer.may_give for peer in self.peers.values())
 
     def have_answered(self, now: float) -> bool:
-        """Tell whether all have said how far they are, but those that do not answer."""
+        """Return whether all peers have sent their clock, except those that do not answer."""
         return not any(
             p.is_undecided and not p.is_silent(now, self.silent_s) for p in self.peers.values()
         )
 
     def _chosen(self, now: float) -> list[str]:
-        """Return who is to prepare: the first ones that have answered, and are far enough."""
+        """Return the peers that must prepare: the first to answer that are far enough ahead."""
         since = self.first_trained
         if since is None or not (self.have_answered(now) or now - since >= GATHER_S):
             return []

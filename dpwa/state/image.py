@@ -1,11 +1,11 @@
-"""Images: tensors as the bytes of a safetensors file, laid out alike on every node.
+"""Images of tensors, as the bytes of a safetensors file, laid out alike on every node.
 
     8 bytes     length of the header, little-endian
     header      JSON, padded with spaces: dtype, shape and place of each tensor
     tensors     by falling element size, then by name, without gaps
 
-The header depends on nothing but names, dtypes and shapes: pieces of the images of several nodes
-can be put together. Source of the format: safetensors (Hugging Face), version 0.4 and later.
+The header depends only on names, dtypes and shapes, so pieces of the images of several nodes can be
+put together. Source of the format: safetensors (Hugging Face), version 0.4 and later.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class ImageLayout:
         return self.tensors.fingerprint
 
     def empty(self) -> ByteArray:
-        """Return memory for an image, with the header in its place; shape `(nbytes,)`."""
+        """Return memory for an image, with the header in its place, shape `(nbytes,)`."""
         image = np.empty(self.nbytes, np.uint8)
         image[: len(self.header)] = np.frombuffer(self.header, np.uint8)
         return image
 
     def tensors_of(self, image: ByteArray) -> ByteArray | None:
-        """Return the bytes behind the header; `None` if this is no image of this layout."""
+        """Return the bytes behind the header, or `None` if this is no image of this layout."""
         start = len(self.header)
         if image.nbytes != self.nbytes or image[:start].tobytes() != self.header:
             return None

@@ -1,4 +1,4 @@
-"""Joining: fetches a part of the state of a training from several peers at once."""
+"""Joiner fetches a part of the state of a training from several peers at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Answer = StateStanding | StateBusy | OtherState | StateOffer | StatePiece | Stat
 
 
 class DonorAnswer(NamedTuple):
-    """An answer, from whom, and what came with it."""
+    """An answer of a peer, with its payload."""
 
     peer: str
     message: Answer
@@ -55,7 +55,7 @@ class DonorAnswer(NamedTuple):
 
 
 class Inbox(Listener):
-    """A bounded queue of answers; those that nobody waits for are dropped."""
+    """A bounded queue of answers, which drops those that are not expected."""
 
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
@@ -80,7 +80,7 @@ class Inbox(Listener):
                 self._changed.notify_all()
 
     def take(self, timeout_s: float) -> list[DonorAnswer]:
-        """Return all that has come, in order; wait for the first, at most so long."""
+        """Return all answers so far, in order. Wait for the first at most this long."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._received), timeout_s)
             taken, self._received = self._received, []
@@ -93,7 +93,7 @@ CONNECT_S = CONNECT_TIMEOUT_MS / 1000  # for peers that neither refuse nor accep
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a joiner waits for peers that may have something for it."""
+    """The times for which a joiner waits for peers that may have a state for it."""
 
     refused_s: float = GRACE_S  # for those that refuse connections: nobody listens there yet
     connecting_s: float = CONNECT_S  # for those that neither refuse nor accept them
@@ -108,7 +108,7 @@ BRIEF = Patience(refused_s=0.0, connecting_s=0.3, silent_s=1.0, offered_s=5.0)
 
 @dataclass(frozen=True)
 class StateRequest:
-    """What a joiner asks for."""
+    """The request of a joiner."""
 
     part: PartName
     kind: Layout | None  # the state must be of it; `None`: any
@@ -137,7 +137,7 @@ class Fetched:
 
 @dataclass(frozen=True)
 class JoinResult:
-    """How an attempt to fetch has ended."""
+    """The result of an attempt to fetch a state."""
 
     fetched: Fetched | None
     # why the states of peers are of no use, in words, by name
@@ -176,7 +176,7 @@ class Joiner:
         self.cut_off: _Attempt | None = None
 
     def fetch(self, request: StateRequest, timeout_s: float) -> JoinResult:
-        """Fetch a part; returns as soon as it is clear that there is none to be had."""
+        """Fetch a part. Return as soon as it is clear that no peer has one."""
         attempt = _Attempt(self, request)
         self.inbox.open()
         try:
@@ -361,7 +361,7 @@ class _Attempt:
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
     def _goes_with_others(self, peer: str, offer: StateOffer) -> bool:
-        """Tell whether it is an equal copy; if the donors of the others are gone, begin anew."""
+        """Return whether an offer is an equal copy. Restart if the others' donors are gone."""
         first = next(iter(self._offers.values()), None)
         if first is None or self._download is None:
             return True
@@ -408,7 +408,7 @@ class _Attempt:
         self._candidates.postpone(donor, until)
 
     def _is_hopeless(self, links: Mapping[str, LinkState], now: float) -> bool:
-        """Tell whether nobody who can be reached has anything that could be taken over."""
+        """Return whether no reachable peer has a state that could be adopted."""
         if self._candidates.give:
             self._hopeful = now
             return self._is_kept_waiting(now)
@@ -439,7 +439,7 @@ class _Attempt:
         return state is LinkState.DOWN and age_s < patience.refused_s
 
     def _is_any_open(self, states: Collection[LinkState]) -> bool:
-        """Tell whether a peer is about to be connected; of many, those that are up will do."""
+        """Return whether a peer is about to be connected. Of many peers, connected ones suffice."""
         is_next = not self._are_some_up and LinkState.IDLE in states
         return is_next or LinkState.CONNECTING in states
 

@@ -1,4 +1,4 @@
-"""StateRestore: gets a node its first state, from its peers or from its checkpoints."""
+"""StateRestore gets the first state of a node from its peers or from its checkpoints."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class StateRestore:
         return tuple(sorted(self._refused))
 
     def narrow(self, donors: Collection[str] | None, clock: float) -> None:
-        """Ask only these peers (`None`: any), and take no checkpoint beyond a clock."""
+        """Ask only these peers (`None`: any), and read no checkpoint beyond a clock."""
         self._only, self._latest = donors, clock
 
     def start(self, target: Target, source: str) -> Origin | None:
-        """Replace the first part; `None` if the node begins with its own.
+        """Replace the first part. `None` if the node begins with its own state.
 
-        `source` is "own", "peers", "newest", or "ahead": as newest, but only of peers that are well
-        ahead, and without waiting for those that are not there yet.
+        `source` is "own", "peers", "newest", or "ahead". "ahead" is like "newest", but only of
+        peers that are well ahead, and without waiting for those that are not there yet.
         """
         self._saved, self._donors, self._first = None, {}, None
         on_disk = self._all_saved(target)
@@ -82,10 +82,10 @@ class StateRestore:
         return None
 
     def add(self, target: Target, *, may_restart: bool = True) -> Origin | None:
-        """Replace one more part, by that of the copy which the first one came from.
+        """Replace one more part by that of the same copy as the first part.
 
-        If its donor is gone, or has another copy by now, both are replaced by those of a peer:
-        returns where they are from. If there is none, the first one stays.
+        If its donor is gone, or has a different copy by now, both are replaced by those of a peer,
+        and their origin is returned. If there is no such peer, the first part stays.
         """
         if self._saved is not None:
             self._load(target, self._saved)
@@ -123,7 +123,7 @@ class StateRestore:
     def _fetch(
         self, target: Target, newer_than: float, timeout_s: float, tokens: Mapping[str, bytes]
     ) -> JoinResult:
-        """Fetch a part until one comes that can be loaded; who brings others is asked no more."""
+        """Fetch a part until one can be loaded. A donor of an unfit part is asked no more."""
         deadline = Deadline(self._clock, timeout_s)
         while True:
             request = StateRequest(
@@ -154,7 +154,7 @@ class StateRestore:
             return result
 
     def _blame(self, donors: Collection[str]) -> None:
-        """Refuse a donor; if it was several together, nobody can tell whose fault it is."""
+        """Refuse a donor. If there were several, it is unknown which one is at fault."""
         if len(donors) == 1:
             self._refused.update(donors)
         self._is_alone |= len(donors) > 1
@@ -220,7 +220,9 @@ R = TypeVar("R")
 
 
 class StateShardGroup(Protocol):
-    """What the ranks of a sharded model tell each other of their states; all call it alike."""
+    """The ranks of a sharded model, which exchange the status of their states. All make equal
+    calls.
+    """
 
     wants_state: bool
     """Whether somebody asked one of them for a copy, before the update under way."""
@@ -233,15 +235,15 @@ class StateShardGroup(Protocol):
         ...
 
     def each(self, own: Any) -> list[Any]:
-        """Return what each rank says."""
+        """Return the values of all ranks."""
         ...
 
 
 class TogetherRestore:
-    """Does what `StateRestore` does, on each rank of a sharded model for its own shards.
+    """Does the work of `StateRestore`, on each rank of a sharded model for its own shards.
 
-    Each fetches from the node of the same rank of a peer, or has checkpoints of its own. What has
-    come is loaded only if all ranks have it of the same moment, and of the same peer.
+    Each rank fetches from the node of the same rank of a peer, or has checkpoints of its own. A
+    state is loaded only if all ranks have it from the same moment, and from the same peer.
     """
 
     def __init__(self, node: str, restore: StateRestore, shard_group: StateShardGroup) -> None:

@@ -1,4 +1,4 @@
-"""The donor's side: answers nodes that ask for the state of the training; on the RxThread."""
+"""The donor's side, which answers nodes that ask for the state of the training, on the RxThread."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DonorSnapshot:
         self.token = digest.digest()
 
     def piece(self, part: str, index: int) -> tuple[ByteArray, int] | None:
-        """Return a piece and its checksum; `None` if there is no such piece."""
+        """Return a piece and its checksum, or `None` if there is no such piece."""
         checksums = self._checksums.get(part, [])
         if index >= len(checksums):
             return None
@@ -70,7 +70,7 @@ class DonorSnapshot:
 
 
 class DonorSnapshots:
-    """At most one copy of the state of this node; made only when it is wanted."""
+    """At most one copy of the state of this node, which is made only when a peer wants it."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class DonorSnapshots:
         return sum(part.image.nbytes for part in parts)
 
     def put(self, state: State) -> None:
-        """Replace the copy; joiners that fetch the one before must ask anew."""
+        """Replace the copy. Nodes that fetch the one before must ask again."""
         now = self._clock.now()
         copy = DonorSnapshot(state, now, now, self._piece_bytes)
         with self._lock:
@@ -161,7 +161,7 @@ class StateService(Service):
                 self._forget(sender)
 
     def tick(self, now: float) -> bool:
-        """Go on with pieces that a link could not take; forget whoever does not ask any more."""
+        """Send pieces that a link could not accept before, and forget nodes that no longer ask."""
         late = [s for s, asked in self._joiners.items() if now - asked > FORGOTTEN_AFTER_S]
         for sender in late:
             self._forget(sender)

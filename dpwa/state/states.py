@@ -1,4 +1,4 @@
-"""States: how a node gets the state of the training, hands it on, and keeps it on disk."""
+"""States: the way of a node's state from and to peers, and to disk."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class States(Closeable):
         finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
 
     def keep_together(self, shard_group: StateShardGroup) -> None:
-        """Begin with, and hand on, what all ranks of a sharded model have of one moment."""
+        """Use and send only states of which all ranks of a sharded model have the same moment."""
         self._shard_group = shard_group
         if isinstance(self._restore, StateRestore):
             self._restore = TogetherRestore(self._node.name, self._restore, shard_group)
@@ -100,10 +100,10 @@ class States(Closeable):
         return self._donor_snapshots.is_wanted
 
     def start(self, target: Target, initial_state: str | None = None) -> Origin | None:
-        """Get the state to begin with, before the first step; at most `initial_state_timeout_s`.
+        """Get the initial state, before the first step, within `initial_state_timeout_s`.
 
-        `initial_state` is by default as the configuration has it. `None` when the node begins with
-        its own.
+        `initial_state` is by default as the configuration has it. Returns `None` if the node begins
+        with its own state.
         """
         self._node.check_process()
         if target.kind is not None:
@@ -134,9 +134,10 @@ class States(Closeable):
         )
 
     def add(self, target: Target) -> None:
-        """Get one more part of the copy that the first one came from, if it did.
+        """Get one more part of the copy from which the first one came, if it was restored.
 
-        Before the first step. If its donor is gone, or has another copy by now, both are replaced.
+        Call this before the first step. If the donor is gone, or has a different copy by now, both
+        are replaced.
         """
         self._node.check_process()
         if target.kind is not None:
@@ -151,12 +152,12 @@ class States(Closeable):
     def copy_if_due(
         self, capture: Capture, rest: Capture | None = None, *, saves: bool = True
     ) -> bool:
-        """Copy the state if somebody wants it, or a checkpoint is due; on the training thread.
+        """Copy the state if a peer wants it, or a checkpoint is due. Runs on the training thread.
 
-        To be called when as many steps have been taken as there were updates. `capture` copies what
-        no longer changes in this update. `rest` copies the parts that the loop may still change,
-        such as learning rates: at the next call of `complete`. `saves`: it may be kept on disk.
-        Returns whether the rest is to be copied.
+        Call this when as many steps have been taken as there were updates. `capture` copies the
+        parts that no longer change in this update. `rest` copies the parts that the loop may still
+        change, such as learning rates, at the next call of `complete`. `saves`: it may be saved to
+        disk. Returns whether the rest must be copied.
         """
         self._end_start()
         self._unfinished = None  # nobody has said that it was whole before the next step
@@ -207,7 +208,7 @@ class States(Closeable):
         }
 
     def close(self) -> None:
-        """Finish the checkpoint that is being written; hold nothing any more."""
+        """Finish the checkpoint that is being written, and free the copies."""
         _close(self._donor_snapshots, self._writer, self._owner)
 
     # In training
@@ -244,7 +245,7 @@ class States(Closeable):
 
 
 def initial_state_of(config: Config) -> str:
-    """Return where nodes take their first state from: see `StateRestore.start`."""
+    """Return where nodes get their first state. See `StateRestore.start`."""
     if config.initial_state is not None:
         return config.initial_state
     if config.is_open:

@@ -1,4 +1,4 @@
-"""Targets: the parts of a node's state that are replaced by what comes from peers or from disk."""
+"""Targets: the parts of a node's state that are replaced by those of peers or from disk."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from dpwa.wire.state import PartName
 
 
 class UnfitStateError(PeerError):
-    """A state that came, from peers or from disk, is none that can be loaded."""
+    """A state from peers or from disk that cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A part of this node's state that is to be replaced by one that comes."""
+    """A part of this node's state that will be replaced by a received one."""
 
     part: PartName
     kind: Layout | None  # what comes must be of it; `None`: any
@@ -37,7 +37,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the state came from: peers, or a checkpoint of this node."""
+    """The origin of a state: peers, or a checkpoint of this node."""
 
     clock: float  # the training clock that came with it
     updates: int
@@ -51,7 +51,7 @@ _NUMERIC_KINDS = "biufc"
 
 
 def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, StatePart]:
-    """Copy raw parameters, of any strides; `layout` is of one tensor, or of plain bytes."""
+    """Copy raw parameters, of any strides. `layout` is of one tensor, or of plain bytes."""
     spec = layout.tensors[0]
     image_layout = _layout_of(source.nbytes)
     image = image_layout.empty()

@@ -1,7 +1,7 @@
-"""Every member counts the barriers that it has passed, and tells whether it waits in one.
+"""Barriers: every member counts its passed barriers, and reports whether it waits in one.
 
-A member passes a barrier when all others wait in the same one, or have passed it already. So nobody
-is counted out who is late: whoever has been away catches up with the others.
+A member passes a barrier when all others wait in the same one, or have passed it already. So a late
+member is not excluded, and a member that was away catches up with the others.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Barriers:
 
     @property
     def known(self) -> int | None:
-        """How many it has passed; `None` if it has just come, and will begin where others are."""
+        """The number of passed barriers. `None` if this member is new."""
         return self.passed if self._has_part else None
 
     def missed(self, told: Mapping[str, Told]) -> int:
-        """Return how many the others have passed that this node has not come to."""
+        """Return the number of barriers that the others have passed without this node."""
         newest = max(one.passed or 0 for one in told.values())
         return max(0, newest - self.passed - self.is_waiting)
 
     def begin(self, told: Mapping[str, Told]) -> None:
-        """Begin a view, with what all members have told."""
+        """Begin a view, with the reports of all members."""
         newest = max(one.passed or 0 for one in told.values())
         if not self._has_part:
             self.passed, self._has_part = newest, True
@@ -59,7 +59,7 @@ class Barriers:
             self._tell()
 
     def advance(self, now: float) -> bool:
-        """Tell the others while waiting; return whether this node has just passed."""
+        """Notify the others while waiting. Return whether this node has just passed."""
         if not self.is_waiting:
             return False
         if now - self._told_at >= ASK_AGAIN_S:
@@ -74,7 +74,7 @@ class Barriers:
         return True
 
     def absent(self) -> list[str]:
-        """Return who has not come to the barrier that this node waits in; from any thread."""
+        """Return the nodes that have not reached this node's barrier. Any thread may call this."""
         here, states = self.passed, list(self._members.items())
         return [name for name, state in states if state < (here, True)]
 

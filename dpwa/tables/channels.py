@@ -1,4 +1,4 @@
-"""What the engine says to the other members of its view, and hears from them, in order."""
+"""ReliableChannels: ordered messages between the engine and the other members of its view."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Send = Callable[[Any, Frame | None], None]  # of a message
 
 @dataclass(frozen=True)
 class Item:
-    """Something to be told in a stream."""
+    """A message to be sent in a stream."""
 
     kind: type[Numbered]
     # of the message, but for those that all messages have, and those of its pieces
@@ -47,7 +47,7 @@ class Item:
 
 
 class OutgoingStream:
-    """The stream to one member in one view; `send` may lose what it is given."""
+    """The stream to one member in one view. `send` may lose its messages."""
 
     def __init__(self, header: dict[str, Any], send: Send) -> None:
         self._header = header
@@ -61,11 +61,11 @@ class OutgoingStream:
         self._patience_s = RESEND_AFTER_S
 
     def put(self, items: Iterable[Item]) -> None:
-        """Tell these, one after the other; they are taken when there is room."""
+        """Send these items, one after the other. They are read when there is room."""
         self._sources.append(iter(items))
 
     def pump(self, now: float) -> None:
-        """Send what there is room for; send again what nobody has seen for too long."""
+        """Send as far as there is room, and send again what is unacknowledged for too long."""
         while len(self._unseen) < WINDOW:
             piece = self._next()
             if piece is None:
@@ -87,7 +87,7 @@ class OutgoingStream:
             self._send(message, data)
 
     def seen(self, number: int, now: float) -> None:
-        """Take note that all up to this number have come."""
+        """Note that all messages up to this number have arrived."""
         while self._unseen and self._unseen[0][0].number <= number:
             *_, then = self._unseen.popleft()
             self._seen_at = self._resent_at = now
@@ -136,11 +136,11 @@ class IncomingStream:
         self._data = bytearray()
 
     def is_next(self, number: int) -> bool:
-        """Tell whether a message is the next one; take note if it is not.
+        """Return whether a message is the next one, and note if it is not.
 
-        What is missing is asked for once; if that is in vain, it is sent again after a while. What
-        has come and cannot be taken yet is not asked for: all that follows would come again and
-        again, each time with more answers that ask for it.
+        Missing messages are asked for once. If that fails, they are sent again after a while.
+        Messages that arrived and cannot be accepted yet are not asked for. Otherwise all later ones
+        would arrive again and again, each time with more answers that ask for them.
         """
         self.is_owed = True
         if number > self.last and self._needs_none_after != self.last:
@@ -149,7 +149,7 @@ class IncomingStream:
         return number == self.last + 1
 
     def take(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
-        """Take the next message; return all of its bytes once it is complete.
+        """Accept the next message. Return all of its bytes once it is complete.
 
         Raises ProtocolError if there are more than `most_bytes`, or its pieces do not fit together.
         """
@@ -198,7 +198,7 @@ class ReliableChannels:
         self.now = 0.0
 
     def begin(self, view: GroupView) -> None:
-        """Go on in a view; all that was under way is forgotten."""
+        """Continue in a view, and forget all messages under way."""
         self.view = view
         header = {"request": 0, **self._signed}
         others = [name for name in view.names if name != self._own.name]
@@ -224,7 +224,7 @@ class ReliableChannels:
             self.say(name, item)
 
     def stream(self, name: str) -> OutgoingStream | None:
-        """Return the stream to a member; `None` if it is none."""
+        """Return the stream to a member, or `None` if it is no member."""
         return self._out.get(name)
 
     def to_self(self, item: Item) -> Numbered:
@@ -234,29 +234,29 @@ class ReliableChannels:
         return item.kind(**fields)
 
     def link_changed(self, name: str) -> None:
-        """Send again what a member has not seen; its silence counts from when it can be reached."""
+        """Send unacknowledged messages again. The member's silence counts from this moment."""
         outgoing = self._out.get(name)
         if outgoing is not None and self._contacts.is_up(name):
             outgoing.heard(self.now)
             outgoing.resend(self.now)
 
     def want_all(self) -> None:
-        """Have everybody send again what could not be taken until now."""
+        """Ask all members to send again what could not be accepted until now."""
         for incoming in self._in.values():
             incoming.is_owed = incoming.wants = True
 
     def want_in_vain(self) -> None:
-        """Ask all now and then what they have to say, as this node waits for them.
+        """Ask all members from time to time for their messages, because this node waits for them.
 
-        Who has gone on without it says so; else it would not hear of it if all that it has said
-        itself had come.
+        A member that has continued without this node then reports it. Otherwise this node would not
+        learn it if all its own messages had arrived.
         """
         if self.now - self._wanted_at >= ballots.STALLED_S:
             self._wanted_at = self.now
             self.want_all()
 
     def pump(self) -> bool:
-        """Send what is due; return whether anything is under way."""
+        """Send due messages, and return whether any are under way."""
         for name, incoming in self._in.items():
             if incoming.is_owed:
                 seen = TableSeen(
@@ -272,7 +272,7 @@ class ReliableChannels:
     # Hearing
 
     def admit(self, message: FromMember) -> IncomingStream | None:
-        """Take in a message; return its stream if it is the next one there."""
+        """Receive a message, and return its stream if it is the next one there."""
         if isinstance(message, TableElsewhere):
             if message.view == self.view.identity and self._elsewhere_at is None:
                 self._elsewhere_at = self.now
@@ -315,7 +315,7 @@ class ReliableChannels:
     # Doubts
 
     def is_elsewhere(self) -> bool:
-        """Tell whether another member has said that it is in another view, and nothing follows."""
+        """Return whether a member has reported a different view, and no new view follows."""
         if self._elsewhere_at is None or self.now - self._elsewhere_at <= UNREACHABLE_S:
             return False
         self._elsewhere_at = None
@@ -326,10 +326,10 @@ class ReliableChannels:
         return any(self._is_silent(name, unreachable_s) for name in self._out)
 
     def _is_silent(self, name: str, unreachable_s: float) -> bool:
-        """Tell whether a member does not answer; or has no connection, even with nothing to say.
+        """Return whether a member does not answer, or has no connection.
 
-        For what a member that is gone held is to be copied while others still have it. One that
-        was not reached yet may have come just now: it takes a while until both have connected.
+        Copies of a member that is gone must be made while others still have them. A member that was
+        never reached may be new, so it takes a while until both have connected.
         """
         missing_s = self._missing_s(name)
         if missing_s is None:
@@ -337,14 +337,14 @@ class ReliableChannels:
         return missing_s > (unreachable_s if name in self._group.lost() else ballots.STALLED_S)
 
     def lost(self, unreachable_s: float) -> set[str]:
-        """Return who has spoken in this view, and has no connection for too long."""
+        """Return the members that were heard in this view, and have no connection for too long."""
         lost = self._group.lost()
         return {
             n for n in self._heard.intersection(lost) if (self._missing_s(n) or 0.0) > unreachable_s
         }
 
     def _missing_s(self, name: str) -> float | None:
-        """Return for how long there is no connection to a member; `None` if there is one."""
+        """Return for how long there is no connection to a member, or `None` if there is one."""
         if self._contacts.is_up(name):
             self._missing_since.pop(name, None)
             return None

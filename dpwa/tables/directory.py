@@ -1,14 +1,14 @@
-"""What all members work out when a view begins: which tables there are, and who holds what.
+"""The plan that all members compute when a view begins: the tables, and their holders.
 
-Every member of a view tells all others which tables it knows and which copies it has. Whoever has
-heard all of them computes the same plan. Of a shard, the copies that count are those of the latest
-view in which their holders took additions; the one that was the primary, or comes next in order, is
-the primary again. Another copy that has other additions in it than that one (they were never
-acknowledged) is made anew.
+Every member of a view sends all others the tables that it knows and the copies that it has. A
+member that has heard all of them computes the same plan. Of a shard, the copies that count are
+those of the latest view in which their holders accepted additions. The former primary, or the next
+one in order, is the primary again. A copy with other additions than the primary's (they were never
+acknowledged) is made again.
 
-Who was left out keeps its copies. If those who went on have none of a shard, as one has died before
-it had copied its own, such a copy stands in: unless additions may have been acknowledged since its
-epoch. They were not as long as a holder of the latest epoch was still waiting for its copy.
+A member that was left out keeps its copies. If the others have no copy of a shard, because one has
+died before its shard was copied, such a copy is used, unless additions may have been acknowledged
+since its epoch. They were not as long as a holder of the latest epoch was waiting for its copy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HeldShard:
 
 @dataclass(frozen=True)
 class Known:
-    """What a member knows of a table."""
+    """A member's knowledge of a table."""
 
     spec: TableSpec
     shards: int  # number of shards
@@ -55,7 +55,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Told:
-    """What a member tells at the beginning of a view."""
+    """A member's report at the beginning of a view."""
 
     tables: Mapping[int, Known]  # by number
     passed: int | None = None  # barriers that it has passed; `None`: it has just come
@@ -92,7 +92,7 @@ class TablePlan:
 
 
 def digest_of(applied: Mapping[str, tuple[int, int]]) -> bytes:
-    """Return a digest of the additions that a copy contains; see `ReplicatedState.applied`."""
+    """Return a digest of the additions in a copy. See `ReplicatedState.applied`."""
     text = json.dumps(sorted(applied.items()))
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
 
@@ -106,9 +106,9 @@ def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...], epoch: int 
 def plans(
     members: tuple[str, ...], told: Mapping[str, Told], epoch: int = 0
 ) -> dict[int, TablePlan]:
-    """Return the plans of all tables under a new view; the same on all members.
+    """Return the plans of all tables under a new view, the same on all members.
 
-    `members` are names in order of rank, of whom every one has told something.
+    `members` are names in order of rank, each with a report in `told`.
     """
     numbers = sorted({number for one in told.values() for number in one.tables})
     return {number: _plan(members, told, number, epoch) for number in numbers}

@@ -1,9 +1,9 @@
-"""The engine of tables: a thread that owns this node's copies of shards, and all streams.
+"""The engine of tables, a thread that owns this node's copies of shards, and all streams.
 
-A view begins when all members have told each other what they have; until then nothing is taken. A
-node that is not of the view any more can acknowledge nothing, as its replicas do not listen to it.
+A view begins when all members have sent each other their reports. Until then nothing is accepted. A
+node that is no longer in the view can acknowledge nothing, because its replicas ignore it.
 
-It is a thread of its own, because large additions take a while, and the RxThread must go on voting.
+It is a separate thread, because large additions take a while, and the RxThread must keep voting.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RECONNECTED_S = 2.0  # after it has gone on: all its connections may have broken
 
 @dataclass(frozen=True)
 class Settings:
-    """What an `Engine` is told."""
+    """The settings of an `Engine`."""
 
     runtime: Runtime
     startup_s: float  # how long users wait for all nodes at first
@@ -71,7 +71,7 @@ class Settings:
 
 
 class Engine:
-    """Does what members and users want of tables."""
+    """Handles the requests of members and users of tables."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class Engine:
         self._thread.join(timeout_s)
 
     def view_changed(self, view: GroupView) -> None:
-        """Take note of a view; called with the lock of the group held."""
+        """Note a view. Called with the lock of the group held."""
         self.submit(partial(self._follow, view, self._group.exits))
 
     def link_changed(self, peer: str) -> None:
         self.submit(partial(self._mail.link_changed, peer))
 
     def hear(self, message: FromMember, payload: Frame, reply: Reply) -> None:
-        """Take in a message, unless too many wait; then it will be sent again."""
+        """Receive a message. If too many wait it is dropped, and will be sent again."""
         if self._inbox.qsize() < self._most_messages and not self._is_stopping:
             self.submit(partial(self._receive, message, payload, reply))
 
@@ -154,7 +154,7 @@ class Engine:
         self._pending.memories = {}
 
     def _do(self, act: Callable[[], None] | None) -> None:
-        """Do something; nothing that a member sends can end the thread."""
+        """Run an action. No message of a member can end the thread."""
         if act is None or self._is_stopping:
             return
         self._awake.look()
@@ -259,7 +259,7 @@ class Engine:
             self._start()
 
     def _may_be_first(self, began: float) -> bool:
-        """Tell whether to begin; what this node would do is lost if others have begun already."""
+        """Return whether to begin, as this node's changes are lost if others have begun already."""
         view = self._mail.view
         if self._group.is_outranked or self._is_minority(view.names):
             self._group.look_out()
@@ -269,11 +269,11 @@ class Engine:
         return not self._group.may_meet() or self._mail.now - began >= meet_s
 
     def _is_minority(self, names: Collection[str]) -> bool:
-        """Tell whether the others may begin without these; not once a user was told so."""
+        """Return whether the others may begin without these, until a user was notified."""
         return 2 * len(names) <= len(self._group.ranks) and not self._has_waited
 
     def _start(self) -> None:
-        """Go on, as all members have told what they have."""
+        """Continue, because all members have sent their reports."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
         is_old = self.barriers.known is not None or self._has_stood_still or self._was_counted_on
@@ -312,7 +312,7 @@ class Engine:
             self._take(message, data, reply)
 
     def _can_take(self, message: Numbered) -> bool:
-        """Tell whether the time has come for a message; it will be sent again."""
+        """Return whether a message can be handled now. If not, it will be sent again."""
         if isinstance(message, TableAddition | TableGet):
             # Who sends it may have heard of the table before: its maker tells one after the other.
             return self._has_begun and message.table in self._store.tables
@@ -352,7 +352,7 @@ class Engine:
     # Orders of users
 
     def make(self, number: int, spec: TableSpec) -> None:
-        """Make a table, if there is none of this number, and tell all others."""
+        """Make a table, if there is none with this number, and notify all others."""
         if self._has_begun:
             plan = self._store.tables.get(number)
             names = self._group.ranks or self._group.view.names
@@ -373,7 +373,7 @@ class Engine:
         self.barriers.arrive(self._mail.now)
 
     def wait_no_longer(self) -> None:
-        """Begin without who has not come in `startup_s`: a user was told so."""
+        """Begin without nodes that were missing for `startup_s`, as a user was notified."""
         self._has_waited = True
 
     def request_rows(self, request: int, ask: PendingRead, primary: str) -> None:

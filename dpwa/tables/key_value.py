@@ -1,4 +1,4 @@
-"""One shard of a key-value table: rows found by keys of any value, made as they are added to."""
+"""One shard of a key-value table, whose rows have any keys and are made by additions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shard_of_keys(keys: np.ndarray, shards: int) -> np.ndarray:
 
 
 def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
-    """Cut keys into parts for those shards that have some of them; `rows` are the keys.
+    """Cut keys into parts for the shards that have some of them. `rows` are the keys.
 
     The keys of a part are in the order given.
     """
@@ -57,10 +57,10 @@ def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
 
 
 class KeyValueStore(ReplicatedState):
-    """The rows of a shard by their keys, in the order in which they were first added to.
+    """The rows of a shard by their keys, in the order of their first additions.
 
-    `default` is every value of a key that was never added to, and what its first addition starts
-    from.
+    `default` is every value of a key without additions, and the initial value for its first
+    addition.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class KeyValueStore(ReplicatedState):
         return self._size
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of the rows of some keys; the default for those never added to.
+        """Return a copy of the rows of some keys. Keys without additions have the default.
 
-        `rows` are keys, int64 of shape (n,), in any order; the result has shape (n,) or (n,
+        `rows` are keys, int64 of shape (n,), in any order. The result has shape (n,) or (n,
         columns).
         """
         self._check_whole()

@@ -1,6 +1,6 @@
-"""Where the threads that use tables and the engine meet.
+"""PendingOperations, which the threads that use tables share with the engine.
 
-Users leave additions, and wait; the engine takes them, and lays out what holds in the present view.
+Users add operations, and wait. The engine handles them, and publishes the state of the view.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AddedParts = list[tuple[int, int | None, ByteArray]]  # shard, number of ids, an
 
 @dataclass(frozen=True)
 class Present:
-    """What holds in a view; never changed, but replaced."""
+    """The state of a view. It is never changed, but replaced."""
 
     view: GroupView
     is_ready: bool = False  # all members have told what they have
@@ -45,7 +45,7 @@ class Addition:
 
 
 class PendingRead:
-    """Rows that somebody has asked another member for; `ids` is `None` for all of them."""
+    """Rows that were asked of a different member. `ids` is `None` for all of them."""
 
     def __init__(self, key: Key, ids: np.ndarray | None, nbytes: int) -> None:
         self.key = key
@@ -58,9 +58,9 @@ class PendingRead:
 
 
 class PendingOperations:
-    """What users and the engine share.
+    """The operations that users share with the engine.
 
-    `changed` guards it, and is notified when users may go on.
+    `changed` guards it, and is notified when users may continue.
     """
 
     def __init__(self, view: GroupView, runtime: Runtime) -> None:
@@ -92,7 +92,7 @@ class PendingOperations:
     # Users
 
     def add(self, table: int, parts: AddedParts, *, is_first: bool) -> None:
-        """Leave additions to shards of one table; with `is_first` they replace the values."""
+        """Enqueue additions to shards of one table. With `is_first` they replace the values."""
         with self.changed:
             fresh, left_bytes = [], self._left_bytes
             for shard, rows, data in parts:
@@ -101,7 +101,7 @@ class PendingOperations:
             self._fresh.extend(fresh)  # all of it or nothing, whenever an interrupt comes
 
     def marks(self, table: int | None = None) -> dict[Key, int]:
-        """Return how many additions this node has made to each shard of a table, or of all."""
+        """Return the number of this node's additions to each shard of a table, or of all tables."""
         with self.changed:
             made = self._counters.copy()
             for key, *_ in self._fresh:
@@ -121,7 +121,7 @@ class PendingOperations:
             return sorted(fresh.union(key for key, unseen in self._unseen.items() if unseen))
 
     def raise_failure(self, table: int | None = None) -> None:
-        """Raise what became of an addition to a table, or to any, that has failed; once."""
+        """Raise the error of a failed addition to a table, or to any table, once."""
         with self.changed:
             number = next(iter(self._failed), None) if table is None else table
             error = None if number is None else self._failed.get(number)
@@ -130,12 +130,12 @@ class PendingOperations:
                 raise error
 
     def check(self, table: int) -> None:
-        """Raise a `MismatchError` if another member has made another table of this number."""
+        """Raise a `MismatchError` if a member has made a different table with this number."""
         if table in self._mismatches:
             raise MismatchError(f"table {table}: {self._mismatches[table]} [DPWA-E168]")
 
     def raise_left_out(self) -> None:
-        """Raise a `TableLostError`, once, if the others have gone on without this node."""
+        """Raise a `TableLostError`, once, if the others have continued without this node."""
         with self.changed:
             if self._left_out:
                 error = TableLostError(self._left_out)
@@ -143,7 +143,7 @@ class PendingOperations:
                 raise error
 
     def ask(self, ask: PendingRead) -> int:
-        """Note that something is asked for; return a number that its answer must have."""
+        """Note a request, and return the number that its answer must have."""
         with self.changed:
             self._requests += 1
             self._asked[self._requests] = ask
@@ -162,7 +162,7 @@ class PendingOperations:
             self.changed.notify_all()
 
     def note_parted(self, own: str) -> None:
-        """Take note that each of two parts of the cluster has gone on by itself."""
+        """Note that two parts of the cluster have each continued without the other."""
         self._note_left_out(
             f"the connection between {own} and the others was lost, and each part has gone on by "
             f"itself; now the tables of the larger one count, and what {own} has added meanwhile "
@@ -177,7 +177,7 @@ class PendingOperations:
         )
 
     def note_missed_barriers(self, own: str, count: int) -> None:
-        """Take note that the others have passed so many barriers without this node."""
+        """Note that the others have passed `count` barriers without this node."""
         self._note_left_out(
             f"{own} did not answer for too long, and the others have gone on without it: they "
             f"have passed {count} barriers to which it has not come [DPWA-E246]"
@@ -221,7 +221,7 @@ class PendingOperations:
         return error is None and not addition.is_first
 
     def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
-        """Take in a piece of an answer; drop what nobody has asked for."""
+        """Store a piece of an answer. Pieces that were not requested are dropped."""
         with self.changed:
             ask = self._asked.get(request)
             if ask is None or start != ask.got_bytes or start + data.nbytes > ask.data.nbytes:

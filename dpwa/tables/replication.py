@@ -1,4 +1,4 @@
-"""How an addition gets into all copies of a shard, and a state to a new one."""
+"""Replication of an addition to all copies of a shard, and of a state to a new copy."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Awaited = tuple[Key, str, int]  # shard, client, counter
 
 
 class Replication:
-    """What a node does as the primary, and as a replica.
+    """The tasks of a node as primary, and as replica.
 
     The primary applies an addition, passes it on to the replicas, and acknowledges it when all of
-    them have applied it. One that is refused is in no copy, so those of the same client wait until
-    the client knows: else it might ask for it again, elsewhere, where later ones are in already.
-    While a new replica gets the state, additions to the shard wait. A replica that cannot apply an
-    addition, or finds that it has missed one, has its copy made anew: what it has not confirmed
-    counts as soon as the state has come, which contains it.
+    them have applied it. A refused addition is in no copy. Further additions of its client wait
+    until the client knows, because it might repeat the addition at a different primary that already
+    has later ones. While a new replica gets the state, additions to the shard wait. If a replica
+    cannot apply an addition, or has missed one, its copy is made again. Its unconfirmed additions
+    count as soon as the state has arrived, which contains them.
 
     `note` is called for every addition that is applied here.
     """
@@ -64,7 +64,7 @@ class Replication:
         self._warned: set[Key] = set()  # until they are there
 
     def begin(self) -> None:
-        """Forget what was under way in the view before: it is sent again."""
+        """Forget operations of the view before, because they are sent again."""
         self._awaited.clear()
         self._copying.clear()
         self._refused.clear()
@@ -111,7 +111,7 @@ class Replication:
             self._acknowledge(client, awaited[0], awaited[2])
 
     def _as_it_counts(self, message: TableAddition, data: Frame) -> tuple[TableAddition, Frame]:
-        """Leave first values of a node that was the first one before: they come too late."""
+        """Drop the values of a node that is no longer the first one, because they are too late."""
         is_ready = self._store.tables[message.table].is_ready
         if message.is_first and (is_ready or message.name != self._mail.view.names[0]):
             return message.model_copy(update={"rows": 0}), b""
@@ -172,7 +172,7 @@ class Replication:
         self._say(message.name, Item(TableReplicated, fields))
 
     def _own_replica(self, key: Key, primary: str) -> ShardCopy | None:
-        """Return this node's copy of a shard; `None` if its state is to be asked for."""
+        """Return this node's copy of a shard, or `None` if its state must be requested."""
         copy = self._store.own_replica(key, primary)
         if copy is None:
             self._missed.setdefault(key, self._mail.now)
@@ -191,7 +191,7 @@ class Replication:
             log.warning("the state of a shard is sent again: %s [DPWA-W037]", reason)
 
     def ask_again(self) -> bool:
-        """Ask for the states of copies that have missed something; return whether any is due."""
+        """Ask for the states of copies that missed an addition. Return whether any is due."""
         keys = [key for key, due in self._missed.items() if due <= self._mail.now]
         for key in keys:
             try:
@@ -218,7 +218,7 @@ class Replication:
                 self._send_state(key, copy.target)
 
     def take_state(self, message: TableState, data: Frame) -> None:
-        """Take a piece of the state of a copy that is to come."""
+        """Store a piece of the state of a copy."""
         key = message.table, message.shard
         copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is None:

@@ -1,4 +1,4 @@
-"""What members want of shards, and who has to be asked."""
+"""The requests of members for shards, and the members that answer them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ReadAnswer:
     until: float | None = None  # when it is given up
 
     def send(self, now: float) -> bool:
-        """Send what is taken; return whether that was all, or nobody takes it."""
+        """Send the rows. Return whether all are sent, or the other side does not read them."""
         if self.refused is not None:
             reason = self.refused[: limits.MAX_REASON_CHARACTERS]
             self.reply(TableRefused(request=self.request, reason=reason))
@@ -62,7 +62,7 @@ class ReadAnswer:
 
 
 class Answers:
-    """The answers of a node; sent by the RxThread, which `wake` has look for more."""
+    """The answers of a node. The RxThread sends them, after `wake`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -70,7 +70,7 @@ class Answers:
         self._waiting: deque[ReadAnswer] = deque()
 
     def put(self, answer: ReadAnswer) -> None:
-        """Have an answer sent; from any thread."""
+        """Enqueue an answer. Any thread may call this."""
         self._fresh.put(answer)
         self._wake()
 
@@ -88,7 +88,7 @@ class Answers:
 
 
 class Requests:
-    """Additions and reads: those of this node on their way, those of others answered.
+    """Additions and reads. It sends those of this node, and answers those of others.
 
     Belongs to the thread of the engine.
     """

@@ -1,4 +1,4 @@
-"""What users pass as rows and as deltas, checked; and cut into what goes to each shard."""
+"""Checks of the rows and deltas that users pass, and the division into shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpwa.wire import limits
 
 @dataclass(frozen=True)
 class TableShard:
-    """Rows `start` (inclusive) to `stop` (exclusive) of a table; may be empty."""
+    """Rows `start` (inclusive) to `stop` (exclusive) of a table. It may be empty."""
 
     index: int
     start: int
@@ -30,7 +30,7 @@ class TableShard:
 def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
     """Cut a table into contiguous shards whose sizes differ by at most one row.
 
-    With fewer rows than shards, the last ones are empty.
+    If there are fewer rows than shards, the last ones are empty.
     """
     if rows < 0 or shards < 1:
         raise UserError(
@@ -44,13 +44,13 @@ def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
 
 @dataclass(frozen=True)
 class ShardPlacement:
-    """Who holds what."""
+    """The holders of each shard."""
 
     # of each shard, by name, the primary first; none if all copies were lost
     holders: tuple[tuple[str, ...], ...]
 
     def primary(self, shard: int) -> str:
-        """Return the member that takes the additions to a shard; LookupError if none is left."""
+        """Return the member that accepts the additions to a shard. LookupError if none is left."""
         if not self.holders[shard]:
             raise LookupError(f"no copy of shard {shard} has survived")
         return self.holders[shard][0]
@@ -60,7 +60,7 @@ class ShardPlacement:
 
 
 class ShardTransfer(NamedTuple):
-    """The state of a shard is to be sent from one member to another."""
+    """A transfer of the state of a shard from one member to a different one."""
 
     shard: int
     source: str
@@ -68,9 +68,9 @@ class ShardTransfer(NamedTuple):
 
 
 def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacement:
-    """Place new shards: primaries in turn over the members, replicas on those that follow in turn.
+    """Place new shards, with primaries in turn over the members, and replicas on the next ones.
 
-    `members` are in the order of the view; `replicas` come besides the primary, as far as there are
+    `members` are in the order of the view. `replicas` are added to the primary, as far as there are
     members.
     """
     if not members:
@@ -85,7 +85,7 @@ def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacemen
 
 
 def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> ShardPlacement:
-    """Return the placement under a new view, equal for all who compute it.
+    """Return the placement under a new view, which all members compute alike.
 
     The copies that survive stay where they are, and the earliest of them is the primary. Missing
     replicas go to the members with the fewest copies, the first in the view among equals. A shard
@@ -107,7 +107,7 @@ def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> S
 
 
 def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTransfer]:
-    """Return what has to be sent so that all holders have the state of their shards."""
+    """Return the transfers that give all holders the state of their shards."""
     return [
         ShardTransfer(shard, holders[0], member)
         for shard, holders in enumerate(now.holders)
@@ -118,10 +118,10 @@ def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTra
 
 @dataclass(frozen=True)
 class ShardRows:
-    """The part of a read or of an addition that goes to one shard.
+    """The part of a read or of an addition that belongs to one shard.
 
-    `where` tells which of the ids given (of all rows, without ids): `delta[part.where]` is to be
-    sent, `result[part.where] = answer` is what came.
+    `where` are the places in the given ids (or in all rows, without ids). `delta[part.where]` is
+    sent, and the answer is stored as `result[part.where] = answer`.
     """
 
     shard: int
@@ -131,9 +131,9 @@ class ShardRows:
 
 
 def as_array(given: Any, what: str) -> np.ndarray:
-    """Return an array of what a user has passed: a number, list, array or tensor of any device.
+    """Return an array of a user's argument: a number, list, array or tensor of any device.
 
-    It may share the memory of what was given. `what` begins the message of a UserError.
+    It may share the memory of the argument. `what` begins the message of a UserError.
     """
     if hasattr(given, "detach"):  # a tensor: arrays know neither its device nor bfloat16
         given = given.detach().cpu()
@@ -170,7 +170,7 @@ def as_integers(given: Any, what: str) -> np.ndarray:
 def as_row_ids(given: Any, rows: int) -> np.ndarray:
     """Return the rows that a user has named, int64 of shape (n,), in the order given.
 
-    A row may come several times; ids are from 0 to rows - 1.
+    A row may occur several times. Ids are from 0 to rows - 1.
     """
     ids = as_integers(given, "row_ids")
     outside = (ids < 0) | (ids >= rows)
@@ -182,15 +182,15 @@ def as_row_ids(given: Any, rows: int) -> np.ndarray:
 
 
 def rows_shape(rows: int, columns: int | None) -> tuple[int, ...]:
-    """Return the shape of some rows; the table is a vector when `columns` is `None`."""
+    """Return the shape of some rows. If `columns` is `None`, the table is a vector."""
     return (rows,) if columns is None else (rows, columns)
 
 
 def as_values(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return what a user has passed as values of rows, as an array of this shape and dtype.
+    """Return the values of rows that a user has passed, as an array of this shape and dtype.
 
-    One row may also come without its first dimension. What is not finite stays so. The array may
-    share the memory of what was given.
+    A single row may lack its first dimension. Values that are not finite are kept. The array may
+    share the memory of the argument.
     """
     array = as_array(given, "values of a table")
     if array.shape != shape and not (shape[0] == 1 and array.shape == shape[1:]):
@@ -221,9 +221,9 @@ def is_increasing(ids: np.ndarray) -> bool:
 
 
 def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRows]:
-    """Cut the rows that a user has named into parts for those shards that have some of them.
+    """Cut the rows that a user has named into parts for the shards that have some of them.
 
-    `ids` are in any order; `None`: all rows.
+    `ids` are in any order. `None` stands for all rows.
     """
     if ids is None:
         return [ShardRows(s.index, slice(s.start, s.stop), None) for s in shards if s.rows]
@@ -235,7 +235,7 @@ def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRow
 
 
 def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
-    """Return the places of the ids of each shard; the parts name no rows."""
+    """Return the places of the ids of each shard, in parts without rows."""
     order: np.ndarray | None = None
     if (shard_of_id[1:] < shard_of_id[:-1]).any():
         order = shard_of_id.argsort(kind="stable")

@@ -32,18 +32,18 @@ class ShardStore:
         self.tables = {}
 
     def drop_incomplete(self) -> None:
-        """Drop copies that were still to come; what was there before holds all acknowledged."""
+        """Drop incomplete copies. The former copies have all acknowledged additions."""
         for key in [key for key, copy in self.copies.items() if not copy.state.is_whole]:
             self._drop(key)
         self.copies |= self._former
         self._former.clear()
 
     def left_out(self) -> None:
-        """Take note that the others have gone on without this node, and may know better."""
+        """Note that the others have continued without this node, and may have newer data."""
         self.tables = {n: replace(plan, needed=()) for n, plan in self.tables.items()}
 
     def completed(self, key: Key) -> None:
-        """Drop what was there before a copy that has come."""
+        """Drop the former copy, which a complete copy replaces."""
         former = self._former.pop(key, None)
         if former is not None:
             former.close()
@@ -76,9 +76,9 @@ class ShardStore:
                 self._place((number, shard), plan, is_to_come=shard in to_come)
 
     def renew(self, key: Key) -> None:
-        """Have a copy made anew, which has missed something.
+        """Make a copy again that has missed an addition.
 
-        What was there before stands in until then: this node has confirmed nothing since.
+        The former copy is used until then, because this node has confirmed nothing since.
         """
         copy = self.copies.get(key)
         if copy is not None and copy.incoming is not None:
@@ -87,7 +87,7 @@ class ShardStore:
             self._place(key, self.tables[key[0]], is_to_come=True)
 
     def be_ready(self, number: int) -> bool:
-        """Take note that the first values of a table are in place; return whether there is one."""
+        """Note that the first values of a table are in place. Return whether the table exists."""
         plan = self.tables.get(number)
         if plan is not None:
             self.tables[number] = replace(plan, is_ready=True)
@@ -113,14 +113,16 @@ class ShardStore:
         return self.copies[key]
 
     def own_replica(self, key: Key, primary: str) -> ShardCopy | None:
-        """Return the copy of a shard of another primary; `None` if there was no room for it."""
+        """Return the copy of a shard with a different primary, or `None` if there was no room for
+        it.
+        """
         holders = self.holders(key)
         if holders[:1] != (primary,) or self._own not in holders[1:]:
             raise ProtocolError(f"{primary} is not the primary of a copy of shard {key[1]} here")
         return self.copies.get(key)
 
     def most_bytes(self, message: Numbered) -> int:
-        """Return how much a message may bring."""
+        """Return the maximum number of bytes of a message."""
         if isinstance(message, TableHoldings):
             return limits.MAX_HOLDINGS_BYTES
         if isinstance(message, TableGet):

@@ -1,4 +1,4 @@
-"""What a table is, as all members must agree on it."""
+"""TableSpec: the form of a table, on which all members must agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_VALUES = 2**40  # of one table
 
 
 class TableSpec(StrictModel):
-    """The form of a table, and how many copies there are."""
+    """The form of a table, and the number of its copies."""
 
     kind: Literal["array", "key_value"] = "array"  # rows by their place, or by keys
     rows: int = Field(default=0, ge=0)  # 0 for a key-value table
@@ -76,7 +76,7 @@ def make_spec(**fields: object) -> TableSpec:
 
 
 def unpack_spec(data: Frame) -> TableSpec:
-    """Read what another member has packed; the updater must be known here."""
+    """Unpack a member's specification, whose updater must be known here."""
     try:
         spec = TableSpec.model_validate_json(bytes(data))
         spec.make_updater()

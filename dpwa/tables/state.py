@@ -1,10 +1,10 @@
-"""What the primary and the replicas of a shard have in common, whatever its rows are found by.
+"""The common part of primaries and replicas of a shard, for all kinds of rows.
 
 An addition carries the id of its client and a counter: 1, 2, 3, ... for the additions of this
-client to this shard. The shard remembers the last counter of each client, together with the data,
-so that an addition that is sent again is known: each takes effect exactly once. Additions come in
-order; some may be missing that were acknowledged by a part of the nodes whose tables were given up.
-A worker that is started again is a new client, with an id of its own.
+client to this shard. The shard stores the last counter of each client, together with the data, so
+that it recognizes a repeated addition, and each takes effect exactly once. Additions arrive in
+order. Some may be missing that were acknowledged by a part of the nodes whose tables were given up.
+A restarted worker is a new client, with an id of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bytes_of(array: np.ndarray) -> memoryview:
 def pieces(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator[Piece]:
     """Yield a state as pieces of at most `CHUNK_BYTES`, copied one at a time.
 
-    `header` is what the receiver needs to make room; at most `CHUNK_BYTES` as JSON.
+    `header` has the sizes that the receiver allocates, and at most `CHUNK_BYTES` as JSON.
     """
     crc = 0
     for name, piece in _contents(header, streams):
@@ -55,10 +55,10 @@ def _contents(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator
 
 
 class Import:
-    """Takes in the pieces of a state.
+    """Receives the pieces of a state.
 
-    `begin` makes room for what a header says, and returns the memory of each stream; `end` is
-    called when all has come and the checksum is right.
+    `begin` allocates the sizes in a header, and returns the memory of each stream. `end` is called
+    when all pieces have arrived and the checksum is right.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Import:
         return self._open is not None
 
     def feed(self, name: str, piece: bytes | memoryview) -> bool:
-        """Take in the next piece; return whether it was the last.
+        """Store the next piece, and return whether it was the last.
 
-        After a ProtocolError the import has failed: this is not the next piece, bytes have changed
-        on the way, or the state is of another form than the one that was to be filled.
+        Raises ProtocolError, after which the import has failed, if this is not the next piece,
+        bytes have changed on the way, or the state has a different form than the one to fill.
         """
         if name == _END:
             self._finish(piece)
@@ -127,11 +127,11 @@ DTYPES = ("float32", "float64")
 
 
 class ReplicatedState(ABC):
-    """Rows, the state of their updater, and the additions that they contain.
+    """Rows, the state of their updater, and the additions in them.
 
-    `applied` has the last counter of each client, and how many additions of it are in the state:
-    some may have been refused. `additions` is how many are in it altogether. `is_whole` is false
-    from the beginning of an import to its end: the state may not be used.
+    `applied` has the last counter of each client, and the number of its additions in the state, as
+    some may have been refused. `additions` is the number of all additions in it. While `is_whole`
+    is false, from the beginning of an import to its end, the state may not be used.
     """
 
     def __init__(self, columns: int | None, dtype: Any, updater: Updater) -> None:
@@ -147,19 +147,19 @@ class ReplicatedState(ABC):
 
     @abstractmethod
     def read(self, rows: Any) -> np.ndarray:
-        """Return a copy of some rows; raise a `ProtocolError` if that cannot be."""
+        """Return a copy of some rows. Raises `ProtocolError` if that is impossible."""
 
     @abstractmethod
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays that make up the state, those of the updater as `state.NAME`."""
+        """Return all arrays of the state, with those of the updater as `state.NAME`."""
 
     @abstractmethod
     def _resize(self, rows: int) -> None:
-        """Make room to import this many rows; raise a `ProtocolError` if that cannot be."""
+        """Allocate space to import this many rows. Raises `ProtocolError` if that is impossible."""
 
     @abstractmethod
     def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
-        """Check an addition, and only then apply it; raise a `ProtocolError` if it is malformed."""
+        """Check an addition, then apply it. Raises `ProtocolError` if it is malformed."""
 
     def _assign(self, rows: np.ndarray | None, delta: np.ndarray) -> None:  # noqa: ARG002
         """Check values, and only then put them in place of those that there are."""
@@ -174,12 +174,12 @@ class ReplicatedState(ABC):
         *,
         is_first: bool = False,
     ) -> bool:
-        """Apply an addition, once: all of it or, when an error is raised, nothing.
+        """Apply an addition once, all of it or, if an error is raised, nothing.
 
         `counter` counts the client's additions to this shard from 1. `rows` are of this shard (or
-        keys), int64 of shape (n,), increasing; `None`: all rows. `delta` has shape (n,) or (n,
-        columns) and the dtype of the table; with `is_first` it replaces the values of the rows, and
-        no updater is asked. Returns `False` when the addition was applied before.
+        keys), int64 of shape (n,), increasing. `None` stands for all rows. `delta` has shape (n,)
+        or (n, columns) and the dtype of the table. With `is_first` it replaces the values of the
+        rows, without the updater. Returns `False` if the addition was applied before.
         """
         self._check_whole()
         last, count = self.applied.get(client, (0, 0))
@@ -218,10 +218,10 @@ class ReplicatedState(ABC):
             yield piece
 
     def importing(self) -> Import:
-        """Begin to replace the whole state; the object returned takes what `export` yields.
+        """Begin to replace the whole state. The returned object accepts the pieces of `export`.
 
-        Until it has taken the last piece the state cannot be used; when the import fails, only
-        another import makes it usable again. An import that was begun earlier is to be dropped.
+        The state cannot be used until the last piece has arrived. If the import fails, only a new
+        import makes it usable again. An earlier import must be dropped.
         """
         self.is_whole = False
         return Import(self._begin_import, self._end_import)

@@ -1,7 +1,7 @@
-"""Where the values of a shard live: memory that other processes on this host read while it changes.
+"""The memory of a shard's values, which other processes on this host read while it changes.
 
-A sequence number stands before the values. It is odd while an addition is applied, so that who
-reads sees each addition to a shard wholly or not at all, or knows that it must read again.
+A sequence number precedes the values. It is odd while an addition is applied, so that readers see
+each addition to a shard completely or not at all, or know that they must read again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ALL = slice(None)
 
 
 class ShardState(ReplicatedState):
-    """The rows of a shard, counted from its first, with what belongs to them.
+    """The rows of a shard, counted from its first, with the updater's state.
 
-    `memory` is where the values live, and the first of them: contiguous, of shape (rows,) or (rows,
-    columns). Zeros in memory of its own when `None`.
+    `memory` has the initial values: contiguous, of shape (rows,) or (rows, columns). If it is
+    `None`, new memory is allocated, with zeros.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ READS_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 class ShardMemory:
-    """The values of a shard, and the number of changes before them: `HEADER_BYTES`, then values."""
+    """The values of a shard, after a header of `HEADER_BYTES` with the number of changes."""
 
     def __init__(self, memory: ByteArray, spec: TableSpec, rows: int) -> None:
         self._sequence = memory[:8].view(np.uint64)
@@ -111,7 +111,7 @@ class ShardMemory:
     def read_into(
         self, target: np.ndarray, where: slice | np.ndarray, rows: np.ndarray | None
     ) -> bool:
-        """Copy rows once to these places of the target; return whether they fit together."""
+        """Copy rows once to these places of the target. Return whether they are consistent."""
         before = int(self._sequence[0])
         if before % 2:
             return False
@@ -155,18 +155,18 @@ class ShardCopy:
         *,
         is_first: bool,
     ) -> None:
-        """Apply an addition, unless it is in there already; see `ReplicatedState.apply`."""
+        """Apply an addition, unless it was applied before. See `ReplicatedState.apply`."""
         with nullcontext() if self.memory is None else self.memory.changing():
             self.state.apply(client, counter, rows, delta, is_first=is_first)
 
     def close(self) -> None:
-        """Give the memory back; who has mapped it keeps it until they are done."""
+        """Free the memory. Processes that have mapped it keep it until they are done."""
         if self.segment is not None:
             self.segment.close()
 
 
 def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> ShardCopy:
-    """Return a copy of a shard as it is at first: all zeros, or empty."""
+    """Return the initial copy of a shard, with zeros, or empty."""
     if spec.kind == "key_value":
         return ShardCopy(spec.make_key_value_store())
     nbytes = HEADER_BYTES + rows * spec.row_bytes

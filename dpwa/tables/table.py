@@ -1,4 +1,4 @@
-"""Tables as users see them: rows by number, or by key."""
+"""Tables for users, with rows by number, or by key."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dpwa.tables.user import User
 
 
 class Table:
-    """What all kinds of tables have in common.
+    """The common part of all kinds of tables.
 
     Tables are counted in the order in which they are made, which is the same on all nodes. Of the
-    `first` values only those of the first member count. A MismatchError (another node has made
-    another table) may come later, from `add` and `get`.
+    `first` values only those of the first member count. A MismatchError (a node has made a
+    different table) may be raised later, by `add` and `get`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Table:
             user.flush(self._number, deadline)
 
     def _read(self, parts: list[ShardRows], row_ids: np.ndarray | None, rows: int) -> np.ndarray:
-        """Return rows; in step, a call that timed out goes on from where it was."""
+        """Return rows. If `is_in_step`, a call that timed out continues where it was."""
         with self._call_lock:
             user, deadline = self._user, self._user.deadline()
             ids = b"all" if row_ids is None else row_ids.tobytes()
@@ -118,7 +118,7 @@ class Table:
 
 
 class PendingGet:
-    """A `get` that is under way; see `ArrayTable.get_async`."""
+    """A `get` that is under way. See `ArrayTable.get_async`."""
 
     def __init__(self, get: Callable[[], np.ndarray], runtime: Runtime) -> None:
         self._get = get
@@ -133,7 +133,7 @@ class PendingGet:
         return self._ended.is_set()
 
     def wait(self) -> np.ndarray:
-        """Return what `get` returns, once it is there.
+        """Wait for the result of `get`, and return it.
 
         Raises:
             As for `get`.
@@ -153,22 +153,22 @@ class PendingGet:
 
 
 class ArrayTable(Table):
-    """A table whose rows have numbers, from 0 on: a vector, or a matrix."""
+    """A table whose rows have numbers from 0 on, as a vector or a matrix."""
 
     def get(self, row_ids: Any = None) -> np.ndarray:
         """Return the newest values, or those of some rows.
 
-        What this node has added before is in them; after a `barrier`, so is what all others have.
+        They include the earlier additions of this node and, after a `barrier`, those of all others.
 
         Args:
-            row_ids: an integer, list, range, array or tensor; a row may come several times.
+            row_ids: an integer, list, range, array or tensor. A row may occur several times.
 
         Returns:
             Of shape (n,) or (n, columns), in memory of its own.
 
         Raises:
             UserError: there is no such row.
-            TableTimeoutError: no answer came in time.
+            TableTimeoutError: no answer arrived in time.
             TableLostError: all nodes that held the rows are gone.
         """
         self._user.check_open()
@@ -177,13 +177,13 @@ class ArrayTable(Table):
         return self._read(split(ids, self.spec.shards(self._shards)), ids, rows)
 
     def get_async(self, row_ids: Any = None) -> PendingGet:
-        """Begin a `get`, and return at once, so that it goes on while something is computed.
+        """Begin a `get`, and return at once, so that you can compute meanwhile.
 
         Args:
             row_ids: as for `get`.
 
         Raises:
-            UserError: the nodes are in step, where the order of calls counts.
+            UserError: the tables have `sync=True`, for which the order of calls counts.
         """
         self._user.check_open()
         if self._is_in_step:
@@ -194,7 +194,7 @@ class ArrayTable(Table):
         return PendingGet(lambda: self.get(ids), self._user.runtime)
 
     def add(self, data: Any, row_ids: Any = None, *, sync: bool = False) -> None:
-        """Add to all rows, or to some; rows that come several times are added up.
+        """Add to all rows, or to some. If a row occurs several times, its additions are summed.
 
         Args:
             data: numbers, a list, array or tensor, of the shape of the rows. It is copied.
@@ -202,7 +202,7 @@ class ArrayTable(Table):
             sync: whether to return only when the addition is in all copies.
 
         Raises:
-            UserError: there is no such row, or the shape is another one.
+            UserError: there is no such row, or the shape differs.
             TableTimeoutError: there was no room for it in time, or no acknowledgement.
             TableLostError: all nodes that held the rows are gone.
         """
@@ -216,10 +216,10 @@ class ArrayTable(Table):
 
 
 class KeyValueTable(Table):
-    """A table whose rows have keys: any integers of 64 bits."""
+    """A table whose rows have keys, which are any integers of 64 bits."""
 
     def get(self, keys: Any) -> np.ndarray:
-        """Return the values of keys; the default for those that were never added to.
+        """Return the values of keys. Keys without additions have the default.
 
         Args:
             keys: an integer, list, range, array or tensor.
@@ -235,7 +235,7 @@ class KeyValueTable(Table):
         return self._read(split_keys(known, self._shards), known, len(known))
 
     def add(self, keys: Any, data: Any, *, sync: bool = False) -> None:
-        """Add to the values of keys; keys that come several times are added up.
+        """Add to the values of keys. If a key occurs several times, its additions are summed.
 
         Args:
             keys: as for `get`.
@@ -254,7 +254,7 @@ class KeyValueTable(Table):
 
 
 class SyncedArray:
-    """An array of which each worker has its own copy; `sync` adds up what all have done to theirs.
+    """An array of which each worker has its own copy. `sync` adds up the changes of all copies.
 
     Source: the shared variables of Multiverso's Python binding.
 
@@ -262,11 +262,12 @@ class SyncedArray:
         variable.sync()
 
     Args:
-        table: of as many values as the array; the first member's are the first ones of all.
+        table: of as many values as the array. The first member's values are the first of all
+            members.
         shape: of the array.
 
     Attributes:
-        value: this worker's copy, to be changed in place.
+        value: this worker's copy, which you change in place.
     """
 
     def __init__(self, table: ArrayTable, shape: tuple[int, ...]) -> None:
@@ -275,7 +276,7 @@ class SyncedArray:
         self._last = self.value.copy()
 
     def sync(self) -> np.ndarray:
-        """Add what was changed here since the last time; take over the sum; return `value`.
+        """Add the changes since the last call, set `value` to the sum of all, and return it.
 
             add(current - last), then last = current = get()
 

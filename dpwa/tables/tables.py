@@ -45,14 +45,14 @@ class Tables(Closeable):
     """The tables of one node, shared with all other nodes that make the same ones.
 
     All nodes make the same tables in the same order. Rows are cut into shards over the nodes
-    themselves; there is no server. Each shard has `replicas` further copies on other nodes: when a
-    node dies, the others go on, and nothing that was acknowledged is lost.
+    themselves, without a server. Each shard has `replicas` further copies on other nodes. If a node
+    dies, the others continue, and no acknowledged addition is lost.
 
     Args:
         connection: of the node.
-        sync: whether all nodes call `add` and `get` in the same order and number; the i-th `get`
-            of all of them then returns the same, with all i-th additions in it.
-        timeout_s: how long anything may take; `None`: `collective_timeout_s` of the configuration.
+        sync: whether all nodes call `add` and `get` in the same order and number. Then the i-th
+            `get` of all of them returns the same values, with all i-th additions in them.
+        timeout_s: maximum time of each call. `None`: `collective_timeout_s` of the configuration.
 
     Raises:
         UserError: the connection has tables already.
@@ -97,13 +97,13 @@ class Tables(Closeable):
 
         Args:
             size: number of values.
-            init_value: first values, of which only those of the first node count; `None`: zeros.
+            init_value: first values, of which only those of the first node count. `None`: zeros.
             dtype: float32 or float64.
             options: `updater`, `options` (of the updater), `replicas`.
 
         Raises:
-            UserError: that cannot be.
-            MismatchError: another node makes another table.
+            UserError: an argument is invalid.
+            MismatchError: a node makes a different table.
             TableTimeoutError: the first node does not make it in time.
         """
         return self._array(make_spec(rows=size, dtype=dtype, **options), init_value)
@@ -117,17 +117,17 @@ class Tables(Closeable):
         dtype: str = "float32",
         **options: Any,
     ) -> ArrayTable:
-        """Make a matrix; see `array`."""
+        """Make a matrix. See `array`."""
         spec = make_spec(rows=rows, columns=columns, dtype=dtype, **options)
         return self._array(spec, init_value)
 
     def key_value(
         self, columns: int | None = None, *, dtype: str = "float32", **options: Any
     ) -> KeyValueTable:
-        """Make a table whose rows have keys; see `array`.
+        """Make a table whose rows have keys. See `array`.
 
         Args:
-            columns: of a row; `None`: a row is one number.
+            columns: of a row. `None`: a row is one number.
             dtype: float32 or float64.
             options: as for `array`, and `default`.
         """
@@ -142,14 +142,14 @@ class Tables(Closeable):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of those who take part at present, in order of rank."""
+        """Names of the current members, in order of rank."""
         return self._runner.group.view.names
 
     @property
     def lives(self) -> frozenset[Member] | None:
-        """The processes that may take part at present; a node that was started again is another.
+        """The processes of the current members. A restarted node is a different process.
 
-        `None` as long as it is not known which process one of the members is.
+        `None` as long as the process of one of the members is unknown.
         """
         view, contacts = self._runner.group.view, self._contacts
         met = {Member(name, contacts.incarnation(name)) for name in view.names}
@@ -158,14 +158,14 @@ class Tables(Closeable):
 
     @property
     def timeout_s(self) -> float:
-        """How long anything may take."""
+        """The maximum time of each call."""
         return self._user.timeout_s
 
     def barrier(self, timeout_s: float | None = None) -> None:
-        """Wait until all nodes are here; a `get` after it sees every addition before it.
+        """Wait until all nodes are here. A `get` after it sees every addition before it.
 
         Raises:
-            TableTimeoutError: somebody has not come in time.
+            TableTimeoutError: a node has not arrived in time.
         """
         self._user.barrier(self._user.deadline(timeout_s))
         self._user.waited_at = None
@@ -179,7 +179,7 @@ class Tables(Closeable):
         self._user.flush(None, self._user.deadline(timeout_s))
 
     def close(self) -> None:
-        """Wait until what was added is in all copies; then leave the others to themselves.
+        """Wait until all additions are in all copies, then leave the other nodes.
 
         In a forked child it does nothing.
         """
@@ -194,7 +194,7 @@ class Tables(Closeable):
             self._runner.group.leave()
 
     def _counted(self, make: Callable[[int], T]) -> T:
-        """Return a table; one that was not made in time has no number, and may be tried again."""
+        """Return a table. If it was not made in time, it has no number, and you can try again."""
         self._user.check_open()
         if self._made >= limits.MAX_TABLES:
             raise UserError(f"a node has at most {limits.MAX_TABLES} tables [DPWA-E171]")
@@ -212,7 +212,7 @@ class Tables(Closeable):
 
 
 def _counted(tell: Tell, contacts: Contacts) -> Tell:
-    """Return what tells a member something, and counts the bytes of its data."""
+    """Return a function that sends a member a message, and counts the bytes of its data."""
 
     def tell_and_count(member: str, message: Message, data: Frame | None) -> None:
         contacts.count(member, sent=len(data or b""))
@@ -222,7 +222,7 @@ def _counted(tell: Tell, contacts: Contacts) -> Tell:
 
 
 def _retire(engine: Engine, group: Group) -> None:
-    """End what works for tables that were forgotten."""
+    """Stop the engine and leave the group when the tables are garbage-collected."""
     engine.stop()
     group.leave()
 

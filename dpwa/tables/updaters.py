@@ -1,7 +1,7 @@
-"""Updaters: what an addition does to the rows of a table.
+"""Updaters, which apply additions to the rows of a table.
 
-The four of Multiverso (Microsoft, 2016). Each is a formula on whole arrays; one addition to some
-rows touches the values and the state of these rows alone. Duplicate rows are summed before.
+The four of Multiverso (Microsoft, 2016). Each is a formula on whole arrays. An addition to some
+rows changes the values and the state of only these rows. Duplicate rows are summed before.
 
 Add one of your own under a name that tables can use:
 
@@ -11,7 +11,7 @@ Add one of your own under a name that tables can use:
 ...     def step(self, values, state, delta):
 ...         values += 0.5 * delta
 
-An updater may fail: what it has changed by then is not in the table.
+If an updater fails, its changes are not in the table.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Updater:
         options: of the model `options_model`.
 
     Attributes:
-        name: that it is registered by.
+        name: the name by which it is registered.
         options_model: the model of its options.
-        state_names: the arrays it keeps beside the values, of the same shape and dtype, at first 0.
-        form: columns and dtype that its tables must have; `None`: any.
+        state_names: arrays next to the values, of the same shape and dtype, which begin at 0.
+        form: columns and dtype that its tables must have. `None`: any.
         is_in_place: whether `step` cannot fail once it has changed anything, and may change the
             table itself, not only a copy of it.
     """
@@ -64,9 +64,9 @@ class Updater:
         """Apply an addition, in place.
 
         Args:
-            values: x; with `state` and `delta` of one shape and dtype.
+            values: x. It has the same shape and dtype as `state` and `delta`.
             state: the arrays of `state_names`.
-            delta: d; not to be changed.
+            delta: d, which must not be changed.
         """
         values += delta
 
@@ -76,7 +76,7 @@ class Updater:
         Args:
             values: all rows of the shard.
             state: the arrays that belong to them.
-            rows: which; no row may come twice.
+            rows: the rows to change. No row may occur twice.
             delta: of these rows, in their order.
         """
         arrays = {"": values, **state}
@@ -102,7 +102,7 @@ def register_updater(name: str) -> Callable[[MakeUpdater], MakeUpdater]:
     """Return a decorator that makes a class available to tables by a name.
 
     Raises:
-        UserError: another updater already has this name.
+        UserError: a different updater already has this name.
     """
 
     def register(kind: MakeUpdater) -> MakeUpdater:
@@ -142,7 +142,7 @@ class Default(Updater):
 
 @register_updater("sgd")
 class Sgd(Updater):
-    """x -= d: d is the gradient times the learning rate of the worker.  Source: Multiverso."""
+    """x -= d, where d is the gradient times the worker's learning rate. Source: Multiverso."""
 
     is_in_place = True
 
@@ -156,7 +156,7 @@ class MomentumOptions(StrictModel):
 
 @register_updater("momentum")
 class Momentum(Updater):
-    """s = m*s + (1-m)*d; x -= s.  Source: the smoothed gradient of Multiverso."""
+    """s = m*s + (1-m)*d; x -= s. Source: the smoothed gradient of Multiverso."""
 
     options_model = MomentumOptions
     is_in_place = True  # it allocates what it needs first
@@ -179,7 +179,7 @@ class AdagradOptions(StrictModel):
 class Adagrad(Updater):
     """g2 += d*d; x -= lr * d / sqrt(g2 + eps).
 
-    Source: Duchi, Hazan and Singer (2011); Multiverso has g2 -= d*d, of which the root is NaN.
+    Source: Duchi, Hazan and Singer (2011). Multiverso has g2 -= d*d, whose root is NaN.
     """
 
     options_model = AdagradOptions
@@ -207,14 +207,14 @@ class LeaseOptions(StrictModel):
 
 @register_updater("lease")
 class LeaseUpdater(Updater):
-    """Rows are leases, and an addition says what they are to become.
+    """Rows are leases, and an addition changes their holders.
 
-    See `dpwa.policy.leases`; made for `dpwa.dataset.SharedSampler`.
+    See `dpwa.policy.leases`. Made for `dpwa.dataset.SharedSampler`.
     """
 
     options_model = LeaseOptions
     form = COLUMNS, "float64"
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Change the rows whose former holder is who holds them."""
+        """Change the rows whose former holder is the current one."""
         change_rows(values, delta)

@@ -1,4 +1,4 @@
-"""The user's side of all tables of a node: leaves what is to be done, and waits for it."""
+"""User: the users' side of a node's tables, which enqueues operations and waits for them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class _Reading:
 
 
 class User:
-    """What the tables of a node have in common."""
+    """The common part of a node's tables."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class User:
         self.waited_at: int | None = None
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
-        """Return when something must have happened that begins now; every call begins with it.
+        """Return the deadline of an operation that begins now. Every call begins with it.
 
         Raises ForkedError in a fork of the process that has made the tables.
         """
@@ -91,9 +91,9 @@ class User:
         return Deadline(self.runtime, self.timeout_s if timeout_s is None else timeout_s)
 
     def wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
-        """Return the first value of `check` that is not `None`; it is called with the lock held.
+        """Return the first value of `check` that is not `None`. It is called with the lock held.
 
-        Raises TableTimeoutError, TableLostError or ClosedError if there is none to come.
+        Raises TableTimeoutError, TableLostError or ClosedError if no such value can follow.
         """
         with self._node.rx.unthrottled():
             return self._wait(check, deadline, what)
@@ -118,7 +118,7 @@ class User:
                 )
 
     def present(self, deadline: Deadline) -> Present:
-        """Return what holds in the view that this node is in, once all have begun it."""
+        """Return the state of the view that this node is in, once all members have begun it."""
         present = self._present()
         if present is not None:
             return present
@@ -183,7 +183,7 @@ class User:
         return present.view.names[0] == self._contacts.own.name
 
     def wait_for_news(self, number: int, present: Present, deadline: Deadline) -> None:
-        """Wait until something else holds, or another member has made another table."""
+        """Wait until the state of the view changes, or a member has made a different table."""
 
         def is_news() -> bool | None:
             self.pending.check(number)
@@ -192,7 +192,7 @@ class User:
         self.wait(is_news, deadline, f"the making of table {number}")
 
     def close(self) -> None:
-        """Let nobody wait any more, and have the memory given back."""
+        """End all waits, and free the memory."""
         with self.pending.changed:
             self.is_closed = True
             self.pending.changed.notify_all()
@@ -250,7 +250,7 @@ class User:
                 parts = self._read_there(reading, parts, present, deadline)
 
     def _read_here(self, reading: _Reading, part: ShardRows, present: Present) -> bool:
-        """Read from memory of this host, if that is possible; return whether it is done."""
+        """Read from memory of this host, if that is possible. Return whether it is done."""
         memory = self._memory(reading.table, part.shard, present)
         if memory is None:
             return False
@@ -274,7 +274,7 @@ class User:
     def _read_there(
         self, reading: _Reading, parts: list[ShardRows], present: Present, deadline: Deadline
     ) -> list[ShardRows]:
-        """Ask the primaries; return the parts that have not come."""
+        """Ask the primaries, and return the parts that have not arrived."""
         for part in parts:
             check_size(0 if part.rows is None else part.rows.nbytes)
         asks = {self.pending.ask(ask): (part, ask) for part in parts if (ask := reading.ask(part))}
@@ -322,10 +322,10 @@ class User:
     # Barriers
 
     def barrier(self, deadline: Deadline) -> None:
-        """Wait until all members have come, and all that this node has added has taken effect.
+        """Wait until all members have arrived, and this node's additions have taken effect.
 
-        Whoever calls it takes note that it is over, in the same step as of what follows from that:
-        `waited_at` is `None` then. What was given up, or interrupted, is waited for again.
+        The caller sets `waited_at` to `None` in the same step as the consequences of the barrier. A
+        barrier that was given up, or interrupted, is waited for again.
         """
         self.flush(None, deadline)
         passed = self.present(deadline).passed

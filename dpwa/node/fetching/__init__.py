@@ -1,1 +1,1 @@
-"""What a node asks: the TxThread, its connections, and the fetches over them."""
+"""The requests of a node: the TxThread, its connections, and the fetches over them."""

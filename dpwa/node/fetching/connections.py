@@ -1,11 +1,11 @@
-"""Connections of a node to its peers: opened when there is something to say, and bounded.
+"""The connections of a node to its peers, which are opened when needed, and bounded.
 
-A node connects to `connections` peers at most. While there are no more, it connects to all at once
-and stays connected, so that it notices when one comes or goes. Of more, it connects to those it
-asks for something; the least recently used idle one makes room.
+A node connects to at most `connections` peers. If there are no more, it connects to all at once and
+stays connected, so that it notices when a peer comes or goes. If there are more, it connects to
+those that it asks for something, and closes the least recently used idle connection.
 
-The same number bounds the connections of others to this node: it asks the peer not heard of for
-longest to close its connection, which that one does when idle.
+The same number bounds the connections of others to this node. It asks the peer that was silent the
+longest to close its connection, which that peer does when the connection is idle.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LINGER_MS = 100  # for last words to leave; a peer that takes longer does withou
 
 
 class Connections:
-    """The channels to all peers, and the links of those that are connected; of the TxThread."""
+    """The channels to all peers, and the links of connected ones. Belongs to the TxThread."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Connections:
         return len(self.channels) <= self._most
 
     def add(self, channels: Collection[PeerChannel]) -> list[str]:
-        """Add peers; return the names of those that should be connected and cannot."""
+        """Add peers, and return the names of those that should be connected and cannot."""
         self.channels.update({channel.peer: channel for channel in channels})
         if not self.keeps_all:
             return []
@@ -86,7 +86,7 @@ class Connections:
             self.open_more(self._most, needs_all=self._needs_all)  # until now, they were too many
 
     def open_more(self, most: int, *, needs_all: bool) -> None:
-        """Connect to those that have been idle longest: `most`, and as many as there may be.
+        """Connect to the peers that have been idle longest, up to `most`, within the limit.
 
         `needs_all`: all peers are needed from now on.
         """
@@ -107,9 +107,9 @@ class Connections:
             self.open(channel)
 
     def open(self, channel: PeerChannel, *, must: bool = True) -> bool:
-        """Connect to a peer if needed; return whether there is a link now, which may be down.
+        """Connect to a peer if needed. Return whether there is a link now, which may be down.
 
-        `must`: `False` does not, if there are as many as there may be and all are in use.
+        With `must=False`, this opens no link if the limit is reached and all links are in use.
         """
         if channel.link is None and not self._make_room() and not must:
             return False
@@ -129,9 +129,9 @@ class Connections:
         return True
 
     def take_ready(self, events: dict[object, int]) -> dict[PeerChannel, bool]:
-        """Take what concerns channels out of events.
+        """Remove the events that concern channels from `events`.
 
-        Returns the channels with something to read, and whether it concerns the connection.
+        Returns the channels with data to read, and whether the event concerns the connection.
         """
         ready: dict[PeerChannel, bool] = {}
         for socket in list(events):
@@ -149,15 +149,15 @@ class Connections:
         return [channel for channel in self.with_link() if channel.is_up]
 
     def lost(self, channel: PeerChannel) -> None:
-        """Note that a link is down; with many peers, it is given up."""
+        """Note that a link is down. If there are many peers, the link is closed."""
         if not self.keeps_all and not self._is_busy(channel):
             self._let_go(channel)
             self._context.peer_table.absent(channel.peer)
 
     def renew(self) -> list[PeerChannel]:
-        """Replace links with a changed or refused key; return those that were not down before.
+        """Replace links with a changed or refused key. Return those that were not down before.
 
-        Also make those that could not be made before, as descriptors were short.
+        Also open links that failed before because descriptors were short.
         """
         changed = []
         for channel in self.channels.values():
@@ -184,7 +184,7 @@ class Connections:
             channel.disconnect(linger_ms)
 
     def asked_to_go(self, channel: PeerChannel) -> None:
-        """Note that a peer has too many connections: close this one when it is idle."""
+        """Note that a peer has too many connections, and close this one when it is idle."""
         if not self.keeps_all and not self._needs_all:
             self.leaving[channel] = None
             self._context.peer_table.asked_to_go(channel.peer)
@@ -211,9 +211,9 @@ class Connections:
         return channel.used_at < latest and not self._is_busy(channel)
 
     def _make_room(self) -> bool:
-        """Close the least recently used links, if there are as many as there may be.
+        """Close the least recently used links, if the limit is reached.
 
-        Returns whether another one may be opened: not if all that are left are in use.
+        Returns whether a link may be opened, which is not so if all remaining links are in use.
         """
         open_ones = self.with_link()
         too_many = len(open_ones) - self._most + 1
@@ -249,7 +249,7 @@ class Connections:
 
 
 def affordable(connections: int, name: str) -> int:
-    """Return how many connections a node may have; warn if descriptors limit them."""
+    """Return the maximum number of a node's connections. Warn if descriptors limit it."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     others = max(OTHER_DESCRIPTORS, open_descriptors() + NODE_NEEDS)
     needed = others + DESCRIPTORS * connections

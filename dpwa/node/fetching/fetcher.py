@@ -1,4 +1,4 @@
-"""Fetcher: pursues one request at a time, from peer to peer, until it is met or expires."""
+"""Fetcher asks peer after peer for one snapshot at a time, until one has it or time is over."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Attempt:
-    """A fetch from one peer; in a transaction, a proposal comes first."""
+    """A fetch from one peer. In a transaction, it begins with a proposal."""
 
     request: FetchRequest
     channel: PeerChannel
@@ -55,7 +55,7 @@ CONNECTED_WITHIN = 0.25
 
 
 class Fetcher:
-    """Meets one request at a time for the TxThread; a peer that is down is skipped at once."""
+    """Handles one request at a time for the TxThread. A peer that is down is skipped at once."""
 
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self.connections, self._channels = connections, connections.channels
@@ -87,7 +87,7 @@ class Fetcher:
         self._ask_next_peer()
 
     def give_up(self, outcome: Outcome, *, charge: bool = False) -> None:
-        """End the request under way without a snapshot; `charge` the peer that was asked."""
+        """End the current request without a snapshot, and charge the peer that was asked."""
         self._cancel()
         if charge and self.attempt is not None:
             self._peer_table.record(self.attempt.channel.peer, outcome)
@@ -128,13 +128,13 @@ class Fetcher:
             self._ask_another_peer(Outcome.LOST)
 
     def failed(self, channel: PeerChannel, outcome: Outcome, detail: str) -> None:
-        """Charge a peer with its failure, and try another one."""
+        """Charge a peer with its failure, and try a different peer."""
         if self.is_asking(channel):
             self._cancel()
         self.attempt_failed(channel, outcome, detail)
 
     def receive(self, channel: PeerChannel, message: Message, payload: Frame) -> bool:
-        """Take an answer of a peer; return whether it was waited for.
+        """Receive an answer of a peer, and return whether it was expected.
 
         Raises `ProtocolError` if it is not allowed here, `BrokenFetchError` if its content must not
         be merged.
@@ -194,7 +194,7 @@ class Fetcher:
         return self._peer_table.choose(self.rng, self._tried, request.among, budget_s)
 
     def _is_parted(self, request: FetchRequest, name: str) -> bool:
-        """Tell whether to do without an exchange rather than have it with the same one again."""
+        """Return whether to skip an exchange that would be with the same peer again."""
         is_draw = request.terms is Terms.EXCHANGE and request.only is None and bool(self._tried)
         return is_draw and self.transactions is not None and self.transactions.part_from(name)
 
@@ -312,20 +312,20 @@ class Fetcher:
         attempt.incoming = channel.incoming(header, pieces, buffer, request.is_finite)
 
     def succeeded(self, attempt: Attempt) -> None:
-        """All of it is there; whether it can be merged is for the node to tell and to record."""
+        """Note that a snapshot is complete. The node judges whether it can be merged."""
         if attempt.asked_at is not None:
             self._peer_table.fetched_in(attempt.channel.peer, self._clock.now() - attempt.asked_at)
         self._request, self.attempt, self.due = None, None, math.inf
 
     def _measure_latency(self, attempt: Attempt) -> None:
-        """Learn how long the peer took to answer, if it did not wait for others to catch up."""
+        """Measure the time until a peer answered, unless it waited for others to catch up."""
         waited = attempt.request.version > 0 and not attempt.is_of_transaction
         if attempt.asked_at is not None and not waited:
             latency_s = self._clock.now() - attempt.asked_at
             self._peer_table.answered_in(attempt.channel.peer, latency_s)
 
     def _measure_stream(self, attempt: Attempt) -> None:
-        """Learn how fast the peer sends, from all that has come or from what came in time."""
+        """Measure the rate of a peer's stream, from all bytes that arrived in time."""
         if attempt.answered_at is not None:
             elapsed_s = self._clock.now() - attempt.answered_at
             attempt.answered_at = None  # for what else this may wait is no part of the stream

@@ -1,4 +1,4 @@
-"""What the TxThread has of one peer: the link, and its shared memory."""
+"""PeerChannel: the TxThread's link to one peer, and the peer's shared memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_UNSENT = 4
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """How to fetch from one peer."""
+    """The settings for fetching from one peer."""
 
     codec: Codec  # of streams
     plain: Codec  # of fetches that must be exact
@@ -66,7 +66,7 @@ class PeerChannel:
 
     @property
     def state(self) -> LinkState:
-        """State of the connection, which is up once the peer has said its name; from any thread."""
+        """State of the connection, which is up once the peer has sent its name."""
         link = self.link  # which another thread may give up meanwhile
         if link is None:
             return LinkState.IDLE
@@ -80,16 +80,16 @@ class PeerChannel:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection; from any thread."""
+        """Whether there is a connection. Any thread may ask."""
         return self.state is LinkState.UP
 
     @property
     def problem(self) -> str:
-        """Why there is no connection; empty while nothing is wrong."""
+        """Why there is no connection, or "" if there is no problem."""
         return "" if self.link is None else self.link.problem
 
     def send(self, message: Message, payload: Frame | None = None) -> bool:
-        """Send a request without waiting; return whether the connection took it."""
+        """Send a request without waiting. Return whether the connection accepted it."""
         return self.link is not None and self.link.send(message, payload)
 
     def send_later(self, message: Message, payload: Frame | None) -> None:
@@ -122,7 +122,7 @@ class PeerChannel:
         )
 
     def map(self, found: SharedMemoryName) -> PeerMemory | None:
-        """Map the peer's memory; `None`, from now on, if that is impossible."""
+        """Map the peer's memory. `None`, from now on, if that is impossible."""
         memory = self._memory
         if memory is not None and (memory.name, memory.nonce) == (found.name, found.nonce):
             return memory
@@ -146,9 +146,9 @@ class PeerChannel:
         return IncomingSnapshot(header, pieces, codec, buffer, is_finite)
 
     def follow(self) -> list[LinkState]:
-        """Read the events of the connection; return the states entered since, in order.
+        """Read the events of the connection, and return the states entered since, in order.
 
-        `UP` is not among them: it is entered when the peer has said its name.
+        `UP` is not among them, because it is entered when the peer has sent its name.
         """
         states = [] if self.link is None else self.link.update()
         if LinkState.DOWN in states:
@@ -160,14 +160,14 @@ class PeerChannel:
         return [state for state in states if state is not LinkState.UP]
 
     def replace(self, link: PeerLink) -> None:
-        """Go on with another link to the peer; what comes on the old one is not read."""
+        """Use a different link to the peer from now on. The old one is not read any more."""
         self._lost()
         if self.link is not None:
             self.link.close()
         self.link = link
 
     def disconnect(self, linger_ms: int) -> None:
-        """Give up the connection, and the peer's memory: nobody would notice if it were killed."""
+        """Close the connection, and the peer's memory, because a killed peer would go unnoticed."""
         self.unsent = ()
         self.is_met = False
         self._unmap()

@@ -1,4 +1,4 @@
-"""TxThread: owns the links to all peers; fetches, proposes and passes on news through them."""
+"""TxThread owns the links to all peers, and uses them to fetch, propose and pass on news."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def say_goodbye(
     deadline: Deadline,
     poller: zmq.Poller,
 ) -> None:
-    """Tell the peers, and wait for their answers until the deadline.
+    """Send the peers a goodbye, and wait for their answers until the deadline.
 
-    A peer is told, too, if the connection to it comes up only now. If a connection is closed with
-    unread answers on it, TCP resets it, and a busy peer never sees the goodbye. `ending` are peers
-    that have said goodbye themselves: nobody waits for their answers.
+    A peer that connects only now gets the goodbye, too. If a connection is closed while it has
+    unread answers, TCP resets it, and a busy peer never sees the goodbye. `ending` are peers that
+    have said goodbye themselves, for whose answers nodes do not wait.
     """
     waiting = dict.fromkeys(links, False)  # and whether each was told
     for link in waiting:
@@ -80,7 +80,7 @@ def say_goodbye(
 
 
 def _has_answered(link: PeerLink) -> bool:
-    """Read some of what a peer has sent, until its goodbye."""
+    """Read messages of a peer, up to its goodbye."""
     for _ in range(FAREWELLS_PER_TURN):
         frames = link.receive()
         if frames is None:
@@ -99,7 +99,7 @@ BETWEEN_TICKS_S = 0.01  # at least, however often they are to look at once
 
 
 class Listeners:
-    """The listeners of a node; belongs to the TxThread."""
+    """The listeners of a node, which belong to the TxThread."""
 
     def __init__(self, zmq_context: Context, poller: zmq.Poller) -> None:
         self.tick_at = math.inf  # when something becomes due; inf: never
@@ -194,16 +194,16 @@ class TxThread(NodeThread):
         self._was_short = False  # of memory
 
     def reaches(self, peer: str) -> bool:
-        """Tell whether a peer is connected, or would be if needed; from any thread."""
+        """Return whether a peer is connected, or would be if needed. Any thread may ask."""
         return self.state_of(peer) in (LinkState.UP, LinkState.IDLE)
 
     def state_of(self, peer: str) -> LinkState:
-        """Return the state of the connection to a peer; from any thread."""
+        """Return the state of the connection to a peer. Any thread may ask."""
         channel = self._channels.get(peer)
         return LinkState.CONNECTING if channel is None else channel.state
 
     def states_of(self, peers: Iterable[str]) -> dict[str, LinkState]:
-        """Return the state of the connection to each of thousands of peers; from any thread."""
+        """Return the states of the connections to thousands of peers. Any thread may ask."""
         channels = tuple(self._channels.values())
         idle = {channel.peer for channel in channels if channel.link is None}
         return {peer: LinkState.IDLE if peer in idle else self.state_of(peer) for peer in peers}
@@ -278,7 +278,7 @@ class TxThread(NodeThread):
 
     @soon
     def fetch(self, request: FetchRequest) -> None:
-        """Fetch in place of what is under way, unless this node has agreed to an exchange."""
+        """Start a fetch in place of the current one, unless this node has agreed to an exchange."""
         manager = self._context.transactions
         if request.terms is Terms.EXCHANGE and manager is not None and manager.is_engaged:
             request.end()
@@ -295,10 +295,10 @@ class TxThread(NodeThread):
         connects: bool = True,
         must: bool = True,
     ) -> None:
-        """Send a message, connecting if needed; to a peer that is not there it is lost.
+        """Send a message, and connect if needed. It is lost if the peer is not there.
 
-        `connects`: `False` sends it only where there is a connection. `must`: `False` does not open
-        one while there are as many as there may be and all are in use.
+        With `connects=False`, it is sent only if there is a connection. With `must=False`, no
+        connection is opened if the limit is reached and all connections are in use.
         """
         channel = self._channels.get(peer)
         if channel is None:
@@ -312,7 +312,7 @@ class TxThread(NodeThread):
 
     @soon
     def attach(self, listener: Listener) -> None:
-        """Let a listener hear of connections, beginning with the present ones."""
+        """Notify a listener of connections, beginning with the present ones."""
         self._listeners.attach(listener, [channel.peer for channel in self._connections.up()])
 
     @soon
@@ -327,9 +327,9 @@ class TxThread(NodeThread):
 
     @soon
     def connect(self, most: int = sys.maxsize, *, needs_all: bool = False) -> None:
-        """Connect to the longest idle peers: `most`, and as many as there may be.
+        """Connect to the longest idle peers, up to `most`, within the limit.
 
-        `needs_all`: all of them are needed from now on, and the connections are to stay.
+        `needs_all`: all of them are needed from now on, and the connections stay.
         """
         self._connections.open_more(most, needs_all=needs_all)
 
@@ -357,7 +357,7 @@ class TxThread(NodeThread):
 
     @soon
     def peer_left(self, name: str) -> None:
-        """Forget a peer that has said goodbye, once its connection is gone: anybody may say it."""
+        """Forget a peer that said goodbye, once its connection is gone: a goodbye may be forged."""
         channel = self._channels.get(name)
         if channel is None or channel.state in (LinkState.DOWN, LinkState.IDLE):
             self._forget(name)
@@ -372,7 +372,7 @@ class TxThread(NodeThread):
 
     @soon
     def pass_on_news(self) -> None:
-        """Tell a peer, drawn at random, what this node knows, and hear what that one does."""
+        """Send the loss reports of this node to a random peer, which answers with its own."""
         is_left_alone = self._context.peer_table.is_left_alone
         up = [channel for channel in self._connections.up() if not is_left_alone(channel.peer)]
         if up:
@@ -384,7 +384,7 @@ class TxThread(NodeThread):
         self._context.forget(name)
 
     def _doubt_farewells(self) -> None:
-        """Count on a peer again that is still there: its goodbye was forged or repeated."""
+        """Count again on a peer that is still there, whose goodbye was forged or repeated."""
         now = self._context.runtime.now()
         for name, said_at in list(self._farewells.items()):
             state = self.state_of(name)
@@ -426,7 +426,7 @@ class TxThread(NodeThread):
             self._context.peer_table.link_changed(channel.peer, channel.state, channel.problem)
 
     def _introduce(self, channel: PeerChannel) -> None:
-        """Ask what answers which node it is."""
+        """Ask the process at the other end for its name."""
         incarnation, endpoint = self._context.peer_table.own_process
         channel.send(
             AskIdentity(
@@ -439,7 +439,7 @@ class TxThread(NodeThread):
         )
 
     def _meet(self, channel: PeerChannel, said: Identity) -> None:
-        """Count what answers as connected if it is the peer, and has no objection to this node."""
+        """Count a process as connected if it is the peer, and has no objection to this node."""
         table = self._context.peer_table
         own = self._context.name, table.own_process[0]
         clash = clash_of(said, channel.peer, channel.endpoint, own)
@@ -452,7 +452,7 @@ class TxThread(NodeThread):
             self._entered(channel, LinkState.UP)
 
     def _refuse(self, channel: PeerChannel, outcome: Outcome, problem: str) -> None:
-        """Use a connection no more; another one is made in a second."""
+        """Stop using a connection. A new one is made after a second."""
         if channel.link is not None:
             channel.link.give_up(problem)
         if self.fetcher.is_asking(channel):
@@ -496,7 +496,7 @@ class TxThread(NodeThread):
             self._follow(channel)
 
     def _short_of_memory(self, channel: PeerChannel, error: MemoryError) -> None:
-        """Do without a snapshot; the peer is not charged."""
+        """Do without a snapshot, for which the peer is not charged."""
         self.fetcher.give_up(Outcome.BUSY)
         if not self._was_short:
             self._was_short = True

@@ -1,1 +1,1 @@
-"""What a node answers: the RxThread, and the services on it."""
+"""The answers of a node: the RxThread, and its services."""

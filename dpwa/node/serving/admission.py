@@ -1,8 +1,9 @@
-"""AdmissionControl: reads no faster than the limits allow, and counts what is refused.
+"""AdmissionControl reads no faster than the limits allow, and counts refusals.
 
-Requests cost the trainer: threads of one Python take turns. So they get a share of a core; when
-that is used up, nothing is read for a moment. ZeroMQ serves connections in turn, so others wait for
-at most one message of a greedy one. While the trainer waits in a collective, there is no limit.
+Requests slow down the trainer, because threads of one Python process take turns. So they get a
+share of a core. When it is used up, nothing is read for a moment. ZeroMQ serves connections in
+turn, so others wait for at most one message of a greedy one. While the trainer waits in a
+collective, there is no limit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost 
 
 
 class AdmissionControl:
-    """What stands between the listening socket and the services; belongs to the RxThread."""
+    """The checks between the listening socket and the services. Belongs to the RxThread."""
 
     def __init__(self, authorizer: Authorizer, limits: Limits, runtime: Runtime = SYSTEM) -> None:
         self.authorizer = authorizer
@@ -43,10 +44,10 @@ class AdmissionControl:
         self.is_clogged = False  # the socket must be made anew, to be rid of an endless message
 
     def begin_unthrottled(self) -> bool:
-        """Ignore the budget while the trainer only waits for peers; from any thread.
+        """Ignore the budget while the trainer only waits for peers. Any thread may call this.
 
         Returns:
-            Whether this thread has not said so before.
+            Whether this is the thread's first call since its last `end_unthrottled`.
         """
         thread = self._current_thread()
         is_first = thread not in self._lulls
@@ -54,24 +55,26 @@ class AdmissionControl:
         return is_first
 
     def end_unthrottled(self) -> None:
-        """Mind the budget again; also after an interrupted call."""
+        """Apply the budget again, even after an interrupted call."""
         self._lulls.pop(self._current_thread(), None)
 
     def lull_s(self, thread: threading.Thread) -> float:
-        """Return for how long a thread has been waiting for peers; 0: it does not."""
+        """Return the seconds for which a thread has been waiting for peers, or 0 if it does not
+        wait.
+        """
         return max(0.0, self._now() - self._lulls.get(thread, math.inf))
 
     def paused_s(self) -> float:
-        """Return for how long nothing may be taken; 0: it may."""
+        """Return the seconds for which no message may be read, or 0."""
         if not self._resume_at or self._lulls or self._dropping_since is not None:
             return 0.0
         return max(0.0, self._resume_at - self._now())
 
     def take(self, router: Socket) -> ReceivedMessage | None:
-        """Take one waiting message; `None` if there is none, or not so soon.
+        """Read one waiting message. `None` if there is none, or it must wait.
 
-        The caller then says that it is `served`. Of one with too many frames, the rest is dropped,
-        a part with each call; if that takes too long, the socket `is_clogged`.
+        The caller then reports that it is `served`. If a message has too many frames, the rest is
+        dropped, a part with each call. If that takes too long, the socket `is_clogged`.
         """
         if self.is_clogged or (self._resume_at and self.paused_s()):
             return None
@@ -106,13 +109,13 @@ class AdmissionControl:
             self._resume_at = now + wait_s
 
     def is_heard(self, received: ReceivedMessage) -> bool:
-        """Tell whether a message may be heard; the key of its sender may have been revoked."""
+        """Return whether a message is accepted, as the key of its sender may have been revoked."""
         is_allowed = self.authorizer.is_allowed(received.user_id)
         self._revoked += not is_allowed
         return is_allowed
 
     def is_forged(self, received: ReceivedMessage, message: Message) -> bool:
-        """Tell whether a message names another node than its sender's key is of."""
+        """Return whether a message has a name that does not belong to the key of its sender."""
         name = getattr(message, "name", "")
         is_own = not name or self.authorizer.speaks_for(received.user_id, name)
         self._forged += not is_own
@@ -128,14 +131,16 @@ class AdmissionControl:
 
 
 class Clients:
-    """Peers that have a connection to this node; of the RxThread. At most `most` may stay."""
+    """Peers that are connected to this node, at most `most`. Belongs to the RxThread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent one first
 
     def heard(self, sender: bytes) -> bytes | None:
-        """Note that a peer has asked; return whom to ask to go, if that is one too many."""
+        """Note a request of a peer. Return the peer that must close its connection if there are too
+        many.
+        """
         self._senders[sender] = None
         self._senders.move_to_end(sender)
         return None if len(self._senders) <= self._most else self._senders.popitem(last=False)[0]

@@ -1,4 +1,4 @@
-"""RxThread: owns the listening socket and answers peers, by message type."""
+"""RxThread owns the listening socket and answers peers, by message type."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0, 180.0)
 
 
 class RxThread(NodeThread):
-    """Serves peers until it is stopped. A foreign message can never end it."""
+    """Serves peers until it is stopped. An untrusted message can never end it."""
 
     def __init__(
         self,
@@ -87,15 +87,16 @@ class RxThread(NodeThread):
         self._ticking = tuple(dict.fromkeys(self._services.values()))
 
     def serve_later(self, messages: str, load: Callable[[], object]) -> None:
-        """Have `load` register the service of all messages of a module when the first one comes.
+        """Let `load` register the service of all messages of a module when the first one arrives.
 
-        A service that is there already stays: answers in that module, sent here, load no other.
+        If a service is registered already, it stays, and no message of that module loads a second
+        one.
         """
         if all(kind.__module__ != messages for kind in self._services):
             self._loads = {**self._loads, messages: load}
 
     def open(self) -> None:
-        """Start, and wait until the socket listens; raises `AddressError` if it cannot."""
+        """Start, and wait until the socket listens. Raises `AddressError` if it cannot."""
         self._thread.start()
         self._listening.wait()
         if self._listen_error is not None:
@@ -108,14 +109,14 @@ class RxThread(NodeThread):
 
     @property
     def source(self) -> str:
-        """Where the request is from that a service is answering; see `ReceivedMessage`."""
+        """The address from which the current request was sent. See `ReceivedMessage`."""
         if self.endpoint.startswith("ipc://"):
             return "localhost"  # not every system tells
         return "" if self._received is None else self._received.source
 
     @contextmanager
     def unthrottled(self) -> Iterator[None]:
-        """Serve peers without a limit while the trainer waits for them; from any thread."""
+        """Serve peers without a limit while the trainer waits for them. Any thread may use this."""
         is_paused = self.admission.paused_s()
         is_first = self.admission.begin_unthrottled()
         try:
@@ -165,9 +166,9 @@ class RxThread(NodeThread):
                 router.disable_monitor()
 
     def _serve_anew(self, listener: socket.socket | None, authenticator: Authenticator) -> None:
-        """Serve over another socket: nothing else ends an endless message, or frees its memory.
+        """Serve over a new socket, as nothing else ends an endless message and frees its memory.
 
-        Peers connect again by themselves, and ask again for what was lost.
+        Peers connect again by themselves, and repeat lost requests.
         """
         try:
             authenticator.renew()
@@ -224,7 +225,7 @@ class RxThread(NodeThread):
                 log.exception("%s did not end as it should [DPWA-W015]", type(service).__name__)
 
     def _look(self, now: float, authenticator: Authenticator) -> None:
-        """Look at all that nobody tells of."""
+        """Check everything for which there is no event."""
         self._look_at = now + IDLE_S
         self._due = dict.fromkeys(self._ticking)
         authenticator.tick(now)
@@ -233,7 +234,7 @@ class RxThread(NodeThread):
             self._give_back_memory(now)
 
     def _give_back_memory(self, now: float) -> None:
-        """Give back what is freed: a connection that has ended may have sent millions of frames."""
+        """Return freed memory to the system, because a peer may have sent millions of frames."""
         if self._ended != self.admission.authorizer.ended:
             self._ended = self.admission.authorizer.ended
             soon, *later = (now + seconds for seconds in GIVE_BACK_AFTER_S)
@@ -243,7 +244,7 @@ class RxThread(NodeThread):
             give_back_memory()
 
     def _look_for_descriptors(self, now: float) -> None:
-        """Warn now and then if nobody can connect: without descriptors, they get no answer."""
+        """Warn repeatedly if no peer can connect, because descriptors are used up."""
         if now >= self._warn_at and not can_open():
             self._warn_at = now + SHORT_AGAIN_S
             log.warning(
@@ -262,7 +263,7 @@ class RxThread(NodeThread):
                 log.exception("what was due could not be done; the node goes on [DPWA-W017]")
 
     def _answer(self, router: Socket) -> None:
-        """Answer what has come, a few messages at a time, so that nothing waits for too long."""
+        """Answer a few waiting messages at a time, so that no other work waits for too long."""
         for _ in range(MESSAGES_PER_TURN):
             received = self.admission.take(router)
             if received is None:

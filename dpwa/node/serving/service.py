@@ -1,4 +1,4 @@
-"""What a node is extended with: services that answer peers, and listeners that hear from them."""
+"""Extensions of a node: services that answer peers, and listeners for their answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from dpwa.wire.messages import Message
 
 
 class Reply(Protocol):
-    """Sends an answer to whoever asked; returns a receipt, or `None` when it was not taken.
+    """Sends an answer to the asking peer. Returns a receipt, or `None` if it was not accepted.
 
-    `is_lent`: the payload stays as it is until the receipt is done.
+    `is_lent`: the payload does not change until the receipt is done.
     """
 
     def __call__(
@@ -25,7 +25,7 @@ class Reply(Protocol):
 
 
 class Service:
-    """Something that answers certain messages; called on the RxThread only."""
+    """A service answers certain messages. It is called on the RxThread only."""
 
     handles: tuple[type[Any], ...]
 
@@ -33,23 +33,23 @@ class Service:
         raise NotImplementedError
 
     def receive(self, sender: bytes, message: Any, payload: Frame, reply: Reply) -> None:  # noqa: ARG002
-        """Answer one message that may carry a payload; by default, that is ignored."""
+        """Answer one message that may carry a payload, which is ignored by default."""
         self.handle(sender, message, reply)
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Do what has become due; return whether to be called again within `BUSY_S`.
+        """Do the due work, and return whether to be called again within `BUSY_S`.
 
         Called after each message for it, when the thread is woken, and at least every `IDLE_S`.
         """
         return False
 
     def ended(self) -> bool:
-        """Say what is left to say, as the node ends; return whether there was anything."""
+        """Send the last messages as the node ends, and return whether there were any."""
         return False
 
 
 class Listener:
-    """Something that hears of connections and of answers; called on the TxThread only."""
+    """A listener receives connections' states and answers. It is called on the TxThread only."""
 
     handles: tuple[type[Any], ...] = ()  # types of answers that are for it
 
@@ -60,17 +60,19 @@ class Listener:
         """Look at its own sockets."""
 
     def tick(self, now: float) -> float:  # noqa: ARG002
-        """Do what has become due; return in how many seconds to be called again at the latest."""
+        """Do the due work, and return the maximum seconds until the next call."""
         return math.inf
 
     def ended(self) -> None:
-        """Close all sockets: the thread ends."""
+        """Close all sockets, because the thread ends."""
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """The connection to a peer is `UP`, `DOWN`, or `IDLE`: this node has let it go."""
+        """Note that the connection to a peer is `UP`, `DOWN`, or `IDLE` because this node closed
+        it.
+        """
 
     def removed(self, peer: str) -> None:
-        """It is no peer any more; by default, as if its connection were gone."""
+        """Note that a peer was removed. By default, this is like a lost connection."""
         self.link_changed(peer, LinkState.DOWN)
 
     def receive(self, peer: str, message: Any, payload: Frame) -> None:

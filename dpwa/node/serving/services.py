@@ -1,4 +1,4 @@
-"""What the RxThread answers beside fetches: news, goodbyes, and a status report."""
+"""The answers of the RxThread apart from fetches: news, goodbyes, and a status report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NewsService(Service):
 
 
 class GoodbyeService(Service):
-    """Takes note of peers that end on purpose, and answers: they wait for it."""
+    """Notes peers that end on purpose, and answers, because they wait for the answer."""
 
     handles = (Goodbye,)
 
@@ -46,7 +46,7 @@ class GoodbyeService(Service):
 
 
 class StatusService(Service):
-    """Answers with what `condition` returns; a recent one is sent again."""
+    """Answers with the result of `condition`, or with a recent one."""
 
     FRESH_S = 0.05  # whoever asks more often costs less
 

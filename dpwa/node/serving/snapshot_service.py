@@ -1,4 +1,4 @@
-"""SnapshotService: serves this node's snapshots to peers."""
+"""SnapshotService serves this node's snapshots to peers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_ROUNDS_BEHIND = 2  # that a reader of a certain round waits for
 
 @dataclass(frozen=True)
 class _Request:
-    """What a peer asks for, and until when it waits."""
+    """A request of a peer, and the time until which the peer waits."""
 
     fetch: Fetch
     reply: Reply
@@ -57,15 +57,15 @@ class _Serving:
 
 
 class SnapshotService(Service):
-    """Serves the newest snapshot to each peer that fetches, one session a connection.
+    """Serves the newest snapshot to each peer that fetches, with one session for each connection.
 
-    A peer that can map shared memory is told where it is. Else a session sends the pieces; it holds
-    a lease, and ends when the last chunk is sent, when the peer cancels or starts another fetch,
-    and at the latest when the peer has stopped waiting, so that a stopped peer never keeps a slot
-    for long.
+    A peer that can map shared memory gets its name. For other peers a session sends the pieces. It
+    holds a lease, and ends when the last chunk is sent, when the peer cancels or starts a new
+    fetch, and at the latest when the peer has stopped waiting, so that a stopped peer never keeps a
+    slot for long.
 
-    Readers are sent a chunk each in turn, however many sessions each has; whoever asks for more
-    than `sessions_per_peer` loses its oldest. Without keys, a peer is who it says it is.
+    Readers are sent a chunk each in turn, however many sessions each has. If a peer has more than
+    `sessions_per_peer`, its oldest session ends. Without keys, the peer's name is not verified.
     """
 
     handles = (Fetch, Credit, Cancel)
@@ -109,7 +109,7 @@ class SnapshotService(Service):
             serving.session.grant(message.chunks)
 
     def tick(self, now: float) -> bool:
-        """End the sessions whose peer no longer waits, and go on with the others."""
+        """End the sessions whose peer no longer waits, and continue the others."""
         shared = self._pool.shared  # which the training thread may give up meanwhile
         if shared is not None:
             shared.beat(now)
@@ -169,7 +169,7 @@ class SnapshotService(Service):
             self._start(sender, request, lease)
 
     def _lease(self, fetch: Fetch) -> Lease | None:
-        """Lease what is asked for; `None` if it is not there, or not yet."""
+        """Lease the requested snapshot. `None` if it is not there, or not yet."""
         lease = self._pool.at(fetch.version) if fetch.version else None
         lease = lease or self._pool.newest()
         # Whoever is rounds behind, as after a restart, is not waited for.
@@ -179,7 +179,7 @@ class SnapshotService(Service):
         return lease
 
     def _decline(self, sender: bytes, request: _Request) -> None:
-        """Say that it is not there; whoever waits for a version that is to come is let wait."""
+        """Answer that it is not there, or let a peer wait for a version that will be published."""
         fetch = request.fetch
         if not fetch.version or len(self._waiting) >= limits.MAX_SESSIONS:
             request.reply(NotReady(request=fetch.request))
@@ -209,13 +209,13 @@ class SnapshotService(Service):
         self._end(max(readers, key=lambda sender: counts[readers[sender]]))
 
     def _described(self, layout: Layout) -> bytes:
-        """Pack a layout once, not again for every peer that has another one."""
+        """Pack a layout once, not again for every peer that has a different one."""
         if self._description is None or self._description[0] is not layout:
             self._description = layout, pack_layout(layout)
         return self._description[1]
 
     def _send_in_turn(self) -> None:
-        """Send what credit, sockets and the upload allow, a chunk to each peer in turn."""
+        """Send chunks to the peers in turn, as credit, sockets and the upload limit allow."""
         sessions: dict[str, deque[bytes]] = {}
         for sender, serving in self._serving.items():
             sessions.setdefault(serving.request.fetch.name, deque()).append(sender)
@@ -235,7 +235,7 @@ class SnapshotService(Service):
                 turns.append(senders)
 
     def _send_next(self, sender: bytes) -> bool:
-        """Send one message of a session; return whether another may be sent."""
+        """Send one message of a session, and return whether more may be sent."""
         serving, is_sent = self._serving[sender], False
         if serving.receipts:
             serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]

@@ -1,4 +1,4 @@
-"""Upload: how fast a node sends payloads, shared fairly by all that are served."""
+"""Upload: the rate at which a node sends payloads, shared fairly by all readers."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ class Upload:
         return reply_in_turn
 
     def forget(self, reader: str) -> None:
-        """Let nobody wait for a reader that is sent nothing any more."""
+        """Forget a reader, so that no other reader waits for it."""
         if self._bucket is not None:
             self._bucket.forget(reader)

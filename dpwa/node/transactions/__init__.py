@@ -1,1 +1,1 @@
-"""Transactions: pairs of nodes that must agree, on exchanges and on shares of push-sum."""
+"""Transactions of pairs of nodes that must agree, on exchanges and on shares of push-sum."""

@@ -1,4 +1,4 @@
-"""The transactions of a Fetcher, on the TxThread: proposals, what is collected, what is decided."""
+"""The transactions of a Fetcher, on the TxThread: proposals, collected snapshots, decisions."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class TransactionFetches:
         self._greet, self._hear = context.greeting, context.hear
 
     def part_from(self, peer: str) -> bool:
-        """Tell whether to do without an exchange, as the last one was with the same peer."""
+        """Return whether to skip an exchange, because the last one was with the same peer."""
         return peer == self._transactions.partner and self._fetching.rng.random() < PARTED
 
     def propose(self, channel: PeerChannel, request: FetchRequest, number: int) -> Attempt | None:
-        """Return an attempt that begins with a proposal; `None` if none can be made now."""
+        """Return an attempt that begins with a proposal. `None` if none can be made now."""
         own_version = request.own_version
         expires = self._clock.now() + request.deadline.remaining_s()
         transaction = self._transactions.propose(channel.peer, own_version, expires)
@@ -64,8 +64,8 @@ class TransactionFetches:
     def _agreed(self, attempt: Attempt, agreed: Agreed) -> None:
         """Fetch the snapshot that the peer has promised.
 
-        If one of both is still at the beginning, there is nothing to share: whoever is ahead leaves
-        the transaction, and whoever is far behind takes over the other's parameters. A peer that
+        If one of the two is a beginner, there is nothing to share. The node that is ahead leaves
+        the transaction, and the node that is far behind copies the other's parameters. A peer that
         promises more mass than there is gets a `ProtocolError`.
         """
         own_clock, peer = attempt.request.clock, attempt.channel.peer
@@ -112,7 +112,7 @@ class TransactionFetches:
             self._fetching.attempt_failed(attempt.channel, why_not.outcome, why_not.detail)
 
     def have(self, attempt: Attempt, lease: Lease) -> None:
-        """Hand over the peer's snapshot, which stays; go on waiting if more is awaited."""
+        """Pass on the peer's snapshot, which stays. Continue to wait if more is expected."""
         collects = attempt.request.collects
         if collects is not None:
             if self._transactions.collected(collects, lease):
@@ -124,9 +124,9 @@ class TransactionFetches:
             self._committed(attempt)
 
     def partner_prepared(self, said: Prepared) -> None:
-        """Continue a transaction: a peer has this node's snapshot, or cannot have it.
+        """Continue a transaction, because a peer has this node's snapshot, or cannot have it.
 
-        If the transaction is over, tell the peer how it ended.
+        If the transaction is over, send the peer its outcome.
         """
         attempt, transaction = self._fetching.attempt, said.transaction
         is_attempt = attempt is not None and attempt.transaction == transaction
@@ -144,7 +144,7 @@ class TransactionFetches:
     # What is decided, until the peers have acknowledged it
 
     def wait_s(self, most_s: float) -> float:
-        """Return in how many seconds to look again, at most `most_s`."""
+        """Return the seconds until the next check, at most `most_s`."""
         return min(RESEND_S, most_s) if self._transactions.has_undelivered else most_s
 
     def owes(self, peer: str) -> bool:
@@ -158,7 +158,7 @@ class TransactionFetches:
                 self._tell_decision(channel, transaction, commit=commit)
 
     def removed(self, channel: PeerChannel) -> None:
-        """Tell a peer what was decided with it: this is the last chance."""
+        """Send a removed peer the decisions that concern it, at the last opportunity."""
         if channel.is_up:
             for transaction, commit in self._transactions.decisions_for(channel.peer):
                 self._tell_decision(channel, transaction, commit=commit)
@@ -192,6 +192,6 @@ class TransactionFetches:
         channel.send(message)
 
     def _committed(self, attempt: Attempt) -> None:
-        """End what the trainer waits for: it finds the snapshot with the transaction manager."""
+        """End the trainer's wait. It finds the snapshot in the transaction manager."""
         attempt.request.end()
         self._fetching.succeeded(attempt)

@@ -1,6 +1,6 @@
-"""The transactions of a node: what it has agreed with peers, with the snapshots and mass in them.
+"""TransactionManager: the agreements of a node with peers, with their snapshots and mass.
 
-Both threads and the trainer come here. A committed transaction is kept for the trainer, who merges
+Both threads and the trainer use it. A committed transaction is kept for the trainer, which merges
 it in its next `wait`.
 """
 
@@ -26,7 +26,7 @@ from dpwa.wire.limits import TRANSACTION_BYTES
 
 @dataclass
 class Settled:
-    """A snapshot to be merged, because a transaction is committed or mass has come back."""
+    """A snapshot to be merged, because a transaction is committed or mass was returned."""
 
     peer: str
     theirs: Lease
@@ -56,7 +56,7 @@ class TransactionRecord:
 
 
 class Declined(Enum):
-    """What to answer to a proposal that cannot be agreed to."""
+    """The answer to a proposal that cannot be accepted."""
 
     BUSY = "busy"
     NOT_READY = "not_ready"
@@ -65,7 +65,7 @@ class Declined(Enum):
 
 @dataclass(frozen=True)
 class AgreedTerms:
-    """What to answer to one that can: this node's snapshot, and the mass that goes with it."""
+    """The answer to an accepted proposal: this node's snapshot, and the mass that goes with it."""
 
     version: int
     clock: float
@@ -79,7 +79,7 @@ def agreement(record: TransactionRecord, *, is_new: bool) -> AgreedTerms:
 
 
 def has_diverged(own: Lease) -> bool:
-    """Tell whether nobody would take this snapshot."""
+    """Return whether no peer would merge this snapshot."""
     return own.snapshot.is_finite is False or own.snapshot.progress.loss == math.inf
 
 
@@ -87,7 +87,7 @@ log = logging.getLogger("dpwa.transactions")
 
 
 class Deliveries:
-    """When the decisions of a node are sent again, and how many came to nothing."""
+    """The times at which a node's decisions are sent again, and the number of lost ones."""
 
     def __init__(self, name: str, what: str, given_up_after_s: float) -> None:
         self._name = name
@@ -99,7 +99,7 @@ class Deliveries:
     def due(
         self, undelivered: Sequence[tuple[bytes, str, bool]], now: float
     ) -> list[tuple[bytes, str, bool]]:
-        """Return which of the decisions to send now, or again; they count as sent."""
+        """Return the decisions to send now, or again. They count as sent."""
         still = {transaction for transaction, _, _ in undelivered}
         self._sent_at = {each: at for each, at in self._sent_at.items() if each in still}
         due = [d for d in undelivered if now - self._sent_at.get(d[0], -RESEND_S) >= RESEND_S]
@@ -107,7 +107,9 @@ class Deliveries:
         return due
 
     def warn_of_losses(self, counts: Mapping[str, int]) -> None:
-        """Warn of transactions of which the peer never said how they ended, if there are more."""
+        """Warn of transactions whose outcome the peer never acknowledged, if there are more of
+        them.
+        """
         lost = counts["unresolved"] + counts["given_up"]
         if lost > self._lost:
             self._lost = lost
@@ -127,7 +129,7 @@ MAX_PEER_PROPOSALS = 4  # proposals: one, and those of which it does not know ye
 
 
 class TransactionManager:
-    """All transactions of one node; every method may be called from any thread."""
+    """All transactions of one node. Any thread may call every method."""
 
     def __init__(
         self, name: str, terms: Terms, pool: SnapshotPool, runtime: Runtime, longest_s: float
@@ -158,7 +160,7 @@ class TransactionManager:
 
     @property
     def is_engaged(self) -> bool:
-        """Whether a transaction keeps this node from asking for another."""
+        """Whether a transaction keeps this node from asking for a further one."""
         with self._lock:
             return self._has_untaken or self._transactions.is_engaged(self._clock.now())
 
@@ -169,9 +171,9 @@ class TransactionManager:
             self._mass.published()
 
     def take(self) -> Settled | None:
-        """Return the first of what is to be merged now; the caller must release it.
+        """Return the first snapshot to be merged now, which the caller must release.
 
-        It stays the first until its `factor` was asked for, so an interrupt before loses nothing.
+        It stays the first until its `factor` was asked for, so an earlier interrupt loses nothing.
         """
         with self._lock:
             while self._settled and self._settled[0].is_taken:
@@ -184,7 +186,7 @@ class TransactionManager:
             return self._settled[0]
 
     def factor(self, settled: Settled) -> float:
-        """Return the weight to merge with; the mass that comes counts as received, once."""
+        """Return the weight for a merge. The arriving mass counts as received, once."""
         with self._lock:
             if self.terms is Terms.EXCHANGE:
                 factor, self.partner = 0.5, settled.peer
@@ -201,7 +203,7 @@ class TransactionManager:
     # The asking side: the TxThread
 
     def propose(self, peer: str, own_version: int, expires: float) -> bytes | None:
-        """Open a transaction; `None` if this node is engaged, or its snapshot will not do."""
+        """Open a transaction. `None` if this node is engaged, or its snapshot is unsuitable."""
         with self._lock:
             transaction, now = self._runtime.token_bytes(TRANSACTION_BYTES), self._clock.now()
             own = self._pool.at(own_version)
@@ -218,7 +220,7 @@ class TransactionManager:
             return transaction
 
     def agreed(self, transaction: bytes, units: int) -> bool:
-        """Note that the peer has agreed; return whether the transaction is still wanted."""
+        """Note that the peer has agreed, and return whether the transaction is still wanted."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or not self._transactions.agreed(transaction):
@@ -232,7 +234,7 @@ class TransactionManager:
             self._drop(transaction)
 
     def complete(self, transaction: bytes, theirs: Lease) -> bool:
-        """Note that the peer's snapshot is there; return whether that commits the transaction."""
+        """Note that the peer's snapshot is there. Return whether that commits the transaction."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or record.theirs is not None:
@@ -242,9 +244,9 @@ class TransactionManager:
             return self._try_commit(transaction)
 
     def prepared(self, transaction: bytes) -> bool | None:
-        """Note that the peer has this node's snapshot; return whether that commits the transaction.
+        """Note that the peer has this node's snapshot. Return whether that commits the transaction.
 
-        `None` when it is over, or was never proposed.
+        `None` if it is over, or was never proposed.
         """
         with self._lock:
             record = self._records.get(transaction)
@@ -255,7 +257,7 @@ class TransactionManager:
             )
 
     def outcome(self, transaction: bytes) -> bool:
-        """Return how an own proposal ended; an unknown one counts as aborted."""
+        """Return the outcome of an own proposal. An unknown one counts as aborted."""
         with self._lock:
             return self._transactions.decide(transaction, commit=False, now=self._clock.now())
 
@@ -268,7 +270,7 @@ class TransactionManager:
                 self._drop(transaction)
 
     def decisions_due(self) -> list[tuple[bytes, str, bool]]:
-        """Return what to tell, now or again: the transaction, the peer, whether it is committed."""
+        """Return the decisions to send, with the transaction, the peer, whether it is committed."""
         with self._lock:
             now = self._clock.now()
             return self._deliveries.due(self._transactions.undelivered(now), now)
@@ -336,13 +338,13 @@ class TransactionManager:
         return agreement(record, is_new=True)
 
     def clock_of(self, transaction: bytes) -> float:
-        """Return the training clock of this node's snapshot in a transaction; 0 when it is over."""
+        """Return the clock of this node's snapshot in a transaction, or 0 if it is over."""
         with self._lock:
             record = self._records.get(transaction)
             return 0.0 if record is None else record.own.snapshot.progress.clock
 
     def collected(self, transaction: bytes, theirs: Lease) -> bool:
-        """Note that the asking side's snapshot is there; return whether to say so."""
+        """Note that the asking node's snapshot is there. Return whether to report that."""
         with self._lock:
             record = self._records.get(transaction)
             if (
@@ -356,7 +358,7 @@ class TransactionManager:
             return True
 
     def collect_failed(self, transaction: bytes) -> bool:
-        """Note that it cannot be had; return whether that aborts the transaction."""
+        """Note that it cannot be fetched. Return whether that aborts the transaction."""
         with self._lock:
             record = self._records.get(transaction)
             if record is None or record.theirs is not None:
@@ -381,7 +383,7 @@ class TransactionManager:
             self._forget_decided()
 
     def expire(self) -> None:
-        """End what has run out of time."""
+        """End the transactions whose time is over."""
         if self.terms is Terms.PULL:
             return
         with self._lock:
@@ -418,7 +420,7 @@ class TransactionManager:
         return is_old or self._has_untaken
 
     def _holds_too_many(self, newest: Lease) -> bool:
-        """Tell whether transactions keep so many snapshots that there may be no room for more."""
+        """Return whether transactions keep so many snapshots that there may be no room for more."""
         versions = {record.own.snapshot.version for record in self._records.values()}
         return len(versions - {newest.snapshot.version}) >= self._pool.most_slots
 
@@ -456,7 +458,7 @@ class TransactionManager:
             self._settled.append(Settled(record.peer, record.theirs, record.own))
 
     def _take_back(self, transaction: bytes) -> None:
-        """Undo what was promised: mass that was given is to be merged again."""
+        """Undo a promise. Mass that was given away will be merged again."""
         record = self._records.get(transaction)
         if record is None:
             return
@@ -475,7 +477,7 @@ class TransactionManager:
                 record.theirs.release()
 
     def _forget_decided(self) -> None:
-        """Drop what an own proposal held that was aborted, to accept another one or by its time."""
+        """Drop the snapshots of own proposals that were aborted, for a different one or by time."""
         for transaction, _, commit in self._transactions.undelivered(self._clock.now()):
             if not commit:
                 self._drop(transaction)

@@ -1,4 +1,4 @@
-"""What the RxThread answers of exchanges: proposals, and what becomes of them."""
+"""The answers of the RxThread about exchanges: proposals, and their outcomes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Early:
-    """A proposal that came while the newest snapshot was still being copied."""
+    """A proposal that arrived while the newest snapshot was still being copied."""
 
     message: Propose
     layout: Layout
@@ -47,7 +47,7 @@ class _Early:
 
 
 class TransactionService(Service):
-    """Answers proposals, and takes note of what becomes of transactions."""
+    """Answers proposals, and notes the outcomes of transactions."""
 
     handles = (Propose, Prepared, TransactionDecision)
 
@@ -73,7 +73,7 @@ class TransactionService(Service):
                 reply(DecisionAck(request=message.request, transaction=message.transaction))
 
     def tick(self, now: float) -> bool:
-        """End what has run out of time; look again at proposals that came too early."""
+        """End transactions whose time is over, and check again proposals that came too early."""
         self._transactions.expire()
         for transaction, early in list(self._early.items()):
             del self._early[transaction]
@@ -96,7 +96,7 @@ class TransactionService(Service):
             self._consider(message, layout, reply, self._runtime.now() + budget_s)
 
     def _is_welcome(self, peer: str) -> bool:
-        """Tell whether a transaction with a peer makes sense: it is up, and may be merged."""
+        """Return whether a transaction with a peer makes sense, as it is up, and may be merged."""
         can_collect = self._transactions.terms is not Terms.EXCHANGE or self._tx.reaches(peer)
         return can_collect and not self._context.peer_table.is_left_alone(peer)
 
@@ -159,7 +159,7 @@ class TransactionListener(Listener):
 def add_transactions(
     context: NodeContext, manager: TransactionManager, tx: TxThread
 ) -> TransactionService:
-    """Have the TxThread of a node take part in transactions; return what answers for them."""
+    """Let the TxThread of a node take part in transactions. Return the service for them."""
     tx.fetcher.transactions = TransactionFetches(context, manager, tx.fetcher)
     tx.attach(TransactionListener(manager))
     return TransactionService(context, manager, tx)
