@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.collective_threads import Killed, Threads
+from support.examples import examples
+from support.virtual_callers import CallersRun, called
 
 from dpwa.algorithms import EASGD, AllReduceEA
-from dpwa.errors import CollectiveTimeoutError, ParametersError, PeerLost, UserError
+from dpwa.errors import CollectiveTimeoutError, ParametersError, UserError
 from dpwa.policy.elastic import elastic_limit, elastic_round
 
 SEED = 61
 SIZE = 5
-NAMES = ("w1", "w2", "w3")
-TAG = "AllReduceEA"
+NAMES = ("n0", "n1", "n2")
+AWAY_S = 30.0  # longer than the others wait for a node
 
 
 def center_of(ea, like):
@@ -38,11 +38,10 @@ def starts(nodes, seed=SEED):
     st.integers(1, 3),
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=25)
+@examples(30)
 def test_it_is_the_elastic_law_and_what_is_trained_in_between(nodes, share, tau, seed):
     alpha, rounds = share * elastic_limit(nodes), 4
     steps = np.random.default_rng(seed).normal(size=(rounds * tau, nodes, SIZE))
-    names = [f"n{rank}" for rank in range(nodes)]
 
     def task(node):
         ea, x = AllReduceEA(node, tau, alpha), starts(nodes, seed)[node.rank]
@@ -51,7 +50,7 @@ def test_it_is_the_elastic_law_and_what_is_trained_in_between(nodes, share, tau,
             ea.average_parameters([x])
         return x, center_of(ea, x)
 
-    outcomes = Threads(names).run(task)
+    outcomes = called(task, nodes)
     xs, center = starts(nodes, seed) + steps[0], starts(nodes, seed)[0] + steps[0, 0]
     for number in range(rounds * tau):
         xs = xs + steps[number] if number else xs
@@ -61,25 +60,10 @@ def test_it_is_the_elastic_law_and_what_is_trained_in_between(nodes, share, tau,
             assert xs.sum(axis=0) + center == pytest.approx(total, abs=1e-12 * (nodes + 1))
             contracted = (1 - (nodes + 1) * alpha) * gap
             assert xs.mean(axis=0) - center == pytest.approx(contracted, abs=1e-12 * (nodes + 1))
-    for rank, name in enumerate(names):
-        x, c = outcomes[name]
-        assert x == pytest.approx(xs[rank], abs=1e-12 * (nodes + 1))
+    for (x, c), expected in zip(outcomes.values(), xs, strict=True):
+        assert x == pytest.approx(expected, abs=1e-12 * (nodes + 1))
         assert c == pytest.approx(center, abs=1e-12 * (nodes + 1))
     assert len({c.tobytes() for _, c in outcomes.values()}) == 1
-
-
-def test_nothing_is_exchanged_before_the_tau_th_step():
-    def task(node):
-        ea, x = AllReduceEA(node, tau=3, alpha=0.25), np.array([float(node.rank)])
-        seen = []
-        for _ in range(7):
-            ea.average_parameters([x])
-            seen.append(float(x[0]))
-        return seen
-
-    outcomes = Threads(["w1", "w2"]).run(task)
-    assert outcomes["w1"] == [0.0, 0.0, 0.0, 0.0, 0.0, 0.0625, 0.0625]  # the center began here
-    assert outcomes["w2"][:5] == [1.0, 1.0, 0.75, 0.75, 0.75]
 
 
 def test_parameters_may_be_other_objects_in_every_call():
@@ -95,45 +79,20 @@ def test_parameters_may_be_other_objects_in_every_call():
     for _ in range(3):
         xs, center = elastic_round(xs, center, 0.2)
         expected.append(xs[:, 0])
-    for found, rank in Threads(["w1", "w2"]).run(task).values():
+    for found, rank in called(task, 2).values():
         assert found == pytest.approx([x[rank] for x in expected])
-
-
-@pytest.mark.parametrize("counts", [(7, 3, 0), (0, 3, 7), (2, 2, 6), (4, 4, 4), (0, 0, 0)])
-def test_every_sum_reaches_the_center_also_those_while_a_node_waited(counts):
-    """With tau = 2; who has taken all its steps is drawn along, and at the end all, once more."""
-    alpha, tau = 0.2, 2
-
-    def task(node):
-        ea, x = AllReduceEA(node, tau, alpha), starts(3)[node.rank]
-        ea.synchronize_parameters([x])
-        x += node.rank
-        for _ in range(counts[node.rank]):
-            ea.average_parameters([x])
-        ea.synchronize_center([x])
-        return x, center_of(ea, x)
-
-    outcomes = Threads(NAMES).run(task)
-    center = starts(3)[0]
-    xs = center + np.arange(3.0)[:, None]
-    for _ in range(max(counts) // tau + 1):
-        xs, center = elastic_round(xs, center, alpha)
-    for rank, name in enumerate(NAMES):
-        assert outcomes[name][0] == pytest.approx(xs[rank], abs=1e-12)
-        assert outcomes[name][1] == pytest.approx(center, abs=1e-12)
-    assert len({c.tobytes() for _, c in outcomes.values()}) == 1
 
 
 def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_step():
     """As AllReduceEA.lua, but for the last sum, which that never adds to its centers.
 
-    alpha = 1/4, all at 0 but w3 at 4, and the center at 0. w1 takes three steps of +8, w2 one of
-    +16, w3 none:
+    alpha = 1/4, all at 0 but n2 at 4, and the center at 0. n0 takes three steps of +8, n1 one of
+    +16, n2 none:
 
         step of          x before          pulls                    x after             center
-        w1, w2        8, 16, 4          2, 4, 1                  6, 12, 3              7
-        w1            14, 12, 3         1.75, 1.25, -1           12.25, 10.75, 4       9
-        w1            20.25, 10.75, 4   2.8125, .4375, -1.25     17.4375, 10.3125, 5.25  11
+        n0, n1        8, 16, 4          2, 4, 1                  6, 12, 3              7
+        n0            14, 12, 3         1.75, 1.25, -1           12.25, 10.75, 4       9
+        n0            20.25, 10.75, 4   2.8125, .4375, -1.25     17.4375, 10.3125, 5.25  11
         nobody        the same          1.609375, -.171875, -1.4375                     11
     """
 
@@ -149,15 +108,15 @@ def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_step():
         ea.synchronize_center([x])
         return [*seen, (float(x[0]), float(center_of(ea, x)[0]))]
 
-    assert Threads(NAMES).run(task) == {
-        "w1": [(6.0, 7.0), (12.25, 9.0), (17.4375, 11.0), (15.828125, 11.0)],
-        "w2": [(12.0, 7.0), (10.484375, 11.0)],
-        "w3": [(6.6875, 11.0)],
+    assert called(task) == {
+        "n0": [(6.0, 7.0), (12.25, 9.0), (17.4375, 11.0), (15.828125, 11.0)],
+        "n1": [(12.0, 7.0), (10.484375, 11.0)],
+        "n2": [(6.6875, 11.0)],
     }
 
 
 def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_third_step():
-    """As above, with steps of +1, +4 and +2, of which w1 takes seven, w2 three and w3 two.
+    """As above, with steps of +1, +4 and +2, of which n0 takes seven, n1 three and n2 two.
 
         after the steps   x before                pulls
         3, 3, 2           3, 12, 4                .75, 3, 1
@@ -181,18 +140,16 @@ def test_three_nodes_go_as_worked_out_by_hand_with_an_exchange_at_every_third_st
             seen.append((float(x[0]), float(center_of(ea, x)[0])))
         return seen
 
-    outcomes = Threads(NAMES).run(task)
-    assert outcomes["w1"][:-1] == [1, 2, 2.25, 3.25, 4.25, 5.125, 6.125, (5.96875, 5.75)]
-    assert outcomes["w2"][:-1] == [4, 8, 9, (7.328125, 5.75)]
-    assert outcomes["w3"][:-1] == [2, 4, (3.953125, 5.75)]
+    outcomes = called(task)
+    assert outcomes["n0"][:-1] == [1, 2, 2.25, 3.25, 4.25, 5.125, 6.125, (5.96875, 5.75)]
+    assert outcomes["n1"][:-1] == [4, 8, 9, (7.328125, 5.75)]
+    assert outcomes["n2"][:-1] == [2, 4, (3.953125, 5.75)]
     last = [5.9140625, 6.93359375, 4.40234375]
     assert [outcomes[name][-1] for name in NAMES] == [(x, 23 - sum(last)) for x in last]
 
 
-@pytest.mark.parametrize("nodes", [2, 4, 8])
-def test_the_test_program_of_torch_distlearn_holds(nodes, caplog):
+def test_the_test_program_of_torch_distlearn_holds():
     """tau 3, alpha 0.4, epochs of 45 to 53 steps: in the end all are within 1e-6 of each other."""
-    names = [f"n{rank}" for rank in range(nodes)]
 
     def task(node):
         rng = np.random.default_rng(SEED + node.rank)
@@ -205,10 +162,9 @@ def test_the_test_program_of_torch_distlearn_holds(nodes, caplog):
             ea.synchronize_center([x])
         return x
 
-    outcomes = Threads(names).run(task)
-    for name in names[1:]:
-        assert abs(outcomes[name] - outcomes["n0"]).max() < 1e-6
-    assert ("unstable" in caplog.text) == (nodes >= 4)
+    first, *others = called(task, 4).values()
+    for x in others:
+        assert abs(x - first).max() < 1e-6
 
 
 def test_who_waits_for_parameters_or_has_no_center_yet_is_not_drawn_along():
@@ -219,20 +175,15 @@ def test_who_waits_for_parameters_or_has_no_center_yet_is_not_drawn_along():
         ea.synchronize_center([x])
         return float(x[0]), float(center_of(ea, x)[0])
 
-    # w3 has taken no step: w1 and w2 begin with the center 0, and exchange three times.
-    threads = Threads(NAMES)
-    outcomes = threads.run(task)
+    # n2 has taken no step: n0 and n1 begin with the center 0, and exchange three times.
     xs, center = np.array([[0.0], [4.0]]), np.zeros(1)
     for _ in range(3):
         xs, center = elastic_round(xs, center, 0.25)
-    assert outcomes == {
-        "w1": (float(xs[0, 0]), float(center[0])),
-        "w2": (float(xs[1, 0]), float(center[0])),
-        "w3": (8.0, float(center[0])),
+    assert called(task) == {
+        "n0": (float(xs[0, 0]), float(center[0])),
+        "n1": (float(xs[1, 0]), float(center[0])),
+        "n2": (8.0, float(center[0])),
     }
-    assert [who for kind, who in threads.sequence(TAG).log if kind == "all_reduce"] == [
-        ("w1", "w2")
-    ] * 3
 
 
 def test_epochs_go_on_from_the_center_that_all_share():
@@ -246,10 +197,13 @@ def test_epochs_go_on_from_the_center_that_all_share():
             ea.synchronize_center([x])
         return center_of(ea, x)
 
-    threads = Threads(NAMES)
-    assert len({c.tobytes() for c in threads.run(task).values()}) == 1
-    exchanges = [who for kind, who in threads.sequence(TAG).log if kind == "all_reduce"]
-    assert exchanges == [NAMES] * (2 + 1 + 1 + 1 + 1 + 1)  # the last of each epoch by who waits
+    centers = called(task).values()
+    xs, center = starts(3), starts(3)[0]
+    for _ in range(2 + 1 + 1 + 1 + 1 + 1):  # the last of each epoch by who waits
+        xs, center = elastic_round(xs, center, 0.2)
+    assert len({c.tobytes() for c in centers}) == 1
+    for found in centers:
+        assert found == pytest.approx(center, abs=1e-12)
 
 
 def test_parameters_become_those_of_the_node_with_the_most_steps_and_so_does_the_center():
@@ -261,8 +215,8 @@ def test_parameters_become_those_of_the_node_with_the_most_steps_and_so_does_the
         ea.synchronize_parameters([x])
         return own, x.tobytes(), center_of(ea, x).tobytes()
 
-    outcomes = Threads(NAMES).run(task)
-    expected = outcomes["w2"][0]
+    outcomes = called(task)
+    expected = outcomes["n1"][0]
     assert {found[1:] for found in outcomes.values()} == {(expected, expected)}
 
 
@@ -276,63 +230,34 @@ def test_without_any_step_all_get_the_first_nodes():
         return center, x.tobytes(), center_of(ea, x).tobytes()
 
     first = starts(3)[0].tobytes()
-    assert set(Threads(NAMES).run(task).values()) == {(first, first, first)}
+    assert set(called(task).values()) == {(first, first, first)}
 
 
-@pytest.mark.parametrize("victim", NAMES)
-def test_whenever_a_node_dies_the_others_keep_one_center(victim):
-    epochs, alpha = ((2, 1, 3), (1, 3, 2)), 0.2
-
-    def task(node):
-        ea, x = AllReduceEA(node, tau=1, alpha=alpha), starts(3)[node.rank]
-        ea.synchronize_parameters([x])
-        for counts in epochs:
-            for _ in range(counts[node.rank]):
-                x += node.rank
-                ea.average_parameters([x])
-            ea.synchronize_center([x])
-        return x, center_of(ea, x)
-
+def test_whenever_a_node_dies_the_others_keep_one_center_and_nothing_is_lost():
+    """The sum of all parameters and the center stays, the last ones of the dead node included."""
     for call in itertools.count(1):
-        threads = Threads(NAMES, dies={victim: call})
-        outcomes = threads.run(task)
-        xs, centers = told_by(threads, alpha, epochs)
-        left = [name for name in NAMES if not isinstance(outcomes[name], Killed)]
-        assert set(NAMES) - {victim} <= set(left)
-        for name in left:
-            assert not isinstance(outcomes[name], Exception), (call, outcomes[name])
-            assert outcomes[name][0] == pytest.approx(xs[name], abs=1e-12)
-            assert outcomes[name][1] == pytest.approx(centers[name], abs=1e-12)
-        assert len({outcomes[name][1].tobytes() for name in left}) == 1
-        if len(left) == 3:
+        begun, xs = {}, {}
+
+        def task(node, begun=begun, xs=xs):
+            ea, x = AllReduceEA(node, tau=1, alpha=0.2), starts(3)[node.rank]
+            ea.synchronize_parameters([x])
+            x += node.rank
+            begun[node.name], xs[node.name] = x.copy(), x
+            for counts in ((1, 2, 0), (2, 0, 1)):
+                for _ in range(counts[node.rank]):
+                    ea.average_parameters([x])
+                ea.synchronize_center([x])
+            return center_of(ea, x)
+
+        run = CallersRun(task, dies={"n1": call})
+        outcomes = run.outcomes()
+        assert outcomes.keys() == set(NAMES) - run.killed
+        assert len({center.tobytes() for center in outcomes.values()}) == 1
+        total = sum(xs.values()) + outcomes["n0"]
+        assert total == pytest.approx(sum(begun.values()) + begun["n0"], abs=1e-12)
+        if not run.killed:
             break
-    assert call > 3 * 3 + 3
-
-
-def told_by(threads, alpha, epochs):
-    """What parameters and centers must be, by who took part in what."""
-    left, counts = iter(epochs), ()
-    ranks = {name: rank for rank, name in enumerate(threads.names)}
-    xs = {name: starts(3)[rank] for name, rank in ranks.items()}
-    centers, taken, is_begun = dict(xs), dict.fromkeys(ranks, 0), False
-    for kind, names in threads.sequence(TAG).log:
-        if kind == "all_reduce":
-            for n in names:  # who waits has taken no step
-                xs[n] = xs[n] + (ranks[n] if taken[n] < counts[ranks[n]] else 0)
-            pulls = {n: alpha * (xs[n] - centers[n]) for n in names}
-            for n in names:
-                xs[n] = xs[n] - pulls[n]
-                centers[n] = centers[n] + sum(pulls.values())
-                taken[n] += 1
-        elif kind == "broadcast":
-            newest = max(names, key=lambda name: taken[name])
-            if not is_begun:
-                xs.update(dict.fromkeys(names, xs[newest]))
-                centers.update(xs)
-            centers.update(dict.fromkeys(names, centers[newest]))
-            taken.update(dict.fromkeys(names, 0))
-            counts, is_begun = next(left, ()), True
-    return xs, centers
+    assert call > 3 * 3 + 2
 
 
 class Once:
@@ -410,47 +335,20 @@ def test_fewer_than_one_step_between_exchanges_is_refused():
         AllReduceEA(Alone(2), tau=0)
 
 
-@pytest.mark.parametrize("given", [None, 0.55])
-def test_alpha_follows_the_number_of_nodes_and_an_explicit_one_is_warned_of_when_it_grows(
-    given, caplog
-):
-    names = [f"n{rank}" for rank in range(6)] if given is None else NAMES
-    latecomer = names[-1]
-
+def test_alpha_follows_the_number_of_nodes():
     def task(node):
-        if node.name == latecomer:
-            return comes_late(node) if node.name in threads.outcomes else node.join(tag=TAG)
-        with contextlib.suppress(PeerLost):
-            node.all_reduce(np.zeros(1), tag=TAG)
-        ea, x = AllReduceEA(node, alpha=given), np.zeros(1)
-        found = [ea.alpha]
-        threads.wait_until(lambda: threads.is_waiting(latecomer, TAG))
-        node.all_reduce(np.zeros(1), tag=TAG)  # lets it in
-        ea.synchronize_center([x])
-        return [*found, ea.alpha]
+        if node.name == "n5" and node.life == 1:
+            node.sleep(AWAY_S)
+        ea, x, found = AllReduceEA(node), np.zeros(1), []
+        while ea.alpha > 0.9 / 6 or not found:
+            ea.synchronize_center([x])
+            found.append(ea.alpha)
+            node.sleep(1.0)
+        return {*found}
 
-    def comes_late(node):
-        ea, x = AllReduceEA(node, alpha=given), np.zeros(1)
-        ea.synchronize_center([x])
-        return [ea.alpha]
-
-    threads = Threads(names, dies={latecomer: 1})
-    for name in names:
-        threads.start(name, task)
-    threads.wait_until(lambda: latecomer in threads.outcomes)
-    threads.start(latecomer, task)
-    outcomes = threads.end()
-    told = {str(outcomes[name]) for name in names[:-1]}
-    if given is None:
-        assert told == {str([0.9 / 5, 0.9 / 6])}
-        assert outcomes[latecomer] == [0.9 / 6]
-        assert caplog.messages == []
-    else:
-        assert told == {str([0.55, 0.55])}
-        assert len(caplog.messages) == 3  # each of the three, once
-        assert set(caplog.messages) == {
-            message for message in caplog.messages if "with 3" in message
-        }
+    outcomes = called(task, 6)
+    assert outcomes.pop("n5") == {0.9 / 6}
+    assert [*outcomes.values()] == [{0.9 / 5, 0.9 / 6}] * 5
 
 
 def test_an_alpha_that_has_become_unstable_is_warned_of_once_for_each_number_of_nodes(caplog):
@@ -469,30 +367,26 @@ def test_an_alpha_that_has_become_unstable_is_warned_of_once_for_each_number_of_
     assert ["with 9 nodes" in message for message in caplog.messages] == [True]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_narrow_parameters_are_averaged_in_float32_and_rounded_by_less_than_a_unit(dtype):
     """Small pulls move the center, even where they are less than a unit in the last place."""
-    wide, names = torch.promote_types(dtype, torch.float32), ("w1", "w2")
+    wide = torch.promote_types(dtype, torch.float32)
 
     def task(node):
         ea = EASGD(node, beta=0.002)
         x = torch.nn.Parameter(torch.full((2, 3), 1.0 + node.rank / 128, dtype=dtype).t())
         for _ in range(3):
             ea.average_parameters({"x": x})
-        return x.detach().clone(), torch.from_numpy(ea._center.values[0])
+        return x.detach().clone()
 
-    outcomes = Threads(names).run(task)
+    outcomes = called(task, 2)
     xs, center = torch.tensor([1.0, 1.0 + 1 / 128], dtype=wide), torch.tensor(1.0, dtype=wide)
     for _ in range(3):
         pulls = 0.001 * (xs - center)
         xs, center = xs - pulls, center + pulls.sum()
-    assert center > 1.0
     unit = 0.0 if dtype is wide else torch.finfo(dtype).eps  # up or down by chance, three times
-    for name, expected in zip(names, xs, strict=True):
-        x, c = outcomes[name]
+    for x, expected in zip(outcomes.values(), xs, strict=True):
         torch.testing.assert_close(x.to(wide), expected.expand(3, 2), rtol=1e-7, atol=3 * unit)
-        torch.testing.assert_close(c, center.expand(6), rtol=1e-7, atol=0.018 * unit)
-        assert (c > 1.0).all()
 
 
 @pytest.mark.parametrize(
@@ -528,29 +422,17 @@ def test_there_is_no_center_to_copy_before_the_first_step():
     assert (center_of(ea, x) == 3.0).all()
 
 
-def test_easgd_exchanges_at_every_step():
-    def task(node):
-        ea, x = EASGD(node), starts(3)[node.rank]
-        ea.average_parameters([x])
-        return x
-
-    outcomes = Threads(NAMES).run(task)
-    xs, _ = elastic_round(starts(3), starts(3)[0], 0.3)
-    assert np.stack([outcomes[name] for name in NAMES]) == pytest.approx(xs, abs=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_narrow_parameters_are_drawn_by_less_than_half_a_unit_too(dtype):
-    unit = torch.finfo(dtype).eps
+def test_narrow_parameters_are_drawn_by_less_than_half_a_unit_too():
+    unit = torch.finfo(torch.bfloat16).eps
 
     def task(node):
-        x = torch.full((500,), 1.0 + 2 * unit * node.rank, dtype=dtype)
+        x = torch.full((500,), 1.0 + 2 * unit * node.rank, dtype=torch.bfloat16)
         ea = AllReduceEA(node, 1, 0.1)
         for _ in range(60):
             ea.average_parameters([x])
         return x.double()
 
-    one, two = Threads(["w1", "w2"]).run(task).values()
+    one, two = called(task, 2).values()
     assert float((one - two).mean().abs()) < unit / 5  # it was 2 units
     # The mean of both and of the center, which began with the first one, is kept.
     assert float(((one + two) / 2 - 1.0 - 2 / 3 * unit).mean().abs()) < unit / 5
@@ -570,7 +452,7 @@ def test_a_restarted_node_meets_the_others_at_the_end_of_their_epoch():
         ea.copy_center(x)
         return x
 
-    first, second, restarted = Threads(NAMES).run(task).values()
+    first, second, restarted = called(task).values()
     for own, center, other in zip(restarted, first, second, strict=True):
         assert own.shape == center.shape
         np.testing.assert_array_equal(own, center)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from support.collective_threads import DeadlockError, Killed, Threads
+from support.examples import examples
+from support.virtual_callers import CallersRun, called
 
 from dpwa.algorithms import AllReduceSGD
 from dpwa.errors import (
@@ -21,63 +20,9 @@ from dpwa.errors import (
     UserError,
 )
 
-NAMES = ("w1", "w2", "w3")
-TAG = "AllReduceSGD"
-SIZE = 3
-
-
-def gradient_of(node):
-    """Such that every sum tells who is in it; exact in float64, as means of up to four are."""
-    return np.full(SIZE, 12.0 * 2.0**node.rank)
-
-
-def start_of(node):
-    return [np.full(SIZE, -1000.0 * (node.rank + 1))]
-
-
-def training(epochs, *, starts_alike=True):
-    """A training loop: `epochs` tells how many steps each node takes in each."""
-
-    def task(node):
-        sgd, params = AllReduceSGD(node), start_of(node)
-        if starts_alike:
-            sgd.synchronize_parameters(params)
-        for steps in epochs:
-            for _ in range(steps[node.name]):
-                grads = [gradient_of(node)]
-                sgd.sum_and_normalize_gradients(grads)
-                params[0] += grads[0]
-            sgd.synchronize_parameters(params)
-        return params[0]
-
-    return task
-
-
-def told_by(threads):
-    """What the log says parameters must be: of the newest at every copy, and means in between."""
-    gradients = {name: 12.0 * 2.0**rank for rank, name in enumerate(threads.names)}
-    starts = {name: -1000.0 * (rank + 1) for rank, name in enumerate(threads.names)}
-    x, taken = starts.copy(), dict.fromkeys(threads.names, 0)
-    copies = dict.fromkeys(threads.names, 0)  # in which each has taken part
-    for kind, names in threads.sequence(TAG).log:
-        if kind == "all_reduce":
-            for name in names:
-                x[name] += sum(gradients[one] for one in names) / len(names)
-                taken[name] += 1
-        elif kind == "broadcast":
-            newest = max(names, key=lambda name: (copies[name], taken[name]))
-            x.update(dict.fromkeys(names, x[newest]))
-            copies.update(dict.fromkeys(names, copies[newest] + 1))
-            taken.update(dict.fromkeys(names, 0))
-        elif kind == "let in":  # with a new model, which is copied before anything else was only
-            x.update((name, starts[name]) for name in names)
-            copies.update(dict.fromkeys(names, 0))
-            taken.update(dict.fromkeys(names, 0))
-    return x
-
-
-def uneven(*counts):
-    return [dict(zip(NAMES, steps, strict=True)) for steps in counts]
+NAMES = ("n0", "n1", "n2")
+AWAY_S = 30.0  # longer than the others wait for a node
+BACK_S = 1.0
 
 
 def test_gradients_are_summed_over_all_nodes():
@@ -85,39 +30,26 @@ def test_gradients_are_summed_over_all_nodes():
         grads = {"weight": np.full((2, 2), node.rank + 1.0), "bias": [np.ones(3, np.float32)]}
         return AllReduceSGD(node).sum_gradients(grads), grads
 
-    for contributors, grads in Threads(NAMES).run(task).values():
+    for contributors, grads in called(task).values():
         assert contributors == 3
         assert (grads["weight"] == 6.0).all()
         assert (grads["bias"][0] == 3.0).all()
 
 
 def test_the_mean_is_over_those_who_take_the_step_and_nobody_hangs():
-    counts = dict(zip(NAMES, (4, 1, 0), strict=True))
-
     def task(node):
         sgd, seen = AllReduceSGD(node), []
-        for _ in range(counts[node.name]):
-            grads = gradient_of(node)
+        for _ in range((4, 1, 0)[node.rank]):
+            grads = np.full(3, 12.0 * 2.0**node.rank)
             seen.append((sgd.sum_and_normalize_gradients(grads), float(grads[0])))
         sgd.synchronize_parameters(np.zeros(1))
         return seen
 
-    outcomes = Threads(NAMES).run(task)
-    assert outcomes == {"w1": [(2, 18.0), *[(1, 12.0)] * 3], "w2": [(2, 18.0)], "w3": []}
-
-
-def test_a_node_without_any_step_does_not_copy_while_others_sum():
-    """In a ring of old it began to broadcast at once, and all waited for ever."""
-    for order in itertools.permutations((0, 2, 3)):
-        threads = Threads(NAMES)
-        outcomes = threads.run(training(uneven(order), starts_alike=False))
-        assert {name: float(x[0]) for name, x in outcomes.items()} == told_by(threads)
-        assert len({x.tobytes() for x in outcomes.values()}) == 1
+    assert called(task) == {"n0": [(2, 18.0), *[(1, 12.0)] * 3], "n1": [(2, 18.0)], "n2": []}
 
 
 @pytest.mark.parametrize(
-    ("steps", "newest"),
-    [((1, 2, 3), 2), ((3, 3, 1), 0), ((1, 3, 3), 1), ((0, 0, 0), 0), ((0, 0, 1), 2)],
+    ("steps", "newest"), [((1, 2, 3), 2), ((1, 3, 3), 1), ((0, 0, 0), 0), ((0, 0, 1), 2)]
 )
 def test_parameters_become_those_of_the_node_with_the_most_steps_bit_by_bit(steps, newest):
     strange = np.array([np.nan, -0.0, np.inf, 5e-324, 0.1])
@@ -130,7 +62,7 @@ def test_parameters_become_those_of_the_node_with_the_most_steps_bit_by_bit(step
         sgd.synchronize_parameters(params)
         return own, params[0].tobytes()
 
-    outcomes = Threads(NAMES).run(task)
+    outcomes = called(task)
     assert {after for _, after in outcomes.values()} == {outcomes[NAMES[newest]][0]}
 
 
@@ -138,15 +70,15 @@ def test_steps_count_from_zero_again_after_each_epoch():
     def task(node):
         sgd, x = AllReduceSGD(node), np.array([float(node.rank)])
         found = []
-        for steps in uneven((5, 1, 1), (1, 1, 2), (0, 0, 0)):
-            for _ in range(steps[node.name]):
+        for steps in ((5, 1, 1), (1, 1, 2), (0, 0, 0)):
+            for _ in range(steps[node.rank]):
                 sgd.sum_gradients(np.zeros(1))
             x[0] = node.rank
             sgd.synchronize_parameters(x)
             found.append(float(x[0]))
         return found
 
-    assert set(map(tuple, Threads(NAMES).run(task).values())) == {(0.0, 2.0, 0.0)}
+    assert set(map(tuple, called(task).values())) == {(0.0, 2.0, 0.0)}
 
 
 def test_nothing_is_remembered_of_tensors_that_are_replaced():
@@ -160,7 +92,7 @@ def test_nothing_is_remembered_of_tensors_that_are_replaced():
         sgd.synchronize_parameters([second])
         return [float(array.max()) for array in (*kept, first, second)]
 
-    for found in Threads(NAMES).run(task).values():
+    for found in called(task).values():
         assert found == [6.0, 6.0, 6.0, 1.0, 2.0]
 
 
@@ -173,124 +105,122 @@ def test_tensors_of_torch_are_changed_in_place_whether_they_require_grad_or_not(
         sgd.synchronize_parameters([weight])
         return float(weight.grad.min()), float(grads[1].max()), float(weight.detach().max())
 
-    assert set(Threads(NAMES).run(task).values()) == {(4.0, 1.0, 1.0)}
+    assert set(called(task).values()) == {(4.0, 1.0, 1.0)}
 
 
-@pytest.mark.parametrize("victim", NAMES)
-def test_whenever_a_node_dies_the_others_go_on_in_step(victim):
-    epochs, moments = uneven((2, 3, 1), (1, 0, 2)), 0
-    for call in itertools.count(1):
-        threads = Threads(NAMES, dies={victim: call})
-        outcomes = threads.run(training(epochs))
-        expected = told_by(threads)
-        for name in set(NAMES) - {victim}:
-            assert isinstance(outcomes[name], np.ndarray), (call, outcomes[name])
-            assert float(outcomes[name][0]) == expected[name]
-        assert len({outcomes[name].tobytes() for name in NAMES if name != victim}) == 1
-        if not isinstance(outcomes[victim], Killed):
-            break
-        moments += 1
-    steps = sum(of[victim] for of in epochs)
-    assert moments == 3 * (1 + len(epochs)) + steps  # each of its calls: join, all_gather, ...
+def assert_those_who_are_left_stay_in_step(epochs, dies, nodes=3):
+    """Let nodes train, each with as many steps as `epochs` tells; return who has died."""
+    before = [{} for _ in epochs]  # copies: steps and parameters, by name
+
+    def task(node):
+        sgd, x = AllReduceSGD(node), np.array([-1000.0 * (node.rank + 1)])
+        sgd.synchronize_parameters(x)
+        copies = []
+        for epoch, steps in enumerate(epochs):
+            for _ in range(steps[node.rank]):
+                total = np.array([2.0**node.rank])
+                count = sgd.sum_gradients(total)
+                who = int(total[0])
+                assert who.bit_count() == count
+                assert who >> node.rank & 1
+                x += total
+            before[epoch][node.name] = steps[node.rank], float(x[0])
+            sgd.synchronize_parameters(x)
+            copies.append(float(x[0]))
+        return copies
+
+    run = CallersRun(task, nodes, dies)
+    outcomes = run.outcomes()
+    assert outcomes.keys() == set(run.names) - run.killed
+    for epoch, copies in enumerate(zip(*outcomes.values(), strict=True)):
+        most = max(before[epoch][name][0] for name in outcomes)
+        newest = [x for steps, x in before[epoch].values() if steps >= most]
+        assert len(set(copies)) == 1
+        assert copies[0] in newest
+    return run.killed
 
 
-@pytest.mark.parametrize("victim", NAMES)
-def test_whenever_a_node_is_restarted_it_comes_in_again_with_the_others_parameters(victim):
-    epochs = uneven((2, 3, 1), (1, 2, 2), (2, 2, 1))
-    for call in range(1, 16):
-        threads = Threads(NAMES, dies={victim: call})
-        for name in NAMES:
-            threads.start(name, training(epochs))
-        threads.wait_until(lambda threads=threads: victim in threads.outcomes)
-        if isinstance(threads.outcomes[victim], Killed):
-            # It cannot know how many epochs are left: it trains for as long as there are others.
-            threads.start(victim, training(epochs[:1]))
-        outcomes, expected = threads.end(), told_by(threads)
-        for name in NAMES:
-            assert isinstance(outcomes[name], np.ndarray), (call, outcomes[name])
-            assert float(outcomes[name][0]) == expected[name]
+def test_whenever_a_node_dies_the_others_go_on_in_step():
+    epochs, call = ((1, 0, 2), (2, 1, 0)), 1
+    while assert_those_who_are_left_stay_in_step(epochs, {"n0": call}):
+        call += 1
+    assert call - 1 == 3 * (1 + len(epochs)) + 3  # each of its calls: join, all_gather, ...
 
 
 @given(
-    st.lists(st.lists(st.integers(0, 4), min_size=4, max_size=4), min_size=1, max_size=3),
-    st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 15)),
+    st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=3),
+    st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 15), min_size=2),
 )
-@settings(max_examples=40)
-def test_any_deaths_leave_equal_parameters_on_those_who_are_left(counts, dies):
-    names = ("n0", "n1", "n2", "n3")
-    threads = Threads(names, dies=dies)
-    outcomes = threads.run(training([dict(zip(names, c, strict=True)) for c in counts]))
-    left = [name for name in names if not isinstance(outcomes[name], Killed)]
-    expected = told_by(threads)
-    assert {float(outcomes[n][0]) for n in left} <= {expected[n] for n in left}
-    # One that has died after others had ended has seen no copy since: it is not among those left.
-    assert len({outcomes[name].tobytes() for name in left}) == 1
+@examples(30)
+def test_any_deaths_leave_equal_parameters_on_those_who_are_left(epochs, dies):
+    assert_those_who_are_left_stay_in_step(epochs, dies, nodes=4)
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
-def test_nobody_gets_the_parameters_of_who_was_away(is_restarted):
-    """Not even those of the first node, or with more steps than the others since they counted."""
+@pytest.mark.parametrize(("victim", "call"), [("n2", 2), ("n0", 4), ("n0", 7)])
+def test_whenever_a_node_is_restarted_it_comes_in_again_with_the_others_parameters(victim, call):
+    """Not even those of the first node are copied, though the others have taken no step either."""
 
-    def comes_again(node):
-        threads.wait_until(lambda: ("broadcast", ("w2", "w3")) in threads.sequence(TAG).log)
-        x = np.array([-1.0])
-        AllReduceSGD(node).synchronize_parameters(x)
+    def task(node):
+        sgd, x = AllReduceSGD(node), np.full(1, -1e6 if node.life == 2 else 0.0)
+        sgd.synchronize_parameters(x)
+        while x[0] < 16.0:
+            node.sleep(0.3)
+            if not run.killed:
+                sgd.sum_gradients(np.zeros(1))
+            x += 1.0
+            sgd.synchronize_parameters(x)
         return float(x[0])
+
+    run = CallersRun(task, dies={victim: call}, back_s=BACK_S)
+    assert run.outcomes() == dict.fromkeys(NAMES, 16.0)
+    assert run.killed == {victim}
+
+
+def test_nobody_gets_the_parameters_of_who_was_away():
+    """Though it is the first node, and has taken as many steps as the others since they counted."""
 
     def is_away(node):
         sgd, x = AllReduceSGD(node), np.array([-1.0])
         sgd.sum_gradients(np.zeros(1))
+        node.sleep(AWAY_S)
         with pytest.raises(LeftBehindError):
             sgd.sum_gradients(np.zeros(1))
-        with pytest.raises(UserError, match=r"gone on without w1.*synchronize_parameters"):
+        with pytest.raises(UserError, match=r"gone on without n0.*synchronize_parameters"):
             sgd.sum_gradients(np.zeros(1))
-        threads.wait_until(lambda: ("broadcast", ("w2", "w3")) in threads.sequence(TAG).log)
         sgd.synchronize_parameters(x)
-        assert sgd.sum_gradients(np.zeros(1)) == 3  # it is in step again
-        return float(x[0])
+        return sgd.sum_gradients(np.zeros(1)), float(x[0])  # it is in step again
 
     def task(node):
-        sgd, x = AllReduceSGD(node), np.array([float(node.rank)])
+        if node.name == "n0":
+            return is_away(node)
+        sgd, x, contributors = AllReduceSGD(node), np.array([float(node.rank)]), 2
         for _ in range(2):
             sgd.sum_gradients(np.zeros(1))
-        sgd.synchronize_parameters(x)
-        threads.wait_until(lambda: threads.is_waiting("w1", TAG))
-        sgd.synchronize_parameters(x)  # lets it in
-        sgd.synchronize_parameters(x)
-        if not is_restarted:
-            sgd.sum_gradients(np.zeros(1))
-        return float(x[0])
+        while contributors < 3:
+            node.sleep(1.0)
+            sgd.synchronize_parameters(x)
+            contributors = sgd.sum_gradients(np.zeros(1))
+        return contributors, float(x[0])
 
-    threads = Threads(NAMES, **({"dies": {"w1": 2}} if is_restarted else {"is_left": {"w1": 2}}))
-    threads.start("w1", is_away)
-    for name in ("w2", "w3"):
-        threads.start(name, task)
-    if is_restarted:
-        threads.wait_until(lambda: "w1" in threads.outcomes)
-        threads.start("w1", comes_again)
-    assert threads.end() == {"w1": 1.0, "w2": 1.0, "w3": 1.0}
+    assert called(task) == dict.fromkeys(NAMES, (3, 1.0))
 
 
 def test_a_restarted_node_that_does_not_synchronize_first_is_told_with_all_others():
     """Why there is a rule: nobody can know where the others are."""
 
-    def begins_wrongly(node):
-        return AllReduceSGD(node).sum_gradients(np.zeros(2))
-
     def task(node):
         sgd = AllReduceSGD(node)
-        for _ in range(2):
-            sgd.sum_gradients(np.zeros(2))
-        threads.wait_until(lambda: threads.is_waiting("w3", TAG))
-        sgd.sum_gradients(np.zeros(2))  # lets it in
-        return sgd.sum_gradients([np.zeros(2)])
+        if node.life == 1:
+            for _ in range(2):
+                sgd.sum_gradients(np.zeros(2))
+        for _ in range(100):
+            node.sleep(0.1)
+            sgd.sum_gradients(np.zeros(2) if node.life == 2 else [np.zeros(2)])
 
-    threads = Threads(NAMES, dies={"w3": 2})
-    for name in NAMES:
-        threads.start(name, task)
-    threads.wait_until(lambda: len(threads.sequence(TAG).log) == 2)  # two sums
-    threads.start("w3", begins_wrongly)
-    assert {type(outcome) for outcome in threads.end().values()} == {MismatchError}
+    outcomes = CallersRun(task, dies={"n2": 2}, back_s=BACK_S).outcomes()
+    assert {name: type(outcome) for name, outcome in outcomes.items()} == dict.fromkeys(
+        NAMES, MismatchError
+    )
 
 
 class Failing:
@@ -352,21 +282,6 @@ def test_what_cannot_be_mended_is_raised_at_once(error):
 
 
 def test_numbers_cannot_be_changed_in_place():
-    def task(node):
-        AllReduceSGD(node).sum_gradients([np.ones(1), 2.0])
-
-    for error in Threads(NAMES).run(task).values():
+    for error in called(lambda node: AllReduceSGD(node).sum_gradients([np.ones(1), 2.0])).values():
         assert isinstance(error, ParametersError)
         assert "writable arrays, not numbers" in str(error)
-
-
-def test_threads_that_wait_for_ever_are_noticed():
-    """The test of the tests: a node that copies at once, as one did of old."""
-
-    def task(node):
-        if node.name == "w1":
-            return node.all_gather(0, tag="old")
-        return AllReduceSGD(node).sum_gradients(np.zeros(1))
-
-    with pytest.raises(DeadlockError, match="waits in"):
-        Threads(NAMES, timeout_s=0.2).run(task)

@@ -1,13 +1,8 @@
-"""Ballots: each rule by hand, and the laws of agreement in random runs of whole networks."""
+"""Ballots: each rule by hand; the laws are in `tests/collectives/test_ballots_of_nodes.py`."""
 
 from __future__ import annotations
 
-import itertools
-import math
-import random
-
 import pytest
-from support.ballot_network import MOMENTS, TICK_S, Fault, Network, Schedule
 
 from dpwa.policy.ballots import (
     GONE_S,
@@ -18,19 +13,13 @@ from dpwa.policy.ballots import (
     Decision,
     Stand,
 )
-from dpwa.policy.group_views import GroupView, Member
+from dpwa.policy.group_views import Member
 
 ABC = ("a", "b", "c")
-TICK = TICK_S[0]
+TICK = 0.01  # seconds between two looks at the clock
 READY = Stand(entered=True, ready=True, seen=frozenset(ABC))
 AT_WORK = Stand(entered=True, ready=False)
 ABSENT = Stand(entered=False, ready=False)
-IN_TIME_S = 60.0  # when everything is long over
-MAX_DELAY_S = 0.05
-SHORT_STOP_S = 0.25  # a stopped node, its clock and two messages stay below `LATE_S`
-LONG_STOP_S = 4.5  # likewise, below `STALLED_S`
-# A round of suspicions lasts no longer than the patience, a look at the clock and two messages.
-ROUND_S = TICK_S[1] + 2 * MAX_DELAY_S
 
 
 def ballot_of(own="a", members=ABC, stand=AT_WORK):
@@ -237,183 +226,3 @@ def test_all_who_have_asked_any_voter_are_let_in():
     by_both = Stand(entered=True, ready=False, join_requests=(two, one))
     assert decided({"a": by_one, "b": by_both, "c": AT_WORK}).joiners == (one, two)
     assert decided({"a": AT_WORK, "b": AT_WORK}, ["c"]).joiners == ()
-
-
-# Laws, in simulated networks
-
-
-def times(rng, names, share, most_s):
-    return {name: rng.uniform(0.0, most_s) for name in names if rng.random() < share}
-
-
-def schedule_of(rng, stops_s=(), delay_s=MAX_DELAY_S, stretch=1.0):
-    """Draw what happens; with lengths of stops, anybody may be killed, stopped, late or slow."""
-    names = tuple("abcdef"[: rng.randint(1, 6)])
-    enters, works = times(rng, names, 1.0, 0.15), times(rng, names, 1.0, 0.15)
-    if not stops_s:
-        return Schedule(names, 1.0, enters, works)
-    timeout_s = rng.choice([0.2, 0.5, 1.0]) * stretch
-    works |= times(rng, names, 0.1, 2 * timeout_s)
-    enters |= times(rng, names, 0.1, 3 * timeout_s)
-    for name in times(rng, names, 0.05, 0.0):
-        del enters[name]
-    faults = tuple(
-        fault_of(rng, name, timeout_s, stops_s)
-        for name in rng.sample(names, rng.randint(0, len(names)))
-    )
-    schedule = Schedule(names, timeout_s, enters, works, faults, delay_s)
-    schedule.join_requests_s = times(rng, names, 0.2, 1.5)
-    schedule.leaves_s = times(rng, names, 0.05, 1.5)
-    schedule.awaits_the_ready = rng.random() < 0.5
-    schedule.has_boards = rng.random() < 0.5
-    return schedule
-
-
-def fault_of(rng, name, timeout_s, stops_s):
-    stop_s = None if rng.random() < 0.5 else rng.uniform(*rng.choice(stops_s))
-    nth = rng.choice([1, 1, 2, 3, rng.randint(1, 15)])
-    return Fault(name, rng.choice(MOMENTS), rng.uniform(0.0, timeout_s + 0.8), nth, stop_s)
-
-
-def run(seed, **drawn):
-    """Run one schedule to its end; check what holds whatever happens."""
-    network = Network(schedule_of(random.Random(seed), **drawn), seed)
-    network.run_until(IN_TIME_S)
-    context = f"seed {seed}: {network.schedule}"
-    check_that_nobody_hangs(network, context)
-    check_that_results_are_of_all(network, context)
-    check_that_none_of_a_pair_differs(network, context)
-    return network, context
-
-
-def after(network, decision):
-    """What a node makes of its decision: whether there is a result, and the next view."""
-    names = network.schedule.names
-    view = GroupView(tuple(Member(name) for name in names))
-    return decision.holds, view.after(0, decision.lost, decision.joiners, names)
-
-
-def began_s(network, node):
-    """When a node has voted or its time is over; `None` if neither was."""
-    ends = [] if math.isinf(node.deadline) else [node.deadline]
-    return max([*ends, *([] if node.voted_at is None else [node.voted_at])], default=None)
-
-
-def check_that_nobody_hangs(network, context):
-    for node in network.nodes.values():
-        if node.name not in network.killed and began_s(network, node) is not None:
-            assert node.is_over, f"{node.name} hangs, {context}"
-
-
-def check_that_results_are_of_all(network, context):
-    all_were_ready = all(node.name in node.ready for node in network.nodes.values())
-    for node in network.nodes.values():
-        if node.decision and node.decision.holds:
-            assert all_were_ready, f"{node.name} has a result that is not of all, {context}"
-
-
-def check_that_none_of_a_pair_differs(network, context):
-    """Two nodes that both go on, each with the other, have decided the same."""
-    decided = [node for node in network.nodes.values() if node.decision]
-    for one, other in itertools.combinations(decided, 2):
-        if one.name not in other.decision.lost and other.name not in one.decision.lost:
-            both = after(network, one.decision), after(network, other.decision)
-            assert both[0] == both[1], f"{one.name} and {other.name} differ, {context}"
-
-
-def check_that_survivors_agree(network, context):
-    found = {
-        after(network, node.decision)
-        for node in network.nodes.values()
-        if node.name not in network.killed and node.is_over and not node.is_left_behind
-        if network.stopped_s.get(node.name, 0.0) <= SHORT_STOP_S
-    }
-    assert len(found) <= 1, f"survivors differ: {found}, {context}"
-
-
-def check_that_who_is_well_is_not_lost(network, longest_stop_s, context):
-    nodes = network.nodes.values()
-    lost = {name for node in nodes if node.decision for name in node.decision.lost}
-    for node in nodes:
-        is_well = network.stopped_s.get(node.name, 0.0) <= longest_stop_s
-        is_here = node.name not in network.killed and not node.has_left
-        if is_well and is_here and node.name in node.entered:
-            assert node.name not in lost, f"{node.name} was lost, {context}"
-            assert not node.is_left_behind, f"{node.name} was left behind, {context}"
-
-
-def check_that_it_ends_in_time(network, context):
-    """Everybody who dies, leaves or sleeps may cost a round, and sleep its length."""
-    schedule = network.schedule
-    rounds = 1 + len(network.killed) + len(network.stopped_s) + len(schedule.leaves_s)
-    patience_s = STALLED_S if network.silent or network.stopped_s else LATE_S
-    most_s = rounds * (patience_s + ROUND_S) + sum(network.stopped_s.values())
-    for node in network.nodes.values():
-        began = began_s(network, node)
-        if node.name not in network.killed and began is not None:
-            assert node.ended_at - began <= most_s, f"{node.name} ends late, {context}"
-
-
-def check_laws(network, longest_stop_s, context):
-    check_that_survivors_agree(network, context)
-    check_that_who_is_well_is_not_lost(network, longest_stop_s, context)
-    check_that_it_ends_in_time(network, context)
-
-
-def test_without_faults_everybody_ends_normally():
-    for seed in range(150):
-        network, context = run(seed)
-        for node in network.nodes.values():
-            assert node.decision == Decision(holds=True), context
-            assert node.ballot is None, context
-
-
-def test_with_deaths_and_short_stops_who_is_alive_goes_on_with_all_who_are():
-    for seed in range(400):
-        network, context = run(seed, stops_s=[(0.0, SHORT_STOP_S)])
-        check_laws(network, SHORT_STOP_S, context)
-
-
-def test_with_time_left_who_is_stopped_for_less_than_the_stalled_time_is_not_lost():
-    for seed in range(200):
-        stops_s = [(0.0, SHORT_STOP_S), (0.0, LONG_STOP_S)]
-        network, context = run(seed, stops_s=stops_s, stretch=20.0)
-        check_that_who_is_well_is_not_lost(network, LONG_STOP_S, context)
-
-
-def test_with_long_stops_those_who_were_awake_go_on_together():
-    for seed in range(500):
-        network, context = run(seed, stops_s=[(0.0, 0.5), (0.4, 0.8), (0.5, 3.0)])
-        check_laws(network, 0.0, context)
-
-
-@pytest.mark.parametrize("delay_s", [0.3, pytest.param(1.0, marks=pytest.mark.slow), 3.0])
-def test_whatever_messages_take_two_who_go_on_together_have_decided_the_same(delay_s):
-    results = set()
-    for seed in range(400):
-        network, _ = run(seed, stops_s=[(0.0, 3.0)], delay_s=delay_s)
-        results |= {node.decision for node in network.nodes.values() if node.ballot}
-    assert len({result.holds for result in results if result}) == 2  # the law was put to a test
-
-
-def test_all_expire_at_the_same_moment():
-    for seed in range(50):
-        names = tuple("abcdef")
-        works = dict.fromkeys(names, 0.0) | {"c": 9.0}
-        network = Network(Schedule(names, 0.2, dict.fromkeys(names, 0.0), works), seed)
-        network.run_until(IN_TIME_S)
-        found = {node.decision for node in network.nodes.values()}
-        assert found == {Decision(holds=False)}, f"seed {seed}"
-
-
-def test_when_all_sleep_at_the_same_moment_nobody_is_lost():
-    for seed in range(100):
-        names = tuple("abcd")
-        works = dict.fromkeys(names, 0.0) | {"c": 9.0}
-        at_s = 0.2 + random.Random(seed).uniform(0.0, 0.1)
-        faults = tuple(Fault(name, "time", at_s, 1, 5.0) for name in names)
-        schedule = Schedule(names, 0.2, dict.fromkeys(names, 0.0), works, faults)
-        network = Network(schedule, seed)
-        network.run_until(IN_TIME_S)
-        found = {node.decision for node in network.nodes.values()}
-        assert found == {Decision(holds=False)}, f"seed {seed}: {found}"
