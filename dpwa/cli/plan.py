@@ -233,9 +233,7 @@ def _changes(now: Config) -> Iterator[Change]:
 def _is_refused(config: Config) -> bool:
     from dpwa.config.clashes import clashes
 
-    nodes = [node.to_mapping() for node in config.nodes]
-    links = [link.model_dump() for link in config.links]
-    return any(clashes(vars(config), nodes, links))
+    return any(clashes(vars(config)))
 
 
 def _as_object(setting: Setting, rows: list[Row]) -> JsonObject:

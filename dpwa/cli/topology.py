@@ -135,23 +135,20 @@ def _known(name: str) -> Topology:
 
 
 def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
-    from dpwa.config.problems import Place, Problems, shown
+    from dpwa.config.document import Document, Scalar
+    from dpwa.config.problems import Place, shown
     from dpwa.config.reading import read_model
-    from dpwa.config.tree import ConfigValue, MapNode, ScalarNode
 
-    problems = Problems()
-    entries = []
-    for number, setting in enumerate(settings):
-        key, equals, value = setting.partition("=")
-        place = Place("--set", column=number)
-        if equals:
-            entries.append(ConfigValue(key, place, ScalarNode(place, value, shown(value))))
-        else:
-            problems.add(place, "", f"expected KEY=VALUE (got {shown(setting)})")
-    tree = MapNode(Place("--set", column=len(settings)), tuple(entries))
-    options = read_model(topology.options, tree, "", problems)
-    if options is None or problems.lines():
-        raise ConfigError(problems.lines())
+    document, source = Document(), "--set"
+    parts = [setting.partition("=") for setting in settings]
+    document.read([{key: Scalar(value)} for key, equals, value in parts if equals], source)
+    options = read_model(topology.options, document)
+    for text, equals, _ in parts:
+        if not equals:
+            message = f"expected KEY=VALUE (got {shown(text)})"
+            document.problems.add(Place(source), (), message)
+    if options is None or document.problems.lines():
+        raise ConfigError(document.problems.lines())
     return options
 
 

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from dpwa.algorithms import Algorithm, Terms, algorithm, algorithm_names
 from dpwa.config.endpoints import MAX_PORT, ipc_path, same_host_key, split_tcp
-from dpwa.config.problems import listing, suggestion
+from dpwa.config.problems import Loc, listing, suggestion
 from dpwa.policy.interpolation import interpolation_names
 
-# Where the mistake is, as steps from the root, and the sentence about it.
-Clash = tuple[tuple[str | int, ...], str]
+Clash = tuple[Loc, str]  # where the mistake is, and the sentence about it
 Plain = Mapping[str, object]
 Kind = type[Algorithm]
 
@@ -74,11 +73,12 @@ _NEEDS = (
 )
 
 
-def clashes(settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]) -> Iterator[Clash]:
+def clashes(settings: Plain) -> Iterator[Clash]:
     """Find nodes that are alike, links that make no sense, and settings that exclude each other.
 
-    All are plain values as written; wrong ones are reported elsewhere.
+    Settings are plain values as written; wrong ones are reported elsewhere.
     """
+    nodes, links = mappings(settings, "nodes"), mappings(settings, "links")
     yield from _nodes_alike(nodes)
     names = [name for node in nodes if isinstance(name := node.get("name"), str)]
     yield from _links_amiss(links, names)
@@ -95,9 +95,16 @@ def clashes(settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]) -> 
         yield ("fraction",), f"expected 1, as robust: clip measures whole snapshots (got {part})"
 
 
+def mappings(settings: Plain, key: str) -> list[Plain]:
+    """Return the items of a list as mappings; an empty one for what is none."""
+    items = settings.get(key)
+    kept = items if isinstance(items, (list, tuple)) else ()
+    return [each if isinstance(each, dict) else getattr(each, "__dict__", {}) for each in kept]
+
+
 def _places(
     setting: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
-) -> Iterator[tuple[tuple[str | int, ...], Plain]]:
+) -> Iterator[tuple[Loc, Plain]]:
     """Yield where a setting may stand."""
     yield (), settings
     if setting == "codec":
@@ -106,9 +113,7 @@ def _places(
                 yield (key, index), item
 
 
-def _unmet(
-    need: _Need, name: str, places: Iterable[tuple[tuple[str | int, ...], Plain]]
-) -> Iterator[Clash]:
+def _unmet(need: _Need, name: str, places: Iterable[tuple[Loc, Plain]]) -> Iterator[Clash]:
     expected = "it unset" if need.value is None else need.value
     for place, item in places:
         value = item.get(need.setting, need.value)

@@ -13,8 +13,8 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from dpwa.config.document import read_text
 from dpwa.config.problems import Place, Problems, shown, suggestion
-from dpwa.config.tree import read_text
 from dpwa.errors import ConfigError, UserError
 from dpwa.policy.topology import EdgeList, FileOptions, Topology, edges_topology, topology
 from dpwa.types import StrictModel
@@ -95,15 +95,15 @@ def _edges_of(
     parts = _EDGE.fullmatch(content)
     if parts is None:
         expected = "expected two names, as in w1 w2 or w1 -> w2"
-        problems.add(place, "", f"{expected} (got {shown(content)}) [DPWA-E222]")
+        problems.add(place, (), f"{expected} (got {shown(content)}) [DPWA-E222]")
         return []
     puller, arrow, source = parts.groups()
     unknown = [name for name in (puller, source) if known is not None and name not in known]
     for name in unknown:
         hint = suggestion(name, known or ())
-        problems.add(place, name, f"expected the name of a node{hint} [DPWA-E223]")
+        problems.add(place, (name,), f"expected the name of a node{hint} [DPWA-E223]")
     if puller == source:
-        problems.add(place, "", f"expected two different nodes (got {puller} twice) [DPWA-E221]")
+        problems.add(place, (), f"expected two different nodes (got {puller} twice) [DPWA-E221]")
     if unknown or puller == source:
         return []
     return [(puller, source)] if arrow.strip() else [(puller, source), (source, puller)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import (
@@ -44,23 +44,20 @@ from dpwa.config.methods import (
     method_names,
     methods_in_use,
 )
-from dpwa.config.problems import IN_PLACE_OF_TOPK, joined_all, listing, suggestion
+from dpwa.config.problems import IN_PLACE_OF_TOPK, joined, listing, suggestion
 from dpwa.config.public_keys import AllowedKeys, key_bytes
 from dpwa.data.codecs import codec_names
 from dpwa.errors import UnknownNameError, UserError, without_codes
 from dpwa.policy.interpolation import interpolation_names
 from dpwa.policy.topology import topology_names
-from dpwa.types import REFUSAL, Fraction, JsonObject, StrictModel, Unlike, refusal
-
-if TYPE_CHECKING:
-    from typing_extensions import LiteralString
+from dpwa.types import Fraction, JsonObject, StrictModel, Unlike, refusal
 
 MAX_TIMEOUT_MS = 3_600_000
 MAX_SEED = 2**63 - 1
 
 # Types of errors that loading treats in its own way.
 CLASH = "dpwa_clash"
-UNKNOWN_CODEC = "dpwa_unknown_codec"
+UNKNOWN_NAME = "dpwa_unknown_name"
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _YAML: Any = {"sort_keys": False, "default_flow_style": None, "width": 1000, "allow_unicode": True}
@@ -79,11 +76,11 @@ def _checked(is_right: Callable[[str], bool], expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _one_of(names: Callable[[], tuple[str, ...]], kind: LiteralString = REFUSAL) -> AfterValidator:
+def _one_of(names: Callable[[], tuple[str, ...]]) -> AfterValidator:
     def check(value: str) -> str:
         known = names()
         if value not in known:
-            raise refusal(f"one of {', '.join(known)}", known, kind=kind)
+            raise refusal(f"one of {', '.join(known)}", known, kind=UNKNOWN_NAME)
         return value
 
     return AfterValidator(check)
@@ -91,7 +88,7 @@ def _one_of(names: Callable[[], tuple[str, ...]], kind: LiteralString = REFUSAL)
 
 def _check_codec(value: str) -> str:
     if value == "topk" and value not in codec_names():
-        raise refusal(IN_PLACE_OF_TOPK, kind=UNKNOWN_CODEC)
+        raise refusal(IN_PLACE_OF_TOPK, kind=UNKNOWN_NAME)
     return value
 
 
@@ -113,7 +110,7 @@ _KEY = "a public key, 40 characters as `dpwa keys new` prints them"
 Label = Annotated[str, _checked(is_label, _LABEL)]
 Bind = Annotated[str, _checked(is_bind_address, _HOST)]
 Host = Annotated[Bind, _checked(lambda host: not is_wildcard(host), _REACHABLE)]
-Codec = Annotated[str, AfterValidator(_check_codec), _one_of(codec_names, UNKNOWN_CODEC)]
+Codec = Annotated[str, AfterValidator(_check_codec), _one_of(codec_names)]
 PublicKey = Annotated[str, _checked(lambda text: key_bytes(text) is not None, _KEY)]
 # The schema has no null, so that messages speak of numbers only: one who writes a port wants one.
 Port = Annotated[
@@ -560,11 +557,9 @@ class Config(StrictModel):
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Config:
-        nodes = [node.to_mapping() for node in self.nodes]
-        links = [link.model_dump() for link in self.links]
-        found = list(clashes(vars(self), nodes, links))
+        found = list(clashes(vars(self)))
         if found:
-            told = "; ".join(f"{joined_all(path)}: {without_codes(text)}" for path, text in found)
+            told = "; ".join(f"{joined(loc)}: {without_codes(text)}" for loc, text in found)
             raise PydanticCustomError(CLASH, "{text}", {"text": told})
         return self
 

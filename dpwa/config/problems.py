@@ -7,20 +7,31 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 from dpwa.errors import without_codes
+
+Loc = tuple[str | int, ...]  # the path to a value, as pydantic has it in `loc`
 
 _PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
 _SHOWN_CHARACTERS = 60
 _LISTED_NAMES = 20
 
 IN_PLACE_OF_TOPK = "fraction: 0.05 with codec: int8, as the codec topk was removed"
-# Settings that earlier versions had, and what to set in their place.
+_LR = "in your program; lr_spread: {} has lr as its middle (see docs/migration.md)"
+# Settings of earlier versions and of the program of LSGD, and what to set in their place.
 REMOVED = {
     "topk": IN_PLACE_OF_TOPK,
     "consensus_control": "algorithm: symmetric or together, which keep nodes closer, as "
     "consensus_control was removed",
+    "dist_optimizer": "algorithm: lsgd (see docs/migration.md)",
+    "l_comm": "lsgd.local_period, which is that times the number of nodes (see docs/migration.md)",
+    "g_comm": "lsgd.global_period, which is that times the number of nodes (see docs/migration.md)",
+    "avg_size": "loss_window (see docs/migration.md)",
+    "no_prox": "lsgd: {p1: 0, p2: 0} (see docs/migration.md)",
+    "num_groups": "group, at each of the nodes (see docs/migration.md)",
+    "cur_group": "group, at each of the nodes (see docs/migration.md)",
+    "lr_lin": f"lr * (gossip.rank + 1) {_LR.format('linear')}",
+    "lr_pow": f"lr * 2**gossip.rank {_LR.format('power')}",
 }
 
 
@@ -30,15 +41,8 @@ class Place:
 
     source: str  # path of the file, or `<config>` for a mapping
     line: int = 0  # from 1 on; 0 for a value that comes from no file
-    column: int = 0  # from 1 on, in characters; without a file, the order of reading
+    column: int = 0  # from 1 on, in characters
     variable: str = ""  # the environment variable that the value comes from, if any
-
-    def prefix(self, path: str) -> str:
-        """Return the beginning of a problem's line: location and key path."""
-        if self.variable:
-            return f"environment: {self.variable}"
-        location = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
-        return f"{location}: {path}" if path else location
 
     def order(self) -> tuple[bool, str, int, int]:
         """Return the sort key: files from top to bottom, then variables."""
@@ -47,28 +51,45 @@ class Place:
 
 @dataclass
 class Problems:
-    """Collects mistakes; the first one about a key path at a place stands."""
+    """Collects mistakes; the first one about a path at a place stands."""
 
-    _found: dict[tuple[Place, str], str] = field(default_factory=dict)
+    _found: dict[tuple[Place, Loc], str] = field(default_factory=dict)
     _elsewhere: list[str] = field(default_factory=list)
 
-    def add(self, place: Place, path: str, message: str) -> None:
-        self._found.setdefault((place, path), message)
+    def add(self, place: Place, loc: Loc, message: str) -> None:
+        self._found.setdefault((place, loc), message)
 
-    def add_line(self, line: str) -> None:
-        """Add a mistake in another file, as a line that says where it is."""
-        self._elsewhere.append(line)
+    def add_lines(self, lines: Iterable[str]) -> None:
+        """Add mistakes in another file, as lines that say where they are."""
+        self._elsewhere += lines
 
     def lines(self) -> list[str]:
         """Return one line per mistake, sorted by position; those of other files come last."""
         ordered = sorted(self._found.items(), key=lambda item: item[0][0].order())
-        own = [f"{place.prefix(path)}: {_coded(message)}" for (place, path), message in ordered]
-        return [*own, *self._elsewhere]
+        return [*(_line(*at, message) for at, message in ordered), *self._elsewhere]
 
 
-def _coded(message: str) -> str:
-    """Return a message with a code: that of any wrong value, unless it has one of its own."""
-    return message if without_codes(message) != message else f"{message} [DPWA-E178]"
+def _line(place: Place, loc: Loc, message: str) -> str:
+    """Return a line with a code: that of any wrong value, unless the message has its own."""
+    if place.variable:
+        told = [f"environment: {place.variable}"]
+    else:
+        at = f"{place.source}:{place.line}:{place.column}" if place.line else place.source
+        told = [at, joined(loc)] if loc else [at]
+    code = "" if without_codes(message) != message else " [DPWA-E178]"
+    return f"{': '.join([*told, message])}{code}"
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Return the message about a key that nothing is known by."""
+    names = list(dict.fromkeys(known))
+    if key in REMOVED:
+        told = f", expected {REMOVED[key]}"
+    elif names:
+        told = suggestion(key, names) or f", expected one of {listing(names)}"
+    else:
+        told = ", expected none"
+    return f"unknown key{told} [DPWA-E206]"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -92,12 +113,21 @@ def shown(text: str) -> str:
     return short if plain else json.dumps(short, ensure_ascii=not short.isprintable())
 
 
-def joined(path: str, step: str | int) -> str:
-    """Return the key path of an item (int) or a key (str) below `path`."""
-    if isinstance(step, int):
-        return f"{path}[{step}]"
-    return f"{path}.{shown(step)}" if path else shown(step)
+def got(value: object) -> str:
+    """Return a value as messages show it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    try:
+        return shown(str(value))
+    except ValueError:  # Python refuses to show integers of more than 4300 digits
+        return "a very large number"
 
 
-def joined_all(steps: Iterable[str | int]) -> str:
-    return reduce(joined, steps, "")
+def joined(loc: Loc) -> str:
+    """Return a path as text: `nodes[0].name`."""
+    text = ""
+    for step in loc:
+        text += f"[{step}]" if isinstance(step, int) else f".{shown(step)}"
+    return text.removeprefix(".")

@@ -1,4 +1,4 @@
-"""A tree becomes a typed object; every mistake is noted at the value that it is about.
+"""Plain values become a typed object; every mistake is noted at the value that it is about.
 
 What a scalar means is decided by the JSON Schema of its setting: YAML 1.1 would read `22:22` as
 1342, `off` as False and `1e-3` as text. Here `off` is 0 where a number is meant, and text keeps its
@@ -9,30 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from dpwa.config.problems import (
-    REMOVED,
-    Place,
-    Problems,
-    joined,
-    listing,
-    suggestion,
-)
-from dpwa.config.tree import (
-    SOURCE,
-    BrokenNode,
-    ListNode,
-    MapNode,
-    Node,
-    PythonSource,
-    ScalarNode,
-)
+from dpwa.config.document import MISSING, SOURCE, Document, Scalar
+from dpwa.config.problems import Loc, got, listing, suggestion, unknown_key
 from dpwa.errors import without_codes
 from dpwa.types import StrictModel
 
@@ -50,96 +35,53 @@ _BOUNDS = {
     "exclusiveMaximum": "below",
 }
 
-# Options of the program of LSGD, as people write them into a configuration.
-_FORMER = {
-    "dist_optimizer": "algorithm: lsgd",
-    "l_comm": "lsgd.local_period, which is that times the number of nodes",
-    "g_comm": "lsgd.global_period, which is that times the number of nodes",
-    "avg_size": "loss_window",
-    "no_prox": "lsgd: {p1: 0, p2: 0}",
-    "num_groups": "group, at each of the nodes",
-    "cur_group": "group, at each of the nodes",
-    "lr_lin": "lr * (gossip.rank + 1) in your program; lr_spread: linear has lr as its middle",
-    "lr_pow": "lr * 2**gossip.rank in your program; lr_spread: power has lr as its middle",
-}
-
 _Schema = dict[str, Any]
-_Steps = tuple[str | int, ...]  # of a key path; the first is a path already
 _Model = TypeVar("_Model", bound=StrictModel)
 
 
-def read_model(model: type[_Model], node: Node, path: str, problems: Problems) -> _Model | None:
-    """Read a tree as a model and note every mistake; `None` if it cannot be read.
-
-    `path` is the key path of the tree.
-    """
-    return validated(model, node, plain_values(model, node, path, problems), path, problems)
-
-
-def plain_values(model: type[StrictModel], node: Node, path: str, problems: Problems) -> Any:
-    """Return a tree as plain values for the model to validate.
-
-    Notes duplicate keys and values that cannot be used at all.
-    """
-    return _shape_of(model).plain(node, (path,), problems)
-
-
-def validated(
+def read_model(
     model: type[_Model],
-    node: Node,
-    plain: object,
-    path: str,
-    problems: Problems,
+    document: Document,
+    loc: Loc = (),
     *,
-    ignore: Collection[str] = (),
+    keys: Collection[str] | None = None,
+    ignored: Collection[str] = (),
 ) -> _Model | None:
-    """Make a model of a tree's plain values; errors of the types in `ignore` are not noted."""
+    """Read what a document has at a path as a model; `None` after noting what is wrong.
+
+    Of a mapping that holds more, `keys` are the keys of the model. Errors of the types in `ignored`
+    are not noted.
+    """
     try:
-        return model.model_validate(plain)
+        return model.model_validate(plain_values(model, document, loc, keys))
     except ValidationError as error:
         details = error.errors(include_url=False)
     deeper = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
     for detail in details:
         # Where something below a value is wrong, pydantic may count it as too short as well.
-        if detail["type"] not in ignore and detail["loc"] not in deeper:
-            _note(detail, node, _shape_of(model), path, problems)
+        if detail["type"] not in ignored and detail["loc"] not in deeper:
+            _note(detail, document, loc, _shape_of(model))
     return None
 
 
-def mistakes(model: type[StrictModel], values: object, path: str) -> str:
+def plain_values(
+    model: type[StrictModel], document: Document, loc: Loc, keys: Collection[str] | None = None
+) -> Any:
+    """Return what scalars at a path mean to a model, and all else as it is."""
+    plain = _shape_of(model).plain(document.at(loc))
+    return plain if keys is None else {key: plain[key] for key in keys if key in plain}
+
+
+def mistakes(model: type[StrictModel], values: object, name: str) -> str:
     """Say in one line, with a code, what is wrong with plain values that a model has refused."""
-    problems = Problems()
-    read_model(model, PythonSource().node(values), path, problems)
-    found = [line.removeprefix(f"{SOURCE}: ") for line in problems.lines()]
+    document = Document()
+    document.write((name,), values, SOURCE)
+    read_model(model, document, (name,))
+    found = [line.removeprefix(f"{SOURCE}: ") for line in document.problems.lines()]
     if not found:
-        return f"{path}: expected other values (got {values!r:.60}) [DPWA-E241]"
+        return f"{name}: expected other values (got {values!r:.60}) [DPWA-E241]"
     told = list(map(without_codes, found))
     return "; ".join(told) + found[0].removeprefix(told[0])
-
-
-def note_duplicates(node: MapNode, path: str, problems: Problems) -> None:
-    """Note every key of a mapping that an earlier entry has already."""
-    first: dict[str, Place] = {}
-    for entry in node.entries:
-        if entry.key in first:
-            line = first[entry.key].line
-            where = f" (first on line {line})" if line else ""
-            message = f"duplicate key, expected it once{where} [DPWA-E209]"
-            problems.add(entry.place, joined(path, entry.key), message)
-        first.setdefault(entry.key, entry.place)
-
-
-def unknown_key(key: str, known: list[str]) -> str:
-    """Return the message about a key that nothing is known by."""
-    if key in REMOVED:
-        return f"unknown key, expected {REMOVED[key]} [DPWA-E206]"
-    if key in _FORMER:
-        return f"unknown key, expected {_FORMER[key]} (see docs/migration.md) [DPWA-E206]"
-    if not known:
-        return "unknown key, expected none [DPWA-E206]"
-    return (
-        f"unknown key{suggestion(key, known) or ', expected one of ' + listing(known)} [DPWA-E206]"
-    )
 
 
 def number(text: str) -> float | int | None:
@@ -155,56 +97,42 @@ def number(text: str) -> float | int | None:
     return float(special[1] + special[2]) if special else None
 
 
-def means_off(node: Node) -> bool:
+def means_off(value: object) -> bool:
     """Tell whether a value switches something off: nothing, 0, off, no or false."""
-    if not isinstance(node, ScalarNode):
-        return False
-    value = node.value
     if isinstance(value, str):
         return value.strip().lower() in ("", *_OFF) or number(value) == 0
     return value is None or (isinstance(value, Real) and value == 0)
 
 
-def _note(detail: ErrorDetails, node: Node, shape: _Shape, path: str, problems: Problems) -> None:
+def _note(detail: ErrorDetails, document: Document, loc: Loc, shape: _Shape) -> None:
     """Note an error of pydantic at its value, in the words of its schema."""
-    is_of_key = detail["type"] == "extra_forbidden"
-    found: Node | None = node
-    place, known = node.place, list(shape.keys)
+    known = list(shape.keys)
+    found = document.at(loc)
     for step in detail["loc"]:
-        if isinstance(found, ListNode) and isinstance(step, int):
-            found = found.items[step]
-            place = found.place
-        elif isinstance(found, MapNode) and isinstance(step, str):
-            entry = found.find(step)
-            if entry:
-                place = entry.place if is_of_key else entry.value.place
-            elif step not in shape.keys:
-                break
-            known, found = list(shape.keys), entry.value if entry else None
-        else:
-            break
-        shape, path = shape.below(step), joined(path, step)
-    if is_of_key and not isinstance(found, BrokenNode):
-        problems.add(place, path, unknown_key(str(detail["loc"][-1]), known))
-    elif not isinstance(found, BrokenNode):
-        problems.add(place, path, _message(detail, found, shape))
+        below = document.at((*loc, step))
+        if below is MISSING and not (isinstance(found, dict) and step in shape.keys):
+            break  # a step that is no part of the value, such as the name of one of its types
+        known, found, loc, shape = list(shape.keys), below, (*loc, step), shape.below(step)
+    if detail["type"] == "extra_forbidden":
+        document.note_key(loc, unknown_key(str(loc[-1]), known))
+    else:
+        document.note(loc, _message(detail, found, shape))
 
 
-def _message(detail: ErrorDetails, node: Node | None, shape: _Shape) -> str:
+def _message(detail: ErrorDetails, found: object, shape: _Shape) -> str:
     expected, known = shape.expected, list(map(str, shape.words))
     context = detail.get("ctx", {})
-    if node is None:  # a key that is missing
+    if found is MISSING:
         return f"missing, expected {context.get('expected') or expected or 'a value'} [DPWA-E208]"
     if context.keys() >= {"expected", "known"}:  # a refusal, see `dpwa.types`
         expected, known = context["expected"], context["known"]
     elif detail["type"] in ("value_error", "assertion_error"):
         # A validator of the user's own: its sentence stands as it is.
-        return f"{context['error']} (got {node.shown})"
+        return f"{context['error']} (got {got(found)})"
     elif detail["type"] == "finite_number":
         expected = expected.replace("a number", "a finite number")
-    meant = node.value if isinstance(node, ScalarNode) else None
-    hint = suggestion(meant, known) if isinstance(meant, str) else ""
-    return f"expected {expected or detail['msg']} (got {node.shown}){hint}"
+    hint = suggestion(found, known) if isinstance(found, str) else ""
+    return f"expected {expected or detail['msg']} (got {got(found)}){hint}"
 
 
 @cache
@@ -244,30 +172,16 @@ class _Shape:
         """Return this keyword of the first alternative that has it."""
         return next((o[keyword] for o in self._options if isinstance(o.get(keyword), dict)), {})
 
-    def plain(self, node: Node, steps: _Steps, problems: Problems) -> Any:
-        if isinstance(node, ScalarNode):
-            return self._meaning(node)
-        if isinstance(node, ListNode):
-            item = self.below(0)
-            return [item.plain(n, (*steps, i), problems) for i, n in enumerate(node.items)]
-        if isinstance(node, BrokenNode):
-            problems.add(node.place, _path(steps), node.message)
-            return None
-        plain: dict[str, object] = {}
-        for entry in node.entries:
-            key = entry.key
-            if key not in plain:
-                plain[key] = self.below(key).plain(entry.value, (*steps, key), problems)
-        if len(plain) < len(node.entries):
-            note_duplicates(node, _path(steps), problems)
-        return plain
-
-    def _meaning(self, node: ScalarNode) -> object:
-        """Return what a scalar means; one that means nothing here stays as it is."""
-        value, is_number = node.value, not self._kinds.isdisjoint(("integer", "number"))
+    def plain(self, value: object) -> Any:
+        """Return a value with scalars as they are meant; those that mean nothing here stay."""
+        if isinstance(value, dict):
+            return {key: self.below(key).plain(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._items.plain(item) for item in value]
+        is_number = not self._kinds.isdisjoint(("integer", "number"))
         if isinstance(value, str):
-            is_any = self._kinds == {None} and not self.words
-            return _untyped(value) if is_any and not node.quoted else self._of_text(value)
+            is_untyped = self._kinds == {None} and not self.words and isinstance(value, Scalar)
+            return _untyped(str(value)) if is_untyped else self._of_text(str(value))
         if isinstance(value, bool):
             if not value and "off" in self.words:  # what other readers of YAML make of the word
                 return "off"
@@ -315,10 +229,6 @@ def _alternatives(schema: _Schema, definitions: dict[str, _Schema]) -> Iterator[
 def _untyped(text: str) -> object:
     found = number(text)
     return {"true": True, "false": False}.get(text.lower(), text) if found is None else found
-
-
-def _path(steps: _Steps) -> str:
-    return reduce(joined, steps[1:], str(steps[0]))
 
 
 def _words(schema: _Schema) -> list[Any]:

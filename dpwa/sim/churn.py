@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence, Sized
 from enum import Enum
 from typing import NamedTuple
 
+from dpwa.config.document import read_text
 from dpwa.config.problems import Place, Problems, shown
-from dpwa.config.tree import read_text
 from dpwa.errors import ConfigError
 from dpwa.sim.draws import Purpose, generator, share_of_nodes
 from dpwa.sim.scenario import Scenario
@@ -41,13 +41,13 @@ def _lines(path: str, text: str, nodes: int, problems: Problems) -> Iterator[Tra
     header = [name.strip() for name in next(rows, [])]
     if sorted(header) != sorted(COLUMNS):
         expected = f"expected the columns {', '.join(COLUMNS)}"
-        problems.add(Place(path, 1, 1), "", f"{expected} (got {shown(','.join(header))})")
+        problems.add(Place(path, 1, 1), (), f"{expected} (got {shown(','.join(header))})")
         return
     for cells in rows:
         if any(cell.strip() for cell in cells):
             line = _line(dict(zip(header, cells, strict=False)), nodes)
             if isinstance(line, str):
-                problems.add(Place(path, rows.line_num, 1), "", line)
+                problems.add(Place(path, rows.line_num, 1), (), line)
             else:
                 yield line
 

@@ -8,30 +8,20 @@ variables are for real runs: nothing is read from the environment.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dpwa.config.clashes import Clash
+from dpwa.config.document import ARGUMENTS, Document, Scalar, compose
 from dpwa.config.endpoints import is_label
 from dpwa.config.graphs import absolute
-from dpwa.config.load import Document, config_of, read_document
+from dpwa.config.load import config_of
 from dpwa.config.model import Config
-from dpwa.config.problems import Place, Problems, joined_all, shown
-from dpwa.config.reading import means_off, note_duplicates, read_model
+from dpwa.config.problems import Loc, Place, shown
+from dpwa.config.reading import means_off, read_model
 from dpwa.config.schema import OF_REAL_RUNS
-from dpwa.config.tree import (
-    ARGUMENTS,
-    ConfigValue,
-    ListNode,
-    MapNode,
-    Node,
-    PythonSource,
-    ScalarNode,
-    parse_yaml,
-    value_at,
-)
 from dpwa.errors import ConfigError, UserError
 from dpwa.sim.churn import read_trace
 from dpwa.sim.conditions import Conditions
@@ -69,15 +59,13 @@ def load_scenario(source: ScenarioSource, overrides: Mapping[str, object] | None
         ConfigError: there are mistakes; `problems` holds all of them, in order of their position,
             each as `file:line:column: key.path: what was expected (got X)`.
     """
-    problems = Problems()
-    document = read_document(source, problems)
-    root = MapNode(document.place, document.settings)
-    note_duplicates(root, "", problems)
+    document = Document()
+    document.read(source)
     for key, value in (overrides or {}).items():
-        root = _overridden(root, key, value, problems)
-    spec = _ScenarioReading(root, document.folder, problems).spec()
-    if spec is None or problems.lines():
-        raise ConfigError(problems.lines())
+        _override(document, key, value)
+    spec = _run_spec(document)
+    if spec is None or document.problems.lines():
+        raise ConfigError(document.problems.lines())
     return spec
 
 
@@ -86,91 +74,74 @@ def scenario_keys() -> tuple[str, ...]:
     return (*Scenario.model_fields, *TASKS)
 
 
-@dataclass(frozen=True)
-class _ScenarioReading:
-    root: MapNode
-    folder: Path | None
-    problems: Problems
-
-    def spec(self) -> RunSpec | None:
-        """Note all problems and return the run, or `None` if there can be none."""
-        own = self._part(Scenario.model_fields)
-        scenario = read_model(Scenario, own, "", self.problems)
-        if scenario:
-            scenario = self._with_trace(scenario)
-            for path, message in impossible(scenario):
-                place = (value_at(self.root, path) or self.root).place
-                self.problems.add(place, joined_all(path), message)
-        options = {name: self._task_options(name) for name in TASKS}
-        for entry in self.root.entries:
-            if entry.key in OF_REAL_RUNS:
-                self.problems.add(entry.place, entry.key, NO_OTHERS)
-            elif entry.key == "transport" and getattr(entry.value, "value", "") == "shm":
-                expected = "expected auto or tcp, as each simulated node is on a host of its own"
-                self.problems.add(entry.value.place, "transport", f"{expected} (got shm)")
-        config = self._config(scenario)
-        chosen = options.get(scenario.task) if scenario else None
-        if scenario is None or config is None or chosen is None:
-            return None
-        return _with_groups(RunSpec(scenario, config, chosen))
-
-    def _part(self, keys: Collection[str]) -> MapNode:
-        """Return these keys; a mapping without anything in it is as one that is not there."""
-        found = (entry for entry in self.root.entries if entry.key in keys)
-        kept = (e for e in found if not (e.key in _MAPPINGS and _is_empty(e.value)))
-        return MapNode(self.root.place, tuple(kept))
-
-    def _task_options(self, name: str) -> StrictModel | None:
-        found = value_at(self.root, [name])
-        if found is None or means_off(found):
-            found = MapNode(self.root.place, ())
-        kind: Any = TASKS[name]
-        model: type[StrictModel] = kind.options
-        return read_model(model, found, name, self.problems)
-
-    def _config(self, scenario: Scenario | None) -> Config | None:
-        """Return the ordinary settings, with nodes; `None` if some are wrong."""
-        sized = scenario or read_model(Scenario, self._part({"nodes"}), "", Problems())
-        others = {*scenario_keys(), *OF_REAL_RUNS}
-        if sized is None:  # then links may be between any nodes, and all topologies fit
-            others.add("links")
-        settings = tuple(entry for entry in self.root.entries if entry.key not in others)
-        made = (*settings, *self._nodes(sized))
-        document = Document(self.root.place, made, self.folder)
-        return config_of(document, self.problems, {}, beside=scenario_keys())
-
-    def _nodes(self, scenario: Scenario | None) -> Iterator[ConfigValue]:
-        """Yield what the scenario decides: nodes with addresses of their own, and the seed."""
-        place = (value_at(self.root, ["nodes"]) or self.root).place
-        count = scenario.nodes if scenario else 0
-        names = range(count)
-        nodes: tuple[Node, ...] = tuple(
-            _mapping(place, name=node_name(i), host=host_of(i), port=PORT) for i in names
-        )
-        yield ConfigValue("nodes", place, ListNode(place, nodes))
-        if scenario:
-            yield ConfigValue("seed", place, ScalarNode(place, scenario.seed, str(scenario.seed)))
-        if scenario and scenario.membership == "open":
-            first = f"tcp://{host_of(0)}:{PORT}"
-            item = ScalarNode(place, first, first, quoted=True)
-            yield ConfigValue("join", place, ListNode(place, (item,)))
-
-    def _with_trace(self, scenario: Scenario) -> Scenario:
-        """Return a scenario whose trace is found from any working directory."""
-        if not scenario.churn.trace:
-            return scenario
-        trace = absolute(self.folder, scenario.churn.trace)
-        try:
-            read_trace(trace, scenario.nodes)
-        except ConfigError as error:
-            for line in str(error).splitlines():
-                self.problems.add_line(line)
-        churn = scenario.churn.model_copy(update={"trace": trace})
-        return scenario.model_copy(update={"churn": churn})
+def _run_spec(document: Document) -> RunSpec | None:
+    """Return the run, or `None` after noting why there can be none."""
+    values = document.values
+    for key in _MAPPINGS:  # nothing in it is as if it was not there
+        if values.get(key, 0) is None:
+            del values[key]
+    scenario = read_model(Scenario, document, keys=Scenario.model_fields)
+    if scenario:
+        scenario = _with_trace(scenario, document)
+        for loc, message in impossible(scenario):
+            document.note(loc, message)
+    options = {name: _task_options(name, document) for name in TASKS}
+    for key in values.keys() & OF_REAL_RUNS:
+        document.note_key((key,), NO_OTHERS)
+    if values.get("transport") == "shm":
+        expected = "expected auto or tcp, as each simulated node is on a host of its own"
+        document.note(("transport",), f"{expected} (got shm)")
+    config = _config(scenario, document)
+    chosen = options.get(scenario.task) if scenario else None
+    if scenario is None or config is None or chosen is None:
+        return None
+    return _with_groups(RunSpec(scenario, config, chosen))
 
 
-def _is_empty(value: Node) -> bool:
-    return isinstance(value, ScalarNode) and value.value is None
+def _task_options(name: str, document: Document) -> StrictModel | None:
+    kind: Any = TASKS[name]
+    if means_off(document.values.get(name)):
+        document.imply(name, {})
+    model: type[StrictModel] = kind.options
+    return read_model(model, document, (name,))
+
+
+def _config(scenario: Scenario | None, document: Document) -> Config | None:
+    """Return the ordinary settings, with nodes; `None` if some are wrong."""
+    values, others = document.values, {*scenario_keys(), *OF_REAL_RUNS}
+    sized = scenario or _sized(values.get("nodes"))
+    if sized is None:  # then links may be between any nodes, and all topologies fit
+        others.add("links")
+    for key in others & values.keys():
+        del values[key]
+    names = range(sized.nodes if sized else 0)
+    nodes = [{"name": node_name(i), "host": host_of(i), "port": PORT} for i in names]
+    document.imply("nodes", nodes, by="nodes")
+    if sized:
+        document.imply("seed", sized.seed)
+    if sized and sized.membership == "open":
+        document.imply("join", [f"tcp://{host_of(0)}:{PORT}"], by="nodes")
+    return config_of(document, {}, beside=scenario_keys())
+
+
+def _sized(nodes: object) -> Scenario | None:
+    """Return a scenario of this many nodes, if it is a number of nodes."""
+    document = Document()
+    document.values["nodes"] = nodes
+    return read_model(Scenario, document)
+
+
+def _with_trace(scenario: Scenario, document: Document) -> Scenario:
+    """Return a scenario whose trace is found from any working directory."""
+    if not scenario.churn.trace:
+        return scenario
+    trace = absolute(document.folder, scenario.churn.trace)
+    try:
+        read_trace(trace, scenario.nodes)
+    except ConfigError as error:
+        document.problems.add_lines(str(error).splitlines())
+    churn = scenario.churn.model_copy(update={"trace": trace})
+    return scenario.model_copy(update={"churn": churn})
 
 
 def _with_groups(spec: RunSpec) -> RunSpec:
@@ -191,65 +162,28 @@ def host_of(index: int) -> str:
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 
-def _mapping(place: Place, **values: object) -> MapNode:
-    return MapNode(
-        place,
-        tuple(
-            ConfigValue(key, place, ScalarNode(place, value, str(value), isinstance(value, str)))
-            for key, value in values.items()
-        ),
-    )
-
-
-def _overridden(root: MapNode, key: str, value: object, problems: Problems) -> MapNode:
-    place = Place(ARGUMENTS)
-    first, *rest = key.split(".")
-    before = root.find(first)
-    try:
-        below = before.value if before else ScalarNode(place, None, "")
-        changed = _with(below, rest, _node(value, place))
-    except LookupError as error:
-        problems.add(place, key, str(error.args[0]))
-    except ConfigError as error:
-        problems.add(place, key, str(error).splitlines()[0].partition(": ")[2])
-    else:
-        return _set(root, ConfigValue(first, before.place if before else place, changed))
-    return root
-
-
-def _set(node: MapNode, changed: ConfigValue) -> MapNode:
-    kept = tuple(entry for entry in node.entries if entry.key != changed.key)
-    return MapNode(node.place, (*kept, changed))
-
-
-def _node(value: object, place: Place) -> Node:
-    if not isinstance(value, str):
-        return PythonSource(ARGUMENTS).node(value)
-    if value[:1] in ("[", "{"):
-        return parse_yaml(value, ARGUMENTS)
-    return ScalarNode(place, None if value in _NOTHING else value, shown(value))
-
-
-def _with(node: Node, steps: Sequence[str], value: Node) -> Node:
-    """Return a tree with another value at the end of these steps."""
-    if not steps:
-        return value
-    step, *rest = steps
-    if isinstance(node, ListNode):
-        index = int(step) if step.isdecimal() else -1
-        if not 0 <= index < len(node.items):
-            raise LookupError(f"expected the number of an item, below {len(node.items)}")
-        items = (
-            *node.items[:index],
-            _with(node.items[index], rest, value),
-            *node.items[index + 1 :],
-        )
-        return ListNode(node.place, items)
-    if not isinstance(node, MapNode):  # such as `constant: 0`, or what is not there
-        node = MapNode(value.place, ())
-    before = node.find(step)
-    below = _with(before.value if before else ScalarNode(value.place, None, ""), rest, value)
-    return _set(node, ConfigValue(step, before.place if before else value.place, below))
+def _override(document: Document, key: str, value: object) -> None:
+    """Write a value at a path such as `compute.stragglers.0.slower`."""
+    loc: Loc = ()
+    for step in key.split("."):
+        items = document.at(loc)
+        if not isinstance(items, list):
+            loc = (*loc, step)
+        elif step.isdecimal() and int(step) < len(items):
+            loc = (*loc, int(step))
+        else:
+            expected = f"expected the number of an item, below {len(items)}"
+            document.problems.add(Place(ARGUMENTS), (key,), expected)
+            return
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        try:
+            value = compose(value, ARGUMENTS)
+        except ConfigError as error:
+            document.problems.add(Place(ARGUMENTS), (key,), str(error).partition(": ")[2])
+            return
+    elif isinstance(value, str):
+        value = None if value in _NOTHING else Scalar(value)
+    document.write(loc, value)
 
 
 def impossible(scenario: Scenario) -> Iterator[Clash]:
@@ -376,7 +310,7 @@ def scenario_file(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    from dpwa.config.problems import shown, suggestion
+    from dpwa.config.problems import suggestion
 
     known, hint = ", ".join(names), suggestion(name, names)
     raise UserError(

@@ -138,6 +138,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "unknown variable, expected algorithm: symmetric or together, which keep nodes closer, "
             "as consensus_control was removed",
         ),
+        ("DPWA_AVG_SIZE", "9", "unknown variable, expected loss_window (see docs/migration.md)"),
         ("DPWA_CHECKPOINT_KEEP", "1", "unknown variable; did you mean DPWA_CHECKPOINT__KEEP?"),
         ("DPWA_SLOTS", "off", "expected a whole number from 2 to 16 (got off)"),
         (

@@ -258,7 +258,7 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
          "address without scheme, port or brackets (got h:2)"),
         ("{name: a, port: 1, bind: 'tcp://*'}", "1:34: nodes[0].bind: expected a host name or IP "
          "address without scheme, port or brackets (got tcp://*)"),
-        ("{name: a, port: 1, host: ~}", "1:34: nodes[0].host: expected text (got ~)"),
+        ("{name: a, port: 1, host: ~}", "1:34: nodes[0].host: expected text (got nothing)"),
         ("{name: a, prot: 1, port: 2}", "1:19: nodes[0].prot: unknown key; did you mean port?"),
         ("{name: a, port: 1, port: 2}", "1:28: nodes[0].port: duplicate key, expected it once "
          "(first on line 1)"),
@@ -309,6 +309,7 @@ def test_a_wrong_node_is_explained(node: str, problem: str, tmp_path: Path) -> N
         ("a: 1\n---\nb: 1\n", "run.yaml:2:1: expected valid YAML (expected a single document"),
         ("a: b\nc: \x00", "run.yaml:2:4: expected printable text (got the character U+0000)"),
         (b"a: b\nc: d\xff", "run.yaml:2:5: expected text in UTF-8 (got the byte 0xff)"),
+        (b"\xef\xbb\xbfa: \xff", "run.yaml:1:4: expected text in UTF-8 (got the byte 0xff)"),
         ("[" * 600, "run.yaml:1:1: expected settings (lists and mappings are nested too deeply)"),
     ],
 )  # fmt: skip
@@ -464,6 +465,19 @@ def test_a_mapping_that_contains_itself_is_refused() -> None:
     nodes.append(nodes)
     with pytest.raises(ConfigError, match=r"nodes\[1\]: expected a value that does not contain it"):
         load_config({"nodes": nodes}, environ={})
+
+
+def test_a_mapping_that_is_nested_too_deeply_is_refused() -> None:
+    nodes: list[object] = []
+    for _ in range(5000):
+        nodes = [nodes]
+    with pytest.raises(ConfigError, match="^<config>: expected settings .* nested too deeply"):
+        load_config({"nodes": nodes}, environ={})
+
+
+def test_a_number_that_is_too_long_to_be_shown_is_refused() -> None:
+    with pytest.raises(ConfigError, match="seed: expected a whole number .*got a very large"):
+        load_config({"nodes": [{"name": "a", "port": 1}], "seed": 10**5000}, environ={})
 
 
 SNIPPETS = [
