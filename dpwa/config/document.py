@@ -29,6 +29,7 @@ MAX_VALUES = 100_000
 LONG_TEXT = 100_000  # characters, such as 1,500 nodes
 MAX_DEPTH = 100  # of nodes: libyaml overflows the stack of a thread long after it
 
+TOO_MANY = f"expected at most {MAX_VALUES} values, aliases included [DPWA-E214]"
 TOO_DEEP = "expected settings (lists and mappings are nested too deeply) [DPWA-E211]"
 
 _YAML = "tag:yaml.org,2002:"
@@ -231,8 +232,7 @@ class _Reader:
         """Count a node; aliases of aliases make a few lines stand for billions of them."""
         self._count += 1
         if isinstance(value, yaml.Node) and self._count > MAX_VALUES:
-            message = f"expected at most {MAX_VALUES} values, aliases included [DPWA-E214]"
-            _fail(self._source, _position(value.start_mark), message)
+            _fail(self._source, _position(value.start_mark), TOO_MANY)
 
 
 def _is_untagged(value: object) -> bool:
@@ -254,14 +254,21 @@ def _items(value: Any) -> Iterable[object]:
 
 
 class _Bounded:
-    """Part of a loader: refuses nodes that are nested too deeply."""
+    """Part of a loader: refuses too many values, and values that are nested too deeply."""
 
-    _depth = 0
+    source = ""
+    _count = _depth = 0
 
-    def descend_resolver(self, *_: object) -> None:
+    def descend_resolver(self, parent: yaml.Node | None, index: yaml.Node | int | None) -> None:
+        """Note the beginning of a node: an item of a list, or a key or its value."""
+        near = index if isinstance(index, yaml.Node) else parent
+        is_key = index is None and isinstance(parent, yaml.MappingNode)
+        self._count += not is_key
         self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise RecursionError
+        if near and self._count > MAX_VALUES:
+            _fail(self.source, _position(near.start_mark), TOO_MANY)
+        if near and self._depth > MAX_DEPTH:
+            _fail(self.source, _position(near.start_mark), TOO_DEEP)
 
     def ascend_resolver(self) -> None:
         self._depth -= 1
@@ -281,7 +288,7 @@ def compose(text: str, source: str) -> yaml.Node:
     Raises `ConfigError` for what is empty, not YAML, or nested too deeply.
     """
     try:
-        root = _composed(text)
+        root = _composed(text, source)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         began, context = error.context_mark, error.context
@@ -293,19 +300,22 @@ def compose(text: str, source: str) -> yaml.Node:
         got_it = f"got the character U+{ord(text[error.position]):04X}"
         before = text[: error.position]
         _fail(source, _end(before), f"expected printable text ({got_it}) [DPWA-E212]")
-    except RecursionError:
-        _fail(source, (1, 1), TOO_DEEP)
     if root is None:
         _fail(source, (1, 1), "expected settings (the file is empty) [DPWA-E211]")
     return root
 
 
-def _composed(text: str) -> yaml.Node | None:
-    # libyaml is many times as fast. What it refuses is left to Python, whose messages are better.
+def _composed(text: str, source: str) -> yaml.Node | None:
     if len(text) >= LONG_TEXT:
+        # libyaml is many times as fast. Python has better messages for what both refuse.
         with suppress(yaml.YAMLError, UnicodeError):
-            return _FastLoader(text).get_single_node()  # type: ignore[no-any-return]
-    return _Loader(text).get_single_node()
+            return _root(_FastLoader(text), source)
+    return _root(_Loader(text), source)
+
+
+def _root(loader: Any, source: str) -> yaml.Node | None:
+    loader.source = source
+    return loader.get_single_node()  # type: ignore[no-any-return]
 
 
 def read_text(name: str) -> str:
