@@ -1,4 +1,4 @@
-"""The data plane: parameters as bytes, their layout, and the leased snapshots that nodes serve."""
+"""The data plane: parameters as bytes, their layout, and the leased snapshots of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays and bytes that are published: their layout and bytes, and an array as a model."""
+"""Published arrays and bytes, with their layout, and an array as a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ NumericArray = npt.NDArray[Any]
 
 
 def array_layout(array: NumericArray) -> Layout:
-    """Return the layout of an array of any shape; `ParametersError` if it is
-    empty or no numbers.
-    """
+    """Return the layout of an array. `ParametersError` if it is empty or has no numbers."""
     return _layout_of(array.dtype, array.shape)
 
 
@@ -36,8 +34,8 @@ def _layout_of(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Layout:
 
 
 def byte_array(parameters: bytes | bytearray | memoryview) -> ByteArray:
-    """Return bytes as an array, copied only if not in one piece; `ParametersError` if empty or
-    none.
+    """Return bytes as an array, copied only if not contiguous. `ParametersError` if invalid or
+    empty.
     """
     try:
         view = memoryview(parameters)
@@ -65,7 +63,7 @@ def is_finite(data: ByteArray, dtype: str, start: int = 0) -> bool:  # noqa: ARG
 
 
 def as_published(layout: Layout, data: ByteArray) -> bytes | NumericArray:
-    """Return a snapshot as its user has published it: bytes, or an array of dtype and shape."""
+    """Return a snapshot as its user published it, as bytes, or as an array of dtype and shape."""
     spec = layout.tensors[0]
     if layout.is_bytes:
         return data.tobytes()
@@ -92,15 +90,15 @@ class ArrayValues:
         self.array += alpha * other.array
 
     def mul_(self, factor: float) -> None:
-        """Set self = factor * self; 0 clears even values that are not finite."""
+        """Set self = factor * self. A factor of 0 clears even values that are not finite."""
         self.array[...] = factor * self.array if factor else 0.0
 
 
 class ArrayModel:
-    """`dpwa.node.trainer.Model` of an array, shape (D,); a snapshot has it in the layout's dtype.
+    """`dpwa.node.trainer.Model` of an array, shape (D,), whose snapshots have the layout's dtype.
 
-    In float16 the mean of several would lose what is less than half a unit, one by one; so the
-    array is to have a wider dtype.
+    In float16 the mean of several would lose changes of less than half a unit, one by one, so the
+    array should have a wider dtype.
     """
 
     def __init__(self, array: NumericArray, layout: Layout) -> None:
@@ -144,7 +142,9 @@ class ArrayModel:
     def _step(
         self, data: ByteArray, start: int, base: ByteArray | None
     ) -> tuple[NumericArray, NumericArray]:
-        """Return the values that these bytes are of, and the way from them or `base` to these."""
+        """Return the values of these bytes here, and the difference to them from `base` or from
+        here.
+        """
         first = start // self._spec.item_bytes
         theirs = data.view(self._dtype)[: max(0, self.array.size - first)]
         there = slice(first, first + theirs.size)
@@ -169,5 +169,5 @@ class ArrayModel:
         return None
 
     def begin_mean(self) -> None:
-        """Begin with what is published, as peers have it."""
+        """Round the array to the published values, which peers have."""
         self.array[...] = self.image().reshape(-1)

@@ -1,14 +1,14 @@
-"""Boards: small records in shared memory that one process writes and others on its host read.
+"""Boards, which are small records in shared memory that one process writes and others read.
 
-A board has a few slots. Each holds one record, with the number of the collective and the view that
-it belongs to:
+A board has a few slots. Each holds one record, with the number of the collective and the view of
+the record:
 
     0    sequence number, odd while the slot is written
     8    number, view, checksum and length of the record
     64   the record
 
-Other cores may see the bytes of a slot out of order, so the checksum is of everything, and the
-sequence number alone would not do.
+Other cores may see the bytes of a slot out of order, so the checksum covers everything, and the
+sequence number alone would not suffice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BoardWriter:
         self._sequences = [0] * SLOTS
 
     def post(self, slot: int, posted: Posted) -> None:
-        """Put a record into a slot, in place of the one before; called by one thread at a time."""
+        """Put a record into a slot, in place of the one before. One thread calls this at a time."""
         start = slot * SLOT_BYTES
         self._sequences[slot] += 2
         sequence, record = self._sequences[slot], posted.record
@@ -58,14 +58,14 @@ class BoardWriter:
 
 
 class BoardReader:
-    """The board of another process on this host."""
+    """The board of a different process on this host."""
 
     def __init__(self, memory: ByteArray) -> None:
         self._memory = memory.data
         self._known: list[tuple[int, Posted] | None] = [None] * SLOTS
 
     def read(self, slot: int) -> Posted | None:
-        """Return the record in a slot; `None` when there is none, or it is being written."""
+        """Return the record in a slot, or `None` if there is none, or it is being written."""
         start = slot * SLOT_BYTES
         header = _SLOT.unpack_from(self._memory, start)
         sequence, number, view, total, nbytes = header

@@ -1,4 +1,4 @@
-"""A checksum at the speed of memory: it finds accidents on the way, not forgeries."""
+"""A checksum at the speed of memory, which finds transmission errors but not forgeries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _MODULUS = 2**64
 def checksum(payload: bytes | bytearray | memoryview | np.ndarray) -> int:
     """Return the sum of all 64-bit words (the rest padded with zeros) and of the length, mod 2^64.
 
-    Every change within one word changes it, but not another order of the words: disks, which swap
-    sectors, need a better one. It has 32 GB/s on one core, CRC-32 4.2.
+    Every change within one word changes it, but a different order of the words does not. Disks,
+    which swap sectors, need a better checksum. It has 32 GB/s on one core, CRC-32 4.2.
     """
     data = np.frombuffer(payload, np.uint8)
     whole = data.nbytes // WORD_BYTES * WORD_BYTES

@@ -1,7 +1,7 @@
-"""What is computed on the values of tensors: merging in place, distances, the check for NaN.
+"""Computations on the values of tensors: merging in place, distances, the check for NaN.
 
-The tensors are blocks that fit the cache (see `dpwa/adapters/merging.py`): a fresh temporary as
-large as the model costs more than the transfer. All arguments of a kernel have one device and
+The tensors are blocks that fit the cache (see `dpwa/adapters/merging.py`), because a new temporary
+as large as the model costs more than the transfer. All arguments of a kernel have one device and
 dtype, and tensors that go together have one shape.
 """
 
@@ -24,12 +24,12 @@ Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
 
 class Rounding:
-    """Rounds to narrow dtypes, of which half a unit is more than many a step, so that none is lost.
+    """Rounds to narrow dtypes, half a unit of which is more than many steps, so that none is lost.
 
-    A value goes to either neighbour, with the probabilities that keep the mean; one that the dtype
-    has stays. Between `keep` and `forget` it goes to the nearest instead, and what that takes away
-    is added the next time. Source: stochastic rounding of Gupta et al., "Deep Learning with Limited
-    Numerical Precision" (2015).
+    A value goes to either neighbour, with the probabilities that keep the mean. A value that the
+    dtype has is kept. Between `keep` and `forget` it goes to the nearest instead, and the rounding
+    error is added the next time. Source: stochastic rounding of Gupta et al., "Deep Learning with
+    Limited Numerical Precision" (2015).
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -38,9 +38,10 @@ class Rounding:
         self._start = 0
 
     def keep(self, start: int, stop: int, devices: Iterable[torch.device]) -> None:
-        """Begin to keep what is rounded away of the values from `start` to `stop` of a snapshot.
+        """Begin to keep the rounding errors of the values from `start` to `stop` of a snapshot.
 
-        It takes as much memory as they do; on a device that has none left, chance goes on.
+        They need as much memory as the values. If a device has none left, rounding stays random
+        there.
         """
         known, self._rests, self._start = self._rests, {}, start
         for device in devices:
@@ -57,14 +58,14 @@ class Rounding:
         self._rests = {}
 
     def rest_of(self, values: torch.Tensor, start: int) -> torch.Tensor | None:
-        """Return what is kept of values that begin there in a snapshot; `None` if nothing is."""
+        """Return the rounding errors of values that begin there in a snapshot, or `None`."""
         rest = self._rests.get(values.device)
         if rest is None or start < self._start:
             return None
         return rest[start - self._start :][: values.nbytes].view(values.dtype)
 
     def into(self, own: torch.Tensor, wide: torch.Tensor, rest: torch.Tensor | None) -> None:
-        """Set own = wide, shape `(elements,)`; `wide` is of float32, and overwritten."""
+        """Set own = wide, shape `(elements,)`. `wide` is of float32, and is overwritten."""
         if rest is not None:
             own.copy_(wide)
             rest.copy_(wide.sub_(own.to(torch.float32)))
@@ -85,10 +86,10 @@ class Rounding:
 
 @functools.cache
 def _noise(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Return amounts, and a mask for those bits of float32 that a dtype has.
+    """Return noise amounts, and a mask for the bits of float32 that a dtype has.
 
-    Of `ROUNDED_ELEMENTS` of the amounts, from one of `_LEVELS` starts on that is drawn, each is of
-    any size below one unit of the dtype, all sizes alike.
+    Of `ROUNDED_ELEMENTS` of the amounts, beginning at one of `_LEVELS` random starts, each is
+    uniformly distributed below one unit of the dtype.
     """
     host = torch.device("cpu")  # whatever the default is
     one = torch.ones(1, device=host).to(dtype)
@@ -111,11 +112,11 @@ def move_toward_(
     rounding: Rounding = BY_CHANCE,
     rest: torch.Tensor | None = None,
 ) -> None:
-    """Set own = (1 - f) * own + f * peer, elementwise; between both, for f from 0 to 1.
+    """Set own = (1 - f) * own + f * peer, elementwise, which is between both for f from 0 to 1.
 
     That holds as long as their difference does not overflow the dtype. f = 0 changes nothing, f = 1
-    copies, even over values that are not finite. `rest` is what `rounding` has kept of `own`, which
-    is one tensor then.
+    copies, even over values that are not finite. `rest` are the errors of `own` that `rounding` has
+    kept, and `own` is one tensor then.
     """
     if factor == 1.0:
         torch._foreach_copy_(own, peer)
@@ -134,7 +135,7 @@ def add_(
     rounding: Rounding = BY_CHANCE,
     rest: torch.Tensor | None = None,
 ) -> None:
-    """Set own = own + f * delta, where delta may be of a wider dtype; f = 0 changes nothing."""
+    """Set own = own + f * delta. `delta` may be of a wider dtype. f = 0 changes nothing."""
     if factor != 0.0 and is_narrow(own[0]):
         _in_float32(own, delta, lambda x, y: x.add_(_wide(y), alpha=factor), rounding, rest)
     elif factor != 0.0:
@@ -142,7 +143,7 @@ def add_(
 
 
 def scale_(own: Tensors, factor: float, rounding: Rounding = BY_CHANCE) -> None:
-    """Set own = f * own; f = 0 clears even values that are not finite."""
+    """Set own = f * own. f = 0 clears even values that are not finite."""
     if factor == 0.0:
         torch._foreach_zero_(own)
     elif factor != 1.0 and is_narrow(own[0]):
@@ -189,9 +190,9 @@ def norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def squared_distance(one: torch.Tensor, two: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Return the sum of |one - two|^2, shape `()`, in float32 or wider; not finite on overflow.
+    """Return the sum of |one - two|^2, shape `()`, in float32 or wider, or not finite on overflow.
 
-    `room` is scratch memory of their shape and dtype, and may be the second of them itself.
+    `room` is scratch memory of their shape and dtype, and may be `two` itself.
     """
     if one.element_size() > 2:
         return squared_norm(torch.sub(one, two, out=room))
@@ -213,7 +214,7 @@ def _in_blocks(tensor: torch.Tensor) -> Tensors:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether all elements are finite, one by one if their `total` is not: it may overflow."""
+    """Return whether all elements are finite. They are checked singly if `total` is not finite."""
     if math.isfinite(total(tensor).item()):
         return True
     return bool(finite(tensor).all())
@@ -250,7 +251,7 @@ def convert(
 ) -> None:
     """Set the values in the bytes of `target` to those in `source`, rounded to nearest.
 
-    With `rounding` they are of float32, and rounded by that.
+    With `rounding`, they must be of float32, and `rounding` rounds them.
     """
     values = torch.from_numpy(source if source.flags.writeable else source.copy())
     rounded = torch.from_numpy(target).view(getattr(torch, target_dtype))
@@ -264,7 +265,7 @@ def convert(
 
 
 def total(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all elements, shape `()`; finite only if all are."""
+    """Return the sum of all elements, shape `()`, which is finite only if all are."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     elif tensor.element_size() == 1:

@@ -1,7 +1,7 @@
-"""Layout: where each tensor stands in the flat bytes of a snapshot.
+"""Layout: the places of tensors in the flat bytes of a snapshot.
 
-Two nodes can only merge when their layouts are equal; a fingerprint makes that a comparison of 16
-bytes, and `Layout.difference` says in words where two layouts part.
+Two nodes can only merge if their layouts are equal. A fingerprint makes that a comparison of 16
+bytes, and `Layout.difference` describes how two layouts differ.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Layout:
-    """An ordered list of tensors, packed densely: each is aligned to the size of its elements.
+    """An ordered list of densely packed tensors, each aligned to the size of its elements.
 
     Neighbours of one dtype thus form one contiguous array, and tensors in the order of falling
     element size leave no gap at all.
@@ -69,7 +69,7 @@ class Layout:
 
     @classmethod
     def of_bytes(cls) -> Layout:
-        """Layout of an unstructured payload: any length fits."""
+        """Layout of an unstructured payload of any length."""
         return cls((TensorSpec("parameters", BYTES, (), 0),))
 
     @cached_property
@@ -94,7 +94,7 @@ class Layout:
         """Cut a snapshot of `nbytes` bytes into pieces of at most `piece_bytes`, in order.
 
         Each is of one dtype, and all but the last of a dtype are `piece_bytes` long (a multiple of
-        every element size). Both ends of a fetch cut alike, as their layouts are equal.
+        every element size). Both ends of a fetch cut alike, because their layouts are equal.
         """
         known = self._pieces.get((nbytes, piece_bytes))
         if known is None:
@@ -140,12 +140,14 @@ class Layout:
 
     @cached_property
     def descriptions(self) -> tuple[str, ...]:
-        """`frozen`, if there is any, and each tensor in words, to compare with another node's."""
+        """`frozen`, if there is any, and each tensor in words, to compare with those of other
+        nodes.
+        """
         frozen = [_FROZEN + self.frozen] if self.frozen else []
         return (*frozen, *map(_described, self.tensors))
 
     def difference(self, descriptions: Sequence[str], count: int) -> str | None:
-        """Describe the first thing in which another layout differs, or return `None`.
+        """Describe the first difference to a different layout, or return `None`.
 
         `descriptions` are those of the other layout, or the first of its `count`.
         """
@@ -182,7 +184,7 @@ def _name(description: str) -> str:
 
 
 def _parted(mine: str, theirs: str) -> str:
-    """Say how what layouts say of their frozen parameters differs."""
+    """Describe how the frozen parameters of two layouts differ."""
     is_frozen = [text.startswith(_FROZEN) for text in (mine, theirs)]
     if all(is_frozen):
         here, there = mine.removeprefix(_FROZEN), theirs.removeprefix(_FROZEN)

@@ -1,6 +1,6 @@
-"""Payload: a nested value of tensors, arrays and numbers, seen as one flat image of bytes.
+"""Payload: a nested value of tensors, arrays and numbers, as one flat image of bytes.
 
-torch is never imported here: whoever passes a tensor has done so.
+This module never imports torch, which a caller that passes a tensor has done.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ _NUMERIC_KINDS = "biufc"
 class Payload:
     """A nested value of tensors, arrays and numbers, as one flat image of bytes.
 
-    Containers are dicts (walked in the sorted order of their keys, all str or all int), lists and
-    tuples. The image has each leaf's elements row by row, in native byte order; larger elements
-    stand before smaller ones, so that there are no gaps. A leaf is named by its path, such as
+    Containers are dicts (read in the sorted order of their keys, all str or all int), lists and
+    tuples. The image has each leaf's elements row by row, in native byte order. Larger elements
+    precede smaller ones, so that there are no gaps. A leaf is named by its path, such as
     `['weights'][0]`. Two layouts are equal if and only if the paths, dtypes and shapes of the
-    leaves are: kinds of containers, strides and devices do not matter, nor whether a leaf is a
+    leaves are. Kinds of containers, strides and devices do not matter, nor whether a leaf is a
     tensor, an array or a number.
 
     The value is read in place. Nothing is written to the user's memory before `assign`, and
-    containers are never changed. What is not contiguous native memory of the CPU is copied once,
-    when it is first needed, and only `result` writes it back. Leaves may share memory: read all of
-    it before the first `assign`.
+    containers are never changed. A leaf without contiguous native memory of the CPU is copied once,
+    when it is first needed, and only `result` writes it back. Leaves may share memory, so read all
+    of it before the first `assign`.
 
-    Threads: one at a time, and tensors of a device are copied in that one's current stream.
+    Threads: one at a time, and tensors of a device are copied in the thread's current stream.
 
-    `ParametersError`: a leaf is none of these, an int does not fit int64, or a dict has other keys.
+    Raises `ParametersError` if a leaf is none of these, an int does not fit int64, or a dict has
+    other keys.
     """
 
     def __init__(self, value: object) -> None:
@@ -74,7 +75,7 @@ class Payload:
         """Return the bytes from `start` to `stop`, read-only, without a copy, if they are in one
         leaf.
 
-        The view stays valid for as long as the leaf's memory is, and shows what is assigned later.
+        The view is valid as long as the leaf's memory, and shows values that are assigned later.
         """
         for leaf, begin, end, _ in self._parts(start, stop, stop - start):
             if end - begin < stop - start:
@@ -85,9 +86,7 @@ class Payload:
         return np.empty(0, np.uint8)
 
     def place(self, start: int, stop: int) -> ByteArray | None:
-        """Return the bytes of one leaf, to be changed in place; `None` where
-        leaves share memory.
-        """
+        """Return the bytes of one leaf, to be changed in place. `None` if leaves share memory."""
         if self._are_tied:
             return None
         for leaf, begin, end, _ in self._parts(start, stop, stop - start):
@@ -100,15 +99,15 @@ class Payload:
         return any(one[1] > two[0] for one, two in itertools.pairwise(spans))
 
     def assign(self, start: int, stop: int, source: ByteArray) -> None:
-        """Set these bytes of the image, in place; in leaves that were copied, by `result`."""
+        """Set these bytes of the image, in place, or by `result` in leaves that were copied."""
         for leaf, begin, end, at in self._parts(start, stop, source.nbytes):
             leaf.write()[begin:end] = source[at : at + end - begin]
 
     def result(self) -> object:
         """Return the nested value with everything that was assigned.
 
-        Tensors and arrays are the user's own objects. Numbers are new, and so are read-only arrays;
-        only the containers around these are new.
+        Tensors and arrays are the user's own objects. Numbers are new, and so are read-only arrays.
+        Only the containers around these are new.
         """
         return _rebuilt(self._value, iter(self._walked))
 
@@ -143,12 +142,12 @@ class _Leaf:
         return self._data
 
     def finish(self) -> object:
-        """Return the object that has what was written."""
+        """Return the object with the assigned values."""
         return self.value
 
 
 class _Replaced(_Leaf):
-    """A leaf in whose place there will be a new object: a number, or a read-only array."""
+    """A leaf that a new object will replace: a number, or a read-only array."""
 
     def __init__(self, value: Any, spec: TensorSpec, fresh: npt.NDArray[Any]) -> None:
         super().__init__(value, spec, _array_bytes(fresh))
@@ -161,7 +160,7 @@ class _Replaced(_Leaf):
 
 
 class _StagedArray(_Leaf):
-    """An array that is not contiguous or of foreign byte order: a copy of it, until `finish`."""
+    """A copy of an array that is not contiguous or not in native byte order, until `finish`."""
 
     def __init__(self, value: Any, spec: TensorSpec) -> None:
         super().__init__(value, spec, np.empty(0, np.uint8))
@@ -192,7 +191,7 @@ class _StagedArray(_Leaf):
 
 
 class _StagedTensor(_StagedArray):
-    """A tensor of a device or with strides: a copy of it on the CPU, until `finish`."""
+    """A copy on the CPU of a tensor that is on a device or has strides, until `finish`."""
 
     def _stage(self) -> None:
         tensor = self.value
@@ -226,7 +225,7 @@ def _sorted_keys(value: dict[Any, Any], path: str) -> list[Any]:
 
 
 def _rebuilt(value: Any, leaves: Iterator[_Leaf]) -> Any:
-    """Return a value with its leaves finished, and new containers where a leaf is another one."""
+    """Return a value with its leaves finished, and new containers around replaced leaves."""
     if isinstance(value, dict):
         items = {key: _rebuilt(value[key], leaves) for key in _sorted_keys(value, "")}
         if all(items[key] is value[key] for key in items):

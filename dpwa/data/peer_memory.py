@@ -1,4 +1,4 @@
-"""The shared memory of a peer on this host, as this process sees it: mapped, pinned, read."""
+"""The shared memory of a peer on this host, which this process maps, pins and reads."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _NAME = re.compile(PREFIX + f"[0-9a-f]{{{NAME_DIGITS}}}")
 
 
 class NotMappedError(PeerError):
-    """A peer's shared memory is not to be had: it is on another host, or has another owner."""
+    """A peer's shared memory cannot be mapped, because of a different host or a different owner."""
 
 
 class PeerMemory(Closeable):
-    """The folder of a peer, proved to be the one that it speaks of, or `NotMappedError`.
+    """The folder of a peer, if the peer has proved that it is its own, or `NotMappedError`.
 
-    One thread pins while another may close: what is pinned stays until it is released. `nonce` is
-    what must stand on the board.
+    One thread pins while another may close. A pinned snapshot stays until it is released. `nonce`
+    must be on the board.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
@@ -61,11 +61,11 @@ class PeerMemory(Closeable):
         self._alive = np.frombuffer(self._board, np.float64, 1, ALIVE_AT)
 
     def is_alive(self, now: float) -> bool:
-        """Tell whether the peer was at work lately; one that is stopped is not."""
+        """Return whether the peer was at work recently, unlike one that is stopped."""
         return now - float(self._alive[0]) < ALIVE_FOR_S
 
     def news(self) -> bytes:
-        """Return the news on the board; nothing while they are being written."""
+        """Return the loss reports on the board, or b"" while they are being written."""
         before, total, nbytes = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         start = NEWS_AT + NEWS_HEADER.size
         news = bytes(self._board[start : start + min(nbytes, NEWS_BYTES)])
@@ -74,12 +74,12 @@ class PeerMemory(Closeable):
         return news if is_whole else b""
 
     def pin(self, layout: Layout, version: int = 0, reader: object = None) -> Lease | None:
-        """Lease the newest snapshot; `None` when there is none of this layout to be had.
+        """Lease the newest snapshot, or return `None` if there is none of this layout.
 
         The lease keeps the publisher from writing to it, until it is released or this process ends.
-        With a `version` that is gone a later one is leased, an earlier one is not. Each `reader`
-        has one lease at a time: the one before ends, as an interrupt may have left nothing else of
-        it.
+        If `version` is gone, a later one is leased, but never an earlier one. Each `reader` has one
+        lease at a time. The one before ends, because an interrupt may have lost every other
+        reference to it.
         """
         reader = object() if reader is None else reader
         with self._lock:
@@ -92,7 +92,7 @@ class PeerMemory(Closeable):
             return None if snapshot is None else Lease(snapshot, partial(self.unpin, reader))
 
     def unpin(self, reader: object) -> None:
-        """End the lease of a reader; may be called again without effect."""
+        """End the lease of a reader. Further calls have no effect."""
         with self._lock:
             segment = self._pinned.get(reader)
             if segment is None:
@@ -173,16 +173,16 @@ class PeerMemory(Closeable):
 
 
 class PeerFiles(Closeable):
-    """Named segments in the folder of a peer, proved to be the one that it speaks of.
+    """Named segments in the folder of a peer, if the peer has proved that it is its own.
 
-    What is mapped stays readable as long as somebody holds it, whatever becomes of the peer.
+    A mapped segment stays readable as long as a reader holds it, even if the peer ends.
     """
 
     def __init__(self, name: str, nonce: bytes, root: Path = SHARED_MEMORY_ROOT) -> None:
         self._folder, _ = _open_folder(name, nonce, root)
 
     def map(self, name: str) -> ByteArray | None:
-        """Return the bytes of a segment, read-only; `None` when there is none of this name."""
+        """Return the bytes of a segment, read-only, or `None` if there is none of this name."""
         if self._folder < 0:
             return None
         try:
@@ -195,14 +195,14 @@ class PeerFiles(Closeable):
         return np.frombuffer(memory, np.uint8, offset=PAGE_BYTES)
 
     def close(self) -> None:
-        """Let go of the folder; what is mapped stays."""
+        """Close the folder. Mapped memory stays."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1
 
 
 class _MappedSegment:
-    """One file of a peer. Mapped copy-on-write: nothing done here can change the peer's memory."""
+    """One file of a peer, mapped copy-on-write, so that the peer's memory cannot be changed."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -217,7 +217,7 @@ class _MappedSegment:
             raise
 
     def lock(self) -> bool:
-        """Keep the publisher from writing, unless it is about to; return whether it is kept."""
+        """Keep the publisher from writing, unless it is about to. Return whether that worked."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (BlockingIOError, ValueError):  # or a signal handler has closed it just now
@@ -231,13 +231,13 @@ class _MappedSegment:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Give up the file, and with it the lock; the memory goes with its last view."""
+        """Close the file, which ends the lock. The memory is freed with its last view."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def read(self, layout: Layout, nonce: bytes) -> Snapshot | None:
-        """Return what the header describes; `None` when that is of no use."""
+        """Return the snapshot that the header describes, or `None` if it is unsuitable."""
         header = SegmentHeader.unpack(self._map)
         if header is None or header.nonce != nonce or header.version == 0:
             return None
@@ -282,7 +282,7 @@ def _mapped(name: str, folder: int, nbytes: int) -> mmap.mmap:
 
 
 def _open(name: str, folder: int) -> int:
-    """Open a file of this user only: nobody else can shorten it while it is mapped."""
+    """Open a file of this user only, so that no other user can shorten it while it is mapped."""
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if os.fstat(fd).st_uid != os.geteuid():
         os.close(fd)

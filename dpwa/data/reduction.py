@@ -1,7 +1,7 @@
 """Reduction: the sum, mean, maximum or minimum of images of bytes, element by element.
 
-Everything is computed in order of the images, so that the result only depends on them. It goes tile
-by tile: a tile stays in the cache while all others are added to it.
+Everything is computed in order of the images, so that the result only depends on them. It is done
+tile by tile, so that a tile stays in the cache while all others are added to it.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def reduce_into(
 ) -> None:
     """Set target = op(target, *others) / by, element by element, in the order given.
 
-    "mean" adds up like "sum": `by` makes the difference. Floats narrower than float32 are computed
-    in float32 and rounded once, at the end; integers wrap around; the maximum or minimum of NaN and
-    another number is NaN. The arrays are bytes, contiguous, and do not overlap; those that are not
-    aligned to the dtype are slow. `is_last`: the target comes after the one other, which matters
-    for the bits of NaN and of zero.
+    "mean" adds up like "sum", and `by` divides the sum. Floats narrower than float32 are computed
+    in float32 and rounded once, at the end. Integers wrap around. The maximum or minimum of NaN and
+    another number is NaN. The arrays are bytes, contiguous, and do not overlap. If they are not
+    aligned to the dtype, this is slow. `is_last`: the target comes after the one other, which
+    matters for the bits of NaN and of zero.
     """
     if any(other.nbytes != target.nbytes for other in others):
         raise ValueError(f"{[other.nbytes for other in others]} bytes onto {target.nbytes}")
@@ -82,9 +82,7 @@ def reduce_into(
 def combine(
     target: ByteArray, values: Sequence[ByteArray], dtype: str, op: str, *, by: int = 1
 ) -> None:
-    """Set target = op(*values) / by; as `reduce_into` does, but what the target
-    was is no matter.
-    """
+    """Set target = op(*values) / by, like `reduce_into`, but without the old target."""
     if len(values) == 1 or dtype in _NARROW_ITEM_BYTES:
         target[:] = values[0]
         reduce_into(target, values[1:], dtype, op, by=by)

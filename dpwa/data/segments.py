@@ -6,9 +6,8 @@ A file holds one page that describes the snapshot, then its bytes:
           trace
     4096  the bytes
 
-Readers of other processes take a shared `flock` on the file, the publisher an exclusive one; so the
-bytes that somebody reads are never written, and whatever becomes of a process, the kernel gives its
-locks back.
+Readers in other processes hold a shared `flock` on the file, the publisher an exclusive one. So
+bytes that are being read are never written, and the kernel frees the locks of ended processes.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class SegmentHeader:
 
     @classmethod
     def unpack(cls, page: mmap.mmap) -> SegmentHeader | None:
-        """Read the header of a mapped file; `None`: it is no segment, or says what cannot be."""
+        """Read the header of a mapped file. `None` if it is no segment, or is invalid."""
         fields = _HEADER.unpack_from(page)
         magic, nonce, fingerprint, version, clock, loss, finite, nbytes, trace = fields
         # As on the wire: another process has written it.
@@ -83,17 +82,17 @@ class Segment:
         self.data: ByteArray = np.zeros(nbytes, np.uint8)
 
     def try_claim(self) -> bool:
-        """Get the right to write, if nobody in another process reads; `release` gives it back."""
+        """Get the right to write, if no other process reads. `release` ends it."""
         return True
 
     def describe(self, header: SegmentHeader) -> None:
-        """Say what was written, for readers of other processes."""
+        """Describe the contents, for readers in other processes."""
 
     def release(self) -> None:
-        """Let others read what was written, or nothing when it was not described."""
+        """Let others read the contents, or nothing if they were not described."""
 
     def close(self) -> None:
-        """Give the memory back; whoever still reads keeps it until they are done."""
+        """Free the memory. Readers keep it until they are done."""
 
 
 class SharedSegment(Segment):
@@ -117,7 +116,7 @@ class SharedSegment(Segment):
         self.data = np.frombuffer(self._map, np.uint8, offset=PAGE_BYTES)
 
     def try_claim(self) -> bool:
-        """Get the right to write, if nobody in another process reads; `release` gives it back."""
+        """Get the right to write, if no other process reads. `release` ends it."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, ValueError):  # or a signal handler has closed it just now
@@ -126,16 +125,16 @@ class SharedSegment(Segment):
         return True
 
     def describe(self, header: SegmentHeader) -> None:
-        """Say what was written, for readers of other processes."""
+        """Describe the contents, for readers in other processes."""
         self._map[: _HEADER.size] = header.pack()
 
     def release(self) -> None:
-        """Let others read what was written, or nothing when it was not described."""
+        """Let others read the contents, or nothing if they were not described."""
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Remove the file; whoever still maps it keeps the memory until they are done."""
+        """Remove the file. Processes that have mapped it keep the memory until they are done."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self._remove(self.path)

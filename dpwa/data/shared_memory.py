@@ -1,12 +1,12 @@
-"""Shared memory of one node: a folder of segments, and a board that says which one is the newest.
+"""Shared memory of one node: a folder of segments, and a board with the number of the newest.
 
     /dev/shm/dpwa-<32 hex digits>/board      locked by its owner as long as it lives
                                   slot-1     a segment (see segments.py)
                                   slot-2
 
-The kernel frees the lock on the board when its owner ends, however it ends; a folder whose board
-can be locked is stale, and whoever comes across it removes it. Process numbers would not do:
-containers that share /dev/shm have numbers of their own.
+The kernel frees the lock on the board when its owner ends, in any way. A folder whose board can be
+locked is stale, and a process that finds it removes it. Process ids would not suffice, because
+containers that share /dev/shm have separate ids.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ UNFINISHED_FOR_S = 60.0
 
 
 class SharedMemory(Closeable):
-    """The folder of one node, or `OSError`; the `nonce` proves to peers that
-    they have mapped it.
-    """
+    """The folder of one node, or `OSError`. The `nonce` proves to peers that it is its own."""
 
     def __init__(self, root: Path = SHARED_MEMORY_ROOT) -> None:
         sweep(root)
@@ -77,11 +75,11 @@ class SharedMemory(Closeable):
         self._newest[0] = segment.number
 
     def beat(self, now: float) -> None:
-        """Say that this node is at work; `now` is of the machine's monotonic clock."""
+        """Note that this node is at work. `now` is of the machine's monotonic clock."""
         self._alive[0] = now
 
     def tell(self, news: bytes) -> None:
-        """Put news on the board, at most `NEWS_BYTES`; called by one thread."""
+        """Put loss reports on the board, at most `NEWS_BYTES`. One thread calls this."""
         sequence, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         sequence += sequence % 2  # odd: the last time was cut short by an interrupt
         start, total = NEWS_AT + NEWS_HEADER.size, checksum(news)
@@ -90,7 +88,7 @@ class SharedMemory(Closeable):
         NEWS_HEADER.pack_into(self._board, NEWS_AT, sequence + 2, total, len(news))
 
     def close(self) -> None:
-        """Remove the folder; peers that have mapped a segment keep it until they are done."""
+        """Remove the folder. Peers that have mapped a segment keep it until they are done."""
         if self._board_fd < 0:
             return
         for segment in [*self._named.values()]:
@@ -101,7 +99,9 @@ class SharedMemory(Closeable):
         self._board_fd = -1
 
     def _open_board(self) -> tuple[mmap.mmap, int]:
-        """Make the folder, under another name until the board is locked: nobody sweeps it then."""
+        """Make the folder, under a temporary name until the board is locked, so that none sweeps
+        it.
+        """
         unfinished = self._path.with_name(self.name + UNFINISHED)
         unfinished.mkdir(mode=0o700)
         try:
@@ -124,7 +124,7 @@ class SharedMemory(Closeable):
 
 
 def sweep(root: Path = SHARED_MEMORY_ROOT) -> int:
-    """Remove the folders of nodes that have ended without closing; return how many there were."""
+    """Remove the folders of nodes that have ended without closing, and return their number."""
     names = PREFIX + "[0-9a-f]" * NAME_DIGITS
     found = [*root.glob(names), *root.glob(names + UNFINISHED)]
     stale = [path for path in found if _is_stale(path)]
@@ -134,7 +134,7 @@ def sweep(root: Path = SHARED_MEMORY_ROOT) -> int:
 
 
 def remains(name: str, root: Path = SHARED_MEMORY_ROOT) -> bool:
-    """Remove the folder of this name if its node has ended; tell whether it is still there."""
+    """Remove the folder of this name if its node has ended. Return whether it is still there."""
     path = root / name
     if _is_stale(path):
         shutil.rmtree(path, ignore_errors=True)

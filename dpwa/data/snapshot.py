@@ -1,10 +1,10 @@
-"""Leased snapshots: publishing never waits for a reader, and no reader ever sees a torn snapshot.
+"""Leased snapshots. Publishing never waits for a reader, and no reader sees a torn snapshot.
 
-Publishing writes into a slot that nobody reads and makes it the newest; reading leases the newest
+Publishing writes into a slot without readers and makes it the newest. Reading leases the newest
 slot, which keeps it from being written until the lease is released. A reader that keeps a slot for
-longer than `lease_s` after a newer one came loses it: the slot gets other memory, and the old
-memory stays as it is until that reader is done. When readers hold every slot, the round is skipped
-and counted: the trainer goes on.
+longer than `lease_s` after a newer one arrived loses it. The slot then gets other memory, and the
+old memory stays unchanged until that reader is done. If readers hold every slot, the round is
+skipped and counted, and the trainer continues.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Condition = Callable[[], bool]
 
 @dataclass(frozen=True)
 class MergeTerms:
-    """How a peer's snapshot is merged."""
+    """The terms of a merge of a peer's snapshot."""
 
     factor: float  # weight f of the peer, from 0 to 1
     # bytes of this node's snapshot, shape `(nbytes,)`: parameters become own + f * (peer - d *
@@ -56,11 +56,11 @@ class SnapshotCopy(Protocol):
     """Parameters on their way into a slot, from a device that needs no help with it."""
 
     def ready(self) -> bool:
-        """Tell whether all of them are there; does not wait."""
+        """Return whether all copies are complete, without waiting."""
         ...
 
     def wait(self) -> bool | None:
-        """Wait until they are; tell whether all are finite, or `None` when that is not checked."""
+        """Wait for the copies. Return whether all values are finite, or `None` if not checked."""
         ...
 
 
@@ -82,7 +82,7 @@ def _now() -> bool:
 
 
 class Lease:
-    """The right to read one snapshot; release it (or leave its `with` block) when done."""
+    """The right to read one snapshot. Release it (or leave its `with` block) when done."""
 
     def __init__(
         self, snapshot: Snapshot, end: Callable[[], None] | None = None, *, is_shared: bool = False
@@ -98,7 +98,7 @@ class Lease:
         return self._once is not None and self._once()
 
     def release(self, once: Condition = _now) -> None:
-        """Give the slot back, `once` this is so; may be called again without effect."""
+        """Give the slot back as soon as `once` is true. Further calls have no effect."""
         if self._once is None:
             self._once = once
         if self._end is not None:
@@ -144,11 +144,11 @@ class _Slot:
 class SnapshotPool(Closeable):
     """A bounded set of slots, shared by one publisher and any number of readers.
 
-    Nothing says that a slot is being written to but that it has no snapshot. So a publisher that an
-    interrupt has stopped leaves nothing behind: the next time, it takes the same slot again. There
-    are at least 2 slots (3: the newest, one still being read, and one to write into); memory is
-    taken as it is needed. `shared`: where the slots are, for other processes to map; `None` for
-    private memory.
+    A slot that is being written is only marked by having no snapshot. So a publisher that an
+    interrupt has stopped leaves nothing behind, and the next call uses the same slot again. There
+    are at least 2 slots (3: the newest, one still being read, and one to write into). Memory is
+    allocated when it is needed. `shared`: the folder of the slots, for other processes to map, or
+    `None` for private memory.
     """
 
     def __init__(
@@ -184,11 +184,12 @@ class SnapshotPool(Closeable):
         progress: TrainingProgress,
         write: Callable[[ByteArray], SnapshotCopy],
     ) -> Snapshot | None:
-        """Let `write` fill a free slot of `nbytes` bytes; make it the newest once it is full.
+        """Let `write` fill a free slot of `nbytes` bytes, and make it the newest once it is full.
 
-        Returns the snapshot, which is complete after `settle` and stays as it is until the next one
-        is published, or `None` when every slot is being read, or the one before is not complete:
-        the round is skipped. If `write` raises, nothing is published and the error passes through.
+        Returns the snapshot, which is complete after `settle` and unchanged until the next one is
+        published. Returns `None` if every slot is being read, or the one before is not complete.
+        Then the round is skipped. If `write` raises, nothing is published and the error passes
+        through.
         """
         slot = self._claim(nbytes)
         if slot is None:
@@ -211,7 +212,7 @@ class SnapshotPool(Closeable):
             self._commit()
 
     def commit(self) -> None:
-        """Make what was published the newest if it is complete by now."""
+        """Make the last published snapshot the newest if it is complete by now."""
         with self._lock:
             self._commit_if_ready()
 
@@ -231,7 +232,7 @@ class SnapshotPool(Closeable):
         return None
 
     def layout(self) -> Layout | None:
-        """Return the layout of the newest snapshot; `None` before the first one."""
+        """Return the layout of the newest snapshot, or `None` before the first one."""
         with self._lock:  # without a lease, which an interrupt would leave behind
             self._commit_if_ready()
             snapshot = None if self._newest is None else self._newest.snapshot
@@ -249,7 +250,7 @@ class SnapshotPool(Closeable):
             }
 
     def close(self) -> None:
-        """Remove what is shared; snapshots that are being read stay until they are released."""
+        """Remove the shared memory. Snapshots that are being read stay until they are released."""
         with self._lock:
             self._is_closed = True
             try:
@@ -262,7 +263,7 @@ class SnapshotPool(Closeable):
                     self.shared.close()
 
     def _claim(self, nbytes: int) -> _Slot | None:
-        """Reserve a slot for writing; the newest one is never taken."""
+        """Reserve a slot for writing, but never the newest one."""
         with self._lock:
             if self._is_closed:
                 return None
@@ -306,7 +307,7 @@ class SnapshotPool(Closeable):
             log.warning("%s: peers read an earlier one [DPWA-W092]", text)
 
     def _lose_one(self) -> bool:
-        """Set a slot aside whose readers had it for too long; it counts until they are done."""
+        """Set a slot aside whose readers had it for too long. It counts until they are done."""
         if len(self._lost) >= self.most_slots:
             return False
         end = self._clock.now() - self._lease_s
@@ -344,9 +345,7 @@ class SnapshotPool(Closeable):
             self._commit()
 
     def _commit(self) -> None:
-        """Make the pending snapshot the newest; an interrupt in the middle leaves it to the next
-        call.
-        """
+        """Make the pending snapshot the newest. After an interrupt, the next call does it."""
         if self._pending is None:
             return
         slot, snapshot, copy = self._pending

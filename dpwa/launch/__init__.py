@@ -1,4 +1,4 @@
-"""The nodes of one machine as local processes: started, watched, and stopped together."""
+"""The nodes of one machine as local processes, which are started, watched, and stopped together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""First step of every node process: prepare itself, then become the command.
+"""First step of every node process, which prepares itself, then becomes the command.
 
-Run as a script: `child.py LAUNCHER_PID CORES COMMAND...`. A process of its own can do this safely
-whatever threads the launcher has; code between fork and exec could not.
+Run as a script: `child.py LAUNCHER_PID CORES COMMAND...`. A separate process can do this safely
+even if the launcher has threads. Code between fork and exec could not.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def main() -> None:
 
 
 def end_with_launcher(launcher_pid: int) -> None:
-    """Ask the kernel to kill this process when the launcher dies, however it dies (Linux only).
+    """Ask the kernel to kill this process when the launcher dies, in any way (Linux only).
 
-    This survives exec, but not fork: what the command starts does not inherit it.
+    This survives exec, but not fork, so that processes of the command do not inherit it.
     """
     if not sys.platform.startswith("linux"):
         return

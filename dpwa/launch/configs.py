@@ -85,7 +85,7 @@ class LaunchedRun:
 
 
 def runs_here() -> list[LaunchedRun]:
-    """Return this user's runs: those of this folder first, the newest first."""
+    """Return this user's runs, those of this folder first, the newest first."""
     found = []
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_FILE}"):
         launcher = path.parent.name.removeprefix(_PREFIX).partition("-")[0]

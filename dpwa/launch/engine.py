@@ -1,8 +1,8 @@
-"""What is launched, what launches it (on this machine, or elsewhere), and what that reports.
+"""The description of a launch, the engine that runs it (here or elsewhere), and its events.
 
-A started process learns which node it is by environment variables and cores. Only by DPWA_*
-variables: RANK, WORLD_SIZE and their kin would make some training libraries start a process group
-of their own.
+A started process gets its node by environment variables and cores. It gets only DPWA_* variables,
+because RANK, WORLD_SIZE and the like would make some training libraries start a process group of
+their own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class LaunchSpec:
     Attributes:
         command: the program and its arguments, the same for every node.
         config_path: the configuration that the nodes read.
-        names: the nodes to start; a node's rank is its place in this order.
+        names: the nodes to start. A node's rank is its place in this order.
         cpus: `pin` gives every node its own share of the cores this process may use.
         environment: variables added to those of this process.
-        restarts: how often a node that fails is started again.
-        world: all nodes of the run, if others are started elsewhere: ranks are places in it.
-        spare: with a command such as `python SCRIPT ARGUMENTS...`, a process that has imported
-            torch waits to become the next node that is started again (on this machine).
+        restarts: maximum number of restarts of a node that fails.
+        world: all nodes of the run, if others are started elsewhere. Ranks are places in it.
+        spare: whether, with a command such as `python SCRIPT ARGUMENTS...`, a process that has
+            imported torch waits to become the next node that is restarted (on this machine).
     """
 
     command: Sequence[str]
@@ -55,9 +55,9 @@ class Printed:
 
 @dataclass(frozen=True)
 class NodeEnded:
-    """A node has ended, after all its output was reported; a negative code is a signal.
+    """A node has ended, after all its output was reported. A negative code is a signal.
 
-    `told`: with code 0, how its training stands; see `dpwa.lifecycle.told_ending`.
+    `told`: with code 0, the state of its training, see `dpwa.lifecycle.told_ending`.
     """
 
     node: str
@@ -69,7 +69,7 @@ Event = Printed | NodeEnded
 
 
 class NodeEngine(Protocol):
-    """Runs the processes of the nodes. One thread calls it; nothing but `poll` takes time."""
+    """Runs the processes of the nodes. One thread calls it, and only `poll` takes time."""
 
     @property
     def running(self) -> Collection[str]:
@@ -77,7 +77,7 @@ class NodeEngine(Protocol):
         ...
 
     def start(self, node: str) -> None:
-        """Start a node that does not run, maybe again; raises `UserError` if that is impossible."""
+        """Start or restart a node that does not run. Raises `UserError` if that is impossible."""
         ...
 
     def send(self, number: signal.Signals) -> None:
@@ -88,7 +88,7 @@ class NodeEngine(Protocol):
         ...
 
     def poll(self, timeout_s: float) -> Sequence[Event]:
-        """Wait at most so long for events; `UserError` if a node cannot be started after all."""
+        """Wait at most this long for events. `UserError` if a node cannot be started after all."""
         ...
 
     def close(self) -> None:
@@ -100,9 +100,9 @@ CARRIED = ("OMP_NUM_THREADS", "PYTHONPATH")
 
 
 def absolute_paths(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the DPWA_* variables that name files, taken relative to a folder.
+    """Return the DPWA_* variables that name files, as paths relative to a folder.
 
-    A made-up configuration lies in a temporary folder; checkpoints must not go with that.
+    A generated configuration is in a temporary folder, in which checkpoints must not be.
     """
     return {
         name: str(folder / value)
@@ -147,7 +147,7 @@ def node_environments(
 
 
 def node_cores(spec: LaunchSpec, cores: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the cores that each node is bound to; none where it may use any."""
+    """Return the cores to which each node is bound, or () if it may use any."""
     if spec.cpus == "none":
         return [()] * len(spec.names)
     return core_slices(cores, len(spec.names))
@@ -156,8 +156,8 @@ def node_cores(spec: LaunchSpec, cores: Sequence[int]) -> list[tuple[int, ...]]:
 def core_slices(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
     """Divide cores among `count` nodes.
 
-    Neighbouring cores go to one node, the first nodes get one more when it does not come out even,
-    and with more nodes than cores the nodes take turns.
+    Neighbouring cores go to one node. If the division has a remainder, the first nodes get one
+    more. If there are more nodes than cores, the nodes take turns.
 
     >>> core_slices([0, 1, 2, 3, 4], 2)
     [(0, 1, 2), (3, 4)]

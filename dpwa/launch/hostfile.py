@@ -1,4 +1,4 @@
-"""A list of hosts, as MPI and DeepSpeed have it: which nodes run where, agreed without a word.
+"""A list of hosts, as in MPI and DeepSpeed, from which all hosts derive the same nodes.
 
     # two machines
     10.0.0.1 slots=4
@@ -28,7 +28,7 @@ _OPTIONS = re.compile(r"(?: slots=([1-9]\d{0,3}))?(?: group=(\S+))?")
 
 @dataclass(frozen=True)
 class HostLine:
-    """A host, by name or address as the others reach it, and how many nodes run there."""
+    """A host, by the name or address for others, and the number of nodes there."""
 
     host: str
     slots: int
@@ -64,7 +64,7 @@ def read_hostfile(path: Path) -> list[HostLine]:
 
 
 def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[NodeConfig]:
-    """Return the nodes of all hosts; every host computes the same names and addresses.
+    """Return the nodes of all hosts. Every host computes the same names and addresses.
 
     A machine may know its own name as 127.0.1.1, so nodes with a host name listen on all addresses.
     """
@@ -84,7 +84,9 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
 
 
 def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
-    """Return the line of this machine: the chosen one, or the one of its name or address."""
+    """Return the line of this machine, which is the chosen one, or the one with its name or
+    address.
+    """
     listed = ", ".join(line.host for line in hosts)
     if chosen is not None:
         own = [line for line in hosts if line.host == chosen]

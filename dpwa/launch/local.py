@@ -79,7 +79,7 @@ class LineSplitter:
 
 
 class OutputPipe:
-    """The reading end of one stream of a process; never blocks."""
+    """The reading end of one stream of a process, which never blocks."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         os.set_blocking(pipe.fileno(), False)
@@ -114,7 +114,7 @@ class _Life(NamedTuple):
 
 
 class Forked:
-    """A child of this process that another one has forked, with what is needed of a `Popen`."""
+    """A child of this process that a different one has forked, with the used part of a `Popen`."""
 
     def __init__(self, pid: int, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self.pid = pid
@@ -136,10 +136,10 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a command, in a session and process group of its own.
 
-    On Linux it dies with the thread that calls this; what it has started itself does not.
+    On Linux it dies with the thread that calls this, but processes that it has started do not.
 
     Raises:
-        UserError: the system cannot start another process.
+        UserError: the system cannot start a further process.
     """
     prepare = [sys.executable, "-I", "-S", str(CHILD_SCRIPT)]
     arguments = [str(os.getpid()), ",".join(str(core) for core in cores), *command]
@@ -160,7 +160,7 @@ def start(
 class NodeProcess:
     """A process with a session and process group of its own.
 
-    The terminal's Ctrl-C does not reach it; `send` does, and everything that it has started.
+    The terminal's Ctrl-C does not reach it. `send` reaches it and everything that it has started.
 
     Attributes:
         name: the node's name.
@@ -177,9 +177,9 @@ class NodeProcess:
         }
 
     def send(self, number: signal.Signals, *, to_all: bool = False) -> None:
-        """Send a signal to the process and to all it has started; nothing if none is left.
+        """Send a signal to the process and to all it has started, if any are left.
 
-        Those that have left its group are left to who has started them, unless it goes `to_all`.
+        Processes that have left its group get none, unless it goes `to_all`.
         """
         if self._process.returncode is not None:
             return  # reaped: the number of the group may be another's by now
@@ -191,9 +191,9 @@ class NodeProcess:
                 os.kill(pid, number)
 
     def remember(self, living: Mapping[int, _Life]) -> None:
-        """Take note of what it has started that has left its group, as the workers of torchrun.
+        """Note the processes it has started that have left its group, like the workers of torchrun.
 
-        Once it has ended, nobody knows whose they were.
+        Once it has ended, their origin is unknown.
         """
         last = {self._process.pid}
         while last:
@@ -205,7 +205,7 @@ class NodeProcess:
         return [p for p, was in self._strays.items() if (it := _life(p)) and it.since == was.since]
 
     def has_ended(self) -> bool:
-        """Tell whether the process has ended; what it has started may live on.
+        """Return whether the process has ended. Processes that it has started may live on.
 
         The process stays unreaped, so that its number keeps naming its group, and no other.
         """
@@ -215,11 +215,11 @@ class NodeProcess:
         return os.waitid(os.P_PID, self._process.pid, flags) is not None
 
     def reap(self) -> int:
-        """Wait for the end of the process; return its exit code, negative for a signal."""
+        """Wait for the end of the process. Return its exit code, negative for a signal."""
         return self._process.wait()
 
     def discard(self) -> None:
-        """Kill it, and read nothing of what it has printed."""
+        """Kill it, and do not read its output."""
         self.send(signal.SIGKILL)
         for pipe in self.outputs.values():
             pipe.close()
@@ -228,14 +228,14 @@ class NodeProcess:
 
 @dataclass
 class _Watched:
-    """A node that has not been reaped; `drain` runs from the end of its first process."""
+    """A node that has not been reaped. `drain` runs from the end of its first process."""
 
     process: NodeProcess
     drain: Deadline | None = None
     leftovers: Deadline | None = None
 
     def is_over(self) -> bool:
-        """Whether nothing that it has started is left; while it prints, a pipe is open."""
+        """Whether no process that it has started is left. While one prints, a pipe is open."""
         if self.leftovers is not None and self.leftovers.expired():
             return True
         is_silent = all(pipe.closed for pipe in self.process.outputs.values())
@@ -252,7 +252,7 @@ class _Spare(Closeable):
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], clock: Clock
     ) -> None:
-        """Take the environment of any node: what is a node's own is set when it is known."""
+        """Use the environment of any node. The node's own variables are set when it is known."""
         self._command = [command[0], str(SPARE_SCRIPT), *command[1:]]
         self._environment = environment
         self._clock = clock
@@ -282,7 +282,7 @@ class _Spare(Closeable):
     def take(
         self, node: str, environment: Mapping[str, str], cores: Sequence[int]
     ) -> NodeProcess | None:
-        """Return the process, which is this node from now on; `None` if there is none."""
+        """Return the process, which is this node from now on, or `None` if there is none."""
         self._take_in()
         self._due = Deadline(self._clock, SPARE_AFTER_S)
         process, control = self._process, self._control
@@ -313,7 +313,7 @@ class _Spare(Closeable):
         _adopt_orphans(is_wanted=False)
 
     def _tell(self, control: socket.socket, node: JsonObject) -> None:
-        """Tell the process which node it is, and give it what the next one is to have."""
+        """Send the process its node, and the pipes of the next one."""
         self._control, given = None, []
         if _adopt_orphans(is_wanted=True):
             self._control, theirs = socket.socketpair()
@@ -347,14 +347,14 @@ class _Spare(Closeable):
 
 
 def _adopt_orphans(*, is_wanted: bool) -> bool:
-    """Have this process adopt orphans of its children, or no more; return whether it can."""
+    """Let this process adopt orphans of its children, or not. Return whether it can."""
     if not sys.platform.startswith("linux"):
         return False
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0) == 0)
 
 
 class LocalEngine:
-    """Starts the nodes of a spec on this machine; on Linux they die with the starting thread."""
+    """Starts the nodes of a spec on this machine. On Linux they die with the starting thread."""
 
     def __init__(self, spec: LaunchSpec, clock: Clock | None = None) -> None:
         cores = available_cores()
@@ -441,7 +441,7 @@ class LocalEngine:
         yield NodeEnded(process.name, code, told)
 
     def _ending_of(self, node: str) -> Path:
-        """Return the file in which a node says where its training stands; see `told_ending`."""
+        """Return the file into which a node writes the state of its training. See `told_ending`."""
         return self._folder / f"ending-{node}"
 
     def _close(self, pipe: OutputPipe) -> list[str]:
@@ -455,7 +455,7 @@ def _living() -> dict[int, _Life]:
 
 
 def _life(number: int) -> _Life | None:
-    """Return what /proc has about a process; `None` if it has ended."""
+    """Return the fields of /proc about a process, or `None` if it has ended."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(errors="replace")
     except OSError:

@@ -27,10 +27,11 @@ UNKNOWN_HOST = "the host name is unknown"
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Return distinct TCP ports that nothing listens on now.
+    """Return distinct TCP ports on which no process listens now.
 
     All are held until the last is found. If possible they are random ones outside the range of
-    outgoing connections, so that neither those nor another run takes one before its node listens.
+    outgoing connections, so that neither those nor a different run takes one before its node
+    listens.
     """
     with held_ports(count, host) as ports:
         return ports
@@ -57,10 +58,10 @@ def is_own_address(host: str) -> bool:
 
 
 def require_free_addresses(nodes: Iterable[NodeConfig]) -> None:
-    """Check that every node can listen where its configuration says.
+    """Check that every node can listen at its configured address.
 
     Raises:
-        AddressError: some cannot; the message has one line for each, and one of what is free.
+        AddressError: some cannot. The message has one line for each, and one with free ports.
     """
     listed = [(node, _listen_problem(node)) for node in nodes]
     problems = [problem for _, problem in listed if problem]

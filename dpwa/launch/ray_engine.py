@@ -1,7 +1,7 @@
 """Nodes in actors of Ray, on the machines of its cluster.
 
-Ray finds room, tells the nodes' addresses before they start, carries what they print, and starts an
-actor anew that has died. Within an actor's worker process, each node is a process of the local
+Ray finds room, reports the nodes' addresses before they start, carries their output, and restarts
+an actor that has died. Within an actor's worker process, each node is a process of the local
 engine.
 """
 
@@ -43,7 +43,7 @@ def connected(address: str | None, needed: Resources) -> Iterator[None]:
     """Connect to Ray, until the end of the block.
 
     Without an address it is that of RAY_ADDRESS, or of a cluster on this machine. If there is none,
-    or it is `local`, Ray is started here for the time, with as many CPUs as all nodes need.
+    or it is `local`, Ray is started here meanwhile, with as many CPUs as all nodes need.
     """
     with from_extra("ray", "--engine ray needs Ray [DPWA-E071]"):
         import ray
@@ -72,7 +72,7 @@ def connected(address: str | None, needed: Resources) -> Iterator[None]:
 
 
 def new_actor(resources: Resources, machine: str | None = None) -> Any:
-    """Make an actor for a node; Ray starts it when there is room, on this or any machine."""
+    """Make an actor for a node. Ray starts it when there is room, on this or any machine."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -87,7 +87,7 @@ def new_actor(resources: Resources, machine: str | None = None) -> Any:
 def place_actors(
     names: Sequence[str], resources: Resources, note: Callable[[str], None]
 ) -> dict[str, tuple[Any, RayPlace]]:
-    """Let Ray find room for all nodes; return the actor and the place of each, by name.
+    """Let Ray find room for all nodes. Return the actor and the place of each, by name.
 
     If all are on one machine, their addresses are on loopback. A long wait is noted.
     """
@@ -190,7 +190,7 @@ class RayEngine:
         self._asked[actor.start.remote(spec, self._config, self._folder)] = node
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all nodes; actors that do not answer to SIGKILL are killed."""
+        """Send a signal to all nodes. Actors that do not answer to SIGKILL are killed."""
         for node in self.running:
             self._actors[node].send.remote(int(number))
         if number == signal.SIGKILL:
@@ -256,7 +256,7 @@ class RayEngine:
 
 
 def _reason(error: Exception) -> str:
-    """Return what Ray says of a dead actor, without its advice."""
+    """Return Ray's message about a dead actor, without its advice."""
     lines = [line for line in str(error).splitlines() if line.startswith("The actor")]
     return " ".join(lines[-1].split(". ")[:1]) if lines else _last_line(error)
 
@@ -283,7 +283,7 @@ class RayNode:
         self._ended: list[Event] = []
 
     def place(self) -> RayPlace:
-        """Return where this is; the port is held until the node starts."""
+        """Return the place of this actor. The port is held until the node starts."""
         import ray
 
         (port,) = self._held.enter_context(held_ports(1, "*"))

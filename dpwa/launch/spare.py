@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def told() -> Any:
-    """Wait until this process is told which node it is; `None`: it is not needed."""
+    """Wait until this process gets its node. `None` if it is not needed."""
     launcher = os.getppid()
     while True:
         with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
@@ -80,7 +80,7 @@ def told() -> Any:
 
 
 def fork(launcher: int) -> bool:
-    """Make a process that waits next, as a child of the launcher; return whether this is that one.
+    """Fork a process that waits next, as a child of the launcher. Return whether this is that one.
 
     Its parent ends at once, so that it is adopted.
     """
@@ -108,10 +108,10 @@ def fork(launcher: int) -> bool:
 
 
 def renew() -> None:
-    """Draw again what a process draws when it starts, or all that are forked would have the same.
+    """Renew the random values of a new process, which would be equal in all forked ones.
 
-    `random` and `tempfile` see to that by themselves, and no device of torch but the CPU has a
-    generator yet. The seed of `hash` stays, because Python sets that only when it starts.
+    `random` and `tempfile` do that by themselves, and no device of torch except the CPU has a
+    generator yet. The seed of `hash` stays, because Python sets it only when it starts.
     """
     multiprocessing.current_process().authkey = os.urandom(KEY_BYTES)
     if "numpy" in sys.modules:

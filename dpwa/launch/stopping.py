@@ -1,4 +1,4 @@
-"""When to stop, and how hard: signals that escalate as time passes.
+"""The stop of a run, with signals that escalate as time passes.
 
 A callback that hangs on a full pipe must not prevent it. Python repeats an interrupted write, so
 only an exception in the signal handler ends it.
@@ -31,7 +31,7 @@ WATCH_INTERVAL_S = 0.1
 
 
 class StopLadder:
-    """Decides which signal is due: none, what came, SIGTERM 5 s later, SIGKILL 2 s after that."""
+    """Decides the due signal: none, the received one, SIGTERM 5 s later, SIGKILL 2 s after that."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,15 +43,15 @@ class StopLadder:
 
     @property
     def patience_s(self) -> float:
-        """How long anything may hold up the stop."""
+        """The maximum time for which anything may delay the stop."""
         if not self.stopping:
             return math.inf
         return KILL_PATIENCE_S if self._killing else CALLBACK_PATIENCE_S
 
     def came(self, number: signal.Signals) -> None:
-        """Take a signal to pass on or to escalate; may be called by a signal handler at any moment.
+        """Note a signal to pass on or to escalate. A signal handler may call this at any moment.
 
-        Another one that asks for a stop changes nothing, but SIGINT goes straight to SIGKILL.
+        A further request to stop changes nothing, but SIGINT skips to SIGKILL.
         """
         if number in PASSED_ON:
             if number not in self._passed_on:
@@ -67,7 +67,7 @@ class StopLadder:
         self.stopping = True  # last: from now on the steps are climbed
 
     def next_signal(self) -> signal.Signals | None:
-        """Return the signal to send now, or `None`; each is returned once."""
+        """Return the signal to send now, or `None`. Each is returned once."""
         if self._passed_on:
             return self._passed_on.popleft()
         if not self.stopping or not self._steps:
@@ -102,10 +102,9 @@ def stop_on_signals(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[Callable[[], None]]:
-    """Make signals that would end this process interrupt it as Ctrl-C does, so that it can clean
-    up.
+    """Let signals that would end this process interrupt it as Ctrl-C does, for its cleanup.
 
-    Yields a function; once it was called, nothing interrupts.
+    Yields a function. Once it was called, no signal interrupts.
     """
     is_over = False
 
@@ -144,7 +143,7 @@ def handled_by(handle: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 @contextmanager
 def _watched_patience(ladder: StopLadder, busy_s: Callable[[], float]) -> Iterator[None]:
-    """Call the handler of SIGTERM again when patience runs out after the signal came."""
+    """Call the handler of SIGTERM again when the callback takes too long after the signal."""
     main_thread = threading.get_ident()
     done = threading.Event()
 

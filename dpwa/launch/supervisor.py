@@ -1,10 +1,10 @@
-"""Runs all nodes side by side: passes on what they print, sees them end, starts and stops them.
+"""Runs all nodes in parallel, passes on their output, and starts, restarts and stops them.
 
 One thread does everything. The nodes are peers, so one that fails stops no other.
 
-A node that has run for STEADY_S before it fails is started again at once. One that fails earlier, k
-times in a row, waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**(k - 1)) seconds: long enough for what
-it needs to come back, and it does not fill the screen.
+A node that has run for STEADY_S before it fails is restarted at once. A node that fails earlier, k
+times in a row, waits min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**(k - 1)) seconds, so that services it
+needs can recover, and it does not fill the screen.
 
 >>> [pause_s(in_a_row) for in_a_row in range(8)]
 [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
@@ -39,13 +39,13 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Restart:
-    """A node that has failed is started again.
+    """The restart of a node that has failed.
 
     Attributes:
         node: its name.
-        code: exit code of its process; negative is a signal.
-        number: which restart of this node it is, from 1.
-        most: restarts that each node has.
+        code: exit code of its process. Negative is a signal.
+        number: the number of this restart of the node, from 1.
+        most: maximum number of restarts of each node.
         pause_s: seconds until then.
     """
 
@@ -57,7 +57,7 @@ class Restart:
 
 
 class Restarts:
-    """Counts the restarts of nodes, at most `most` of each, and knows who is due."""
+    """Counts the restarts of nodes, at most `most` of each, and returns the due ones."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -74,7 +74,7 @@ class Restarts:
         self._began[node] = now
 
     def after(self, node: str, code: int, now: float) -> Restart | None:
-        """Plan the restart of a node that has ended; `None` if it is not to be started again."""
+        """Plan the restart of a node that has ended, or return `None` if there is none."""
         if self._counts[node] >= self._most:
             return None
         self._counts[node] += 1
@@ -84,20 +84,20 @@ class Restarts:
         return Restart(node, code, self._counts[node], self._most, wait_s)
 
     def due(self, now: float) -> list[str]:
-        """Return the nodes whose pause is over; each is returned once."""
+        """Return the nodes whose pause is over, each once."""
         found = [node for node, at in self._due.items() if at <= now]
         for node in found:
             del self._due[node]
         return found
 
     def give_up(self) -> None:
-        """Start nobody again from now on."""
+        """Restart no node from now on."""
         self._most = 0
         self._due.clear()
 
 
 def pause_s(in_a_row: int) -> float:
-    """Return how long to wait after so many early failures in a row."""
+    """Return the seconds to wait after this number of early failures in a row."""
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(in_a_row - 1, 10)) if in_a_row else 0.0
 
 
@@ -112,45 +112,46 @@ def run_nodes(
 ) -> dict[str, int]:
     """Start every node of the spec, and return their exit codes by name when all have ended.
 
-    SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process stops them: all get that signal, those that
-    are left after 5 s SIGTERM, and SIGKILL 2 s later; a second SIGINT kills at once. SIGUSR1,
-    SIGUSR2 and SIGXCPU are passed on, and stop nothing else. Processes that a node has started end
-    with it: those that hold its output open have 1 s to finish it, then they get SIGTERM, and
-    SIGKILL at most 2 s later; all others get SIGKILL. Those with a session of their own, as the
-    workers of torchrun, end so too once any signal has come (on Linux). Shared memory of nodes
-    that were killed is removed in the end.
+    SIGINT, SIGTERM, SIGHUP or SIGQUIT to this process stops them. All get that signal, those that
+    are left after 5 s get SIGTERM, and SIGKILL 2 s later. A second SIGINT kills at once. SIGUSR1,
+    SIGUSR2 and SIGXCPU are passed on, and stop nothing. Processes that a node has started end with
+    it. Those that hold its output open have 1 s to finish it, then they get SIGTERM, and SIGKILL at
+    most 2 s later. All others get SIGKILL. Those with a session of their own, like the workers of
+    torchrun, also end like this once any signal was received (on Linux). Shared memory of killed
+    nodes is removed in the end.
 
-    A node that leaves its training without `finish` has failed, though its process exits with 0.
-    Its code is 1. So is that of a node whose model is not finite at the end, or which has finished
-    with nobody. The latter does not count as failed if all others have.
+    A node that leaves its training without `finish` has failed, although its process exits with 0.
+    Its code is 1. The code is also 1 for a node whose model is not finite at the end, or which has
+    finished alone. The latter does not count as failed if all others have failed.
 
-    A node that leaves, or whose process fails, is started again, `spec.restarts` times at most: at
-    once if it has run for 10 s, else after a pause of 1 s that doubles each time in a row, up to
-    30 s. A node that ends when a stop was asked for, or by a signal that was passed on, is not.
-    Nor is a node whose turn comes when others have finished, and none of them runs any more.
+    A node that leaves, or whose process fails, is restarted, at most `spec.restarts` times. It is
+    restarted at once if it has run for 10 s, else after a pause of 1 s that doubles each time in a
+    row, up to 30 s. A node that ends after a request to stop, or by a signal that was passed on, is
+    not restarted. Neither is a node whose turn comes when others have finished, and none of them
+    runs any more.
 
-    A callback cannot prevent a stop. The nodes get each signal before it is told of. A callback
-    that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is broken off by
-    a KeyboardInterrupt if need be, and none is called again.
+    A callback cannot prevent a stop. The nodes get each signal before a callback is called with it.
+    A callback that raises then, or that takes longer than 1 s (0.2 s after a second SIGINT), is
+    ended by a KeyboardInterrupt if needed, and none is called again.
 
-    Call it from the thread that lives longest: on Linux, each node's first process dies with it,
-    even if it is killed. What that process has started (the programs that a shell runs) then lives
-    on. In a thread other than the main one no signals are handled.
+    Call it from the thread that lives longest. On Linux, each node's first process dies with it,
+    even if it is killed. The programs that this process has started (for example a shell's) then
+    live on. In a thread other than the main one no signals are handled.
 
     Args:
-        spec: what to run.
+        spec: the nodes and their command.
         on_line: called with (node, "stdout" or "stderr", line) for every line of output. If it
             raises, the nodes are stopped, and the exception goes to the caller.
-        on_exit: called with (node, exit code) when a node has ended, and is not started again;
-            negative is a signal.
-        on_signal: called with (signal, nodes) when it was sent to the nodes still there.
-        on_restart: called with a `Restart` when a node has failed, and is to be started again.
-        engine: where the nodes run; as processes of this machine by default.
+        on_exit: called with (node, exit code) when a node has ended, and is not restarted. Negative
+            is a signal.
+        on_signal: called with (signal, nodes) after it was sent to the running nodes.
+        on_restart: called with a `Restart` when a node has failed, and will be restarted.
+        engine: runs the nodes, by default as processes of this machine.
 
     Raises:
         UserError: the command cannot be run. Nothing is left running.
-        KeyboardInterrupt: a signal asked for a stop; all nodes have ended. A callback's exception
-            is its cause.
+        KeyboardInterrupt: a signal asked for a stop, and all nodes have ended. A callback's
+            exception is its cause.
     """
     clock = SystemClock()
     if engine is None:
@@ -217,14 +218,14 @@ class _Supervisor:
                 self._tell(event)
 
     def abandon(self) -> None:
-        """Stop what is running without calling back: a callback has failed."""
+        """Stop the running nodes without callbacks, because a callback has failed."""
         self._muted = True
         if not self.ladder.stopping:
             self.ladder.came(signal.SIGINT)
         self.watch()
 
     def callback_s(self) -> float:
-        """Return for how many seconds the present callback has been running; 0 if none is.
+        """Return the seconds for which the present callback has been running, or 0 if none is.
 
         Signal handlers and other threads may ask at any moment.
         """
@@ -271,7 +272,7 @@ class _Supervisor:
             self._call(self._on_restart, restart)
 
     def judge_those_alone(self) -> None:
-        """Blame nodes that have finished with nobody, unless all others have failed."""
+        """Blame nodes that have finished alone, unless all others have failed."""
         failed = {node for node, code in self.exit_codes.items() if code}
         for node, problem in self._alone.items():
             if not self._world - {node} <= failed:
@@ -282,7 +283,7 @@ class _Supervisor:
         self._call(self._on_line, node, "stderr", f"dpwa launch: counts as failed: {problem}")
 
     def _start_again(self, node: str) -> None:
-        """Start a node that has failed, unless others have finished, and nobody is left."""
+        """Restart a node that has failed, unless others have finished, and none is left."""
         if self._finished and not self._engine.running and not self._has_others:
             notice = "dpwa launch: not started again: the run is over, as the others have finished"
             self._call(self._on_line, node, "stderr", notice)

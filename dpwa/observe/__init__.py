@@ -1,4 +1,4 @@
-"""What happens in a run: recorded by each node, read from any that lives, or from its run logs.
+"""The events of a run, which each node records, read from any living node, or from run logs.
 
 The names below are loaded on first use, so that `import dpwa.observe` imports neither pandas nor
 matplotlib.

@@ -1,4 +1,4 @@
-"""Events: what happened to a node and what it noticed of others, by two reports; a bounded list."""
+"""Events of a node and its notes of others, from two reports, and a bounded list of events."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ KINDS = {
 
 @dataclass(frozen=True)
 class RunEvent:
-    """Something that happened.
+    """An event of a run.
 
     Attributes:
         time: when it was noticed, in seconds since the epoch.
-        node: who noticed it.
+        node: the node that noticed it.
         kind: one of `KINDS`.
-        about: the node that it happened to.
-        text: more of it, in words; may be empty.
-        number: rises by one with each event of a process; 0 where it has none yet.
+        about: the node of the event.
+        text: more about it, in words. It may be empty.
+        number: rises by one with each event of a process. 0 if it has none yet.
     """
 
     time: float
@@ -58,7 +58,7 @@ FREQUENT = ("checkpoint", "in_sync", "out_of_sync")
 
 
 def keep(events: deque[RunEvent], event: RunEvent) -> None:
-    """Add an event; of kinds that would drown all others, the newest of each node stays."""
+    """Add an event. Of frequent kinds, only the newest of each node stays."""
     if event.kind in FREQUENT:
         for old in [o for o in events if (o.kind, o.about) == (event.kind, event.about)]:
             events.remove(old)
@@ -73,7 +73,7 @@ class EventLog:
         self._count = 0
 
     def add(self, events: Iterable[RunEvent]) -> list[RunEvent]:
-        """Take in events; return them with their numbers."""
+        """Add events, and return them with their numbers."""
         numbered = []
         for event in events:
             self._count += 1
@@ -83,7 +83,7 @@ class EventLog:
         return numbered
 
     def after(self, number: int, most: int = MAX_EVENTS) -> list[RunEvent]:
-        """Return the events after this number, oldest first, and at most so many."""
+        """Return the events after this number, oldest first, at most `most`."""
         return [event for event in tuple(self._events) if event.number > number][:most]
 
 
@@ -117,17 +117,17 @@ _OF_STATUS = {"alive": "joined", "suspect": "suspect", "dead": "dead", "left": "
 
 
 def before_all_came(report: NodeReport) -> NodeReport:
-    """Return a first report without the peers that are there: they have come since the start."""
+    """Return a first report without the present peers, because they have joined since the start."""
     absent = tuple(peer for peer in report.peers if _OF_HEALTH.get(peer.health) != "joined")
     return replace(report, peers=absent, pace=None)
 
 
 def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunEvent]:
-    """Return what has happened from one report of a node to a later one of the same process.
+    """Yield the events between two reports of the same process.
 
     Args:
-        before: how it was.
-        after: how it was later.
+        before: the first report.
+        after: the later report.
         time: of the later one, in seconds since the epoch.
     """
     node = after.name
@@ -156,7 +156,7 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
 
 
 def _sync(pace: PaceReport | None) -> str:
-    """Return the kind of event that tells how a node averages gradients; empty: it does not."""
+    """Return the kind of event for how a node averages gradients, or "" if it does not."""
     if pace is None or pace.size == 1:
         return ""
     return "out_of_sync" if pace.size == 0 else "in_sync" if pace.size else ""

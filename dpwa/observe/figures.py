@@ -1,4 +1,4 @@
-"""The figures of a node: the one list for histories, run logs, metrics and views."""
+"""The figures of a node, in one list for histories, run logs, metrics and views."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dpwa.node.report import NodeReport, PeerReport
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """One number that a node tells of itself.
+    """One number that a node reports about itself.
 
     Attributes:
-        name: of the figure; its unit, if it has one, stands at the end.
-        kind: a `counter` only grows while a process lives; a `gauge` may do anything.
-        text: what it is.
+        name: of the figure. Its unit, if it has one, is at the end.
+        kind: a `counter` only grows while a process lives, a `gauge` may change in any way.
+        text: its description.
     """
 
     name: str
@@ -112,7 +112,7 @@ MEMORY_PARTS = ("slot_bytes", "lost_bytes", "receive_bytes")
 
 
 def figures_of(report: NodeReport) -> tuple[float, ...]:
-    """Return the figures of a node, in the order of `FIGURES`; NaN if unknown."""
+    """Return the figures of a node, in the order of `FIGURES`. NaN if unknown."""
     gossip, pace = report.gossip, report.pace
     values: dict[str, float | None] = {
         "steps": gossip.steps,
@@ -146,7 +146,7 @@ def figures_of(report: NodeReport) -> tuple[float, ...]:
 
 
 def figures_of_peer(peer: PeerReport) -> tuple[float, ...]:
-    """Return what a node knows of a peer, in the order of `OTHER_NAMES`; NaN if unknown."""
+    """Return a node's figures of a peer, in the order of `OTHER_NAMES`. NaN if unknown."""
     return _known(getattr(peer, name) for name in OTHER_NAMES)
 
 
@@ -159,11 +159,11 @@ _SECONDS = ("train_s", "publish_s", "wait_s", "merge_s")
 
 
 def scalars(report: NodeReport) -> dict[str, float]:
-    """Return all figures that are known, each under `dpwa/` and its name.
+    """Return all known figures, each under `dpwa/` and its name.
 
-    Beside those of `FIGURES` there are `dpwa/wait_share`, the share of the time so far that the
-    training thread has waited for peers, and `dpwa/staleness`, by how many updates the snapshot
-    that was merged last was behind (negative: ahead).
+    In addition to those of `FIGURES` there are `dpwa/wait_share`, the share of the time so far that
+    the training thread has waited for peers, and `dpwa/staleness`, the number of updates by which
+    the last merged snapshot was behind (negative: ahead).
     """
     values = figures_of(report)
     found = dict(zip(NAMES, values, strict=True))

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunFrames:
-    """The logs of a run as tables of pandas.
+    """The logs of a run as pandas DataFrames.
 
     Attributes:
         nodes: a row for each node: `node`, `began`, `last` (times), `ended` (whether its log has an
-            end), `processes`, `samples` (how many its files have), `best_loss` (lowest of all).
+            end), `processes`, `samples` (the number in its files), `best_loss` (lowest of all).
         samples: a row for each sample: `node`, `time`, `process` (0, or more after restarts), and
-            all figures of docs/watch.md. Counters go on after a restart.
-        events: a row for each event: `node` (who noticed it), `time`, `kind`, `about`, `text`.
+            all figures of docs/watch.md. Counters continue after a restart.
+        events: a row for each event: `node` (which noticed it), `time`, `kind`, `about`, `text`.
         peers: a row for each node and other node: `node`, `peer`, `merges`, `rounds`,
             `merged_bytes`, `received_bytes`, `sent_bytes`, `mapped_bytes`, `health` (at the end).
-        remarks: what was passed over while reading, in words.
+        remarks: descriptions of the parts that could not be read.
     """
 
     nodes: DataFrame
@@ -38,12 +38,12 @@ class RunFrames:
 
 
 def load(folder: str | Path, run: int | None = None, most_samples: int = MAX_SAMPLES) -> RunFrames:
-    """Read a run directory into tables of pandas.
+    """Read a run directory into pandas DataFrames.
 
     Args:
-        folder: that nodes have written into with `run_log`.
-        run: number of the run, from 1, if the folder has several; `None`: the newest.
-        most_samples: of each node; more are thinned, evenly over time.
+        folder: the folder into which nodes have written with `run_log`.
+        run: number of the run, from 1, if the folder has several. `None`: the newest.
+        most_samples: maximum of each node. More are thinned, evenly over time.
 
     Raises:
         UserError: pandas is missing, the folder cannot be read, or has no run logs that this

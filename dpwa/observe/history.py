@@ -1,4 +1,4 @@
-"""SampleHistory: samples of the last hours in bounded memory, the last minutes in full."""
+"""SampleHistory: samples of the last hours in bounded memory, with all of the last minutes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EARLY = 0.9  # of a period: threads wake up a little sooner or later
 
 @dataclass(frozen=True)
 class Resolution:
-    """How densely samples are kept, and how many.
+    """The density of samples, and their maximum number.
 
     Attributes:
-        period_s: from one sample to the next.
-        capacity: how many are kept.
+        period_s: seconds from one sample to the next.
+        capacity: the maximum number of samples.
     """
 
     period_s: float
@@ -36,11 +36,11 @@ OTHER_NODE = (TENS_OF_SECONDS,)
 
 
 class Ring:
-    """The newest samples of one resolution; a sample that comes too early is left out.
+    """The newest samples of one resolution. A sample that is too early is skipped.
 
     Args:
         resolution: of the samples.
-        width: how many values a sample has.
+        width: number of values of a sample.
     """
 
     def __init__(self, resolution: Resolution, width: int) -> None:
@@ -66,7 +66,7 @@ class Ring:
         self._count += 1
 
     def rows(self) -> Floats:
-        """Return all samples in order of time, shape `(samples, 1 + width)`, time first; a copy."""
+        """Return a copy of all samples by time, shape `(samples, 1 + width)`, time first."""
         room = len(self._rows)
         first = 0 if self._count <= room else self._count % room
         rows: Floats = np.concatenate([self._rows[first : self._count], self._rows[:first]])
@@ -79,10 +79,10 @@ class Ring:
 
 
 class SampleHistory:
-    """Samples of one node; one thread may add to them while others read.
+    """Samples of one node. One thread may add to them while others read.
 
     Args:
-        width: how many values a sample has.
+        width: number of values of a sample.
         resolutions: from the finest to the coarsest.
     """
 
@@ -93,11 +93,11 @@ class SampleHistory:
         self._lock = threading.Lock()  # a row that is half overwritten would be of no time
 
     def add(self, time: float, values: Sequence[float]) -> None:
-        """Take a sample; one that is not newer than the last is left out.
+        """Add a sample. It is skipped if it is not newer than the last one.
 
         Args:
             time: in seconds since the epoch.
-            values: the sample; NaN for what is not known.
+            values: the sample, with NaN for unknown values.
         """
         with self._lock:
             if time > self._last:
@@ -110,10 +110,10 @@ class SampleHistory:
 
         Args:
             time: in seconds since the epoch.
-            most: how many at most; the oldest of them.
+            most: maximum number, of which the oldest are returned.
 
         Returns:
-            Shape `(samples, 1 + width)`; the first column is the time.
+            Shape `(samples, 1 + width)`. The first column is the time.
         """
         found = np.empty((0, 1 + self._width), np.float64)
         with self._lock:
@@ -129,7 +129,7 @@ class SampleHistory:
         """Return the samples of the last seconds before the newest, at the finest resolution.
 
         Returns:
-            Shape `(samples, 1 + width)`, oldest first; the first column is the time.
+            Shape `(samples, 1 + width)`, oldest first. The first column is the time.
         """
         with self._lock:
             rows, last = self._rings[0].rows(), self._last
@@ -137,7 +137,7 @@ class SampleHistory:
 
     @property
     def last(self) -> float:
-        """Time of the newest sample; -inf: none."""
+        """Time of the newest sample, or -inf if there is none."""
         return self._last
 
     @property

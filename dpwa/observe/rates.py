@@ -1,4 +1,4 @@
-"""Rates of a node over its last samples: pure."""
+"""Rates of a node over its last samples, as pure functions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FALLS_WITH_RESTART = ("steps", "merges", "merged_bytes", "train_s")
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast a node is, over some seconds; `None` where that is not known.
+    """The speed of a node, over some seconds. Unknown rates are `None`.
 
     Attributes:
         seconds: from the first to the last sample.
         steps_per_s: training steps.
-        step_train_s: seconds of training in a step, without what is gossip.
+        step_train_s: seconds of training in a step, without gossip.
         merges_per_s: merges.
         rounds_per_s: rounds of `together`.
         shares: of the time, by activity (`ACTIVITIES`), from 0 to 1.
@@ -83,13 +83,13 @@ def rates_of(rows: Floats) -> Rates:
 
 
 def rates_of_newest(history: SampleHistory, window_s: float, *, trains: bool = True) -> Rates:
-    """Return the rates over the last seconds; over more, where steps take long.
+    """Return the rates over the last seconds, or over a longer time if steps take long.
 
-    Where nothing moves any more, they are those since the last step.
+    If the counters have stopped, they are the rates since the last step.
 
     Args:
         history: of the figures of one node.
-        window_s: over which rates are taken, if there were enough steps.
+        window_s: the time over which rates are taken, if there were enough steps.
         trains: whether the node has not taken its last step, as far as is known.
     """
     rows = since_restart(history.newest(math.inf))
@@ -110,12 +110,12 @@ def rates_of_newest(history: SampleHistory, window_s: float, *, trains: bool = T
 
 
 def _ratio(value: float, by: float) -> float | None:
-    """Return a quotient; `None` where there is none, or a counter fell."""
+    """Return a quotient, or `None` if there is none, or a counter fell."""
     return value / by if by > 0.0 and 0.0 <= value < math.inf and by < math.inf else None
 
 
 def _last_step(rows: Floats) -> int:
-    """Return the index of the sample that was the first to tell of the last step."""
+    """Return the index of the first sample after the last step."""
     steps = rows[:, 1 + INDEX["steps"]]
     moved = np.nonzero(steps[:-1] != steps[-1])[0]  # NaN, where it is not told, equals nothing
     return int(moved[-1]) + 1 if len(moved) else 0
@@ -130,14 +130,14 @@ def _idle_s(rows: Floats) -> float:
 
 
 def since_restart(rows: Floats) -> Floats:
-    """Return the samples of the newest process: counters begin at 0 with each."""
+    """Return the samples of the newest process, as counters begin at 0 with each process."""
     counters = rows[:, [1 + INDEX[name] for name in _FALLS_WITH_RESTART]]
     fell = np.nonzero(np.any(counters[1:] < counters[:-1], axis=1))[0]
     return rows[fell[-1] + 1 :] if len(fell) else rows
 
 
 def latest(rows: Floats, name: str) -> float | None:
-    """Return the newest value of a figure; `None` if it is not known, infinity as it is."""
+    """Return the newest value of a figure, or `None` if it is not known. It may be infinite."""
     if not len(rows):
         return None
     value = float(rows[-1, 1 + INDEX[name]])

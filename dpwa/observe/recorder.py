@@ -1,4 +1,4 @@
-"""Recorder: keeps what happens to a node, for whoever asks, and writes it down if wanted."""
+"""Recorder keeps the events and samples of a node, to be asked for, and can log them."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ SCHEMA = 1
 
 
 class NodeRecord(Service):
-    """What a node has recorded; a service that takes samples and tells of them.
+    """The record of a node, as a service that takes samples and sends them.
 
     It takes one every second. With more than `PEERS_PER_S` peers it takes fewer, but at least one
     in `MAX_PERIOD_S`.
 
     Args:
-        condition: describes the node; `None` once it is gone.
+        condition: describes the node. `None` once it is gone.
         wall: seconds since the epoch.
-        log: where it is written down, too.
+        log: the log into which it also writes.
     """
 
     handles = (AskHistory,)
@@ -84,14 +84,14 @@ class NodeRecord(Service):
         return False
 
     def sample(self) -> None:
-        """Take a sample now; from any thread."""
+        """Take a sample now. Any thread may call this."""
         report = self._condition()
         if report is not None:
             with self._lock:
                 self._take(report)
 
     def end(self) -> None:
-        """Take the last sample, and write down what was merged of whom, and how it has ended."""
+        """Take the last sample, and log the merges by peer, and how the node has ended."""
         if self._log is None and not self._onlookers:
             return
         self._ended = self._problem_of_end()
@@ -106,7 +106,9 @@ class NodeRecord(Service):
         return "" if ending is None else ending.problem
 
     def ended(self) -> bool:
-        """Tell those who have asked that the node ends: nobody else could tell of the last one."""
+        """Notify those that have asked that the node ends, which only it can report if it is the
+        last.
+        """
         if self._onlookers and self._ended is None:  # the program has ended without closing it
             self._ended = self._problem_of_end()
         for message, reply in self._onlookers.values():
@@ -134,7 +136,7 @@ class NodeRecord(Service):
         return {"problem": f"the run log cannot be written ({self._problem})" * bool(self._problem)}
 
     def handle(self, sender: bytes, message: AskHistory, reply: Reply) -> None:
-        """Tell what came after that."""
+        """Answer with the samples and events after the requested ones."""
         if not message.of:
             self._onlookers.pop(sender, None)
             self._onlookers[sender] = message, reply
@@ -182,14 +184,16 @@ class NodeRecord(Service):
             self._others[name].add(at, values)
 
     def _long_gone(self, at: float, peers: Sequence[PeerReport]) -> Iterator[str]:
-        """Yield who makes room for others, whoever is gone longest first."""
+        """Yield the gone nodes that make room for others, in the order in which they left."""
         there = {peer.name for peer in peers if not peer.is_gone}
         last = {name: other.last for name, other in self._others.items() if name not in there}
         gone = [name for name, last_at in last.items() if at - last_at >= GONE_S]
         yield from sorted(gone, key=last.__getitem__)
 
     def _has_room(self, long_gone: Iterator[str]) -> bool:
-        """Whether one history more may be kept; if need be, that of who is gone longest goes."""
+        """Return whether one more history may be kept. If needed, drop that of the longest gone
+        node.
+        """
         if len(self._others) < MAX_OTHERS:
             return True
         longest = next(long_gone, None)
@@ -200,19 +204,19 @@ class NodeRecord(Service):
 
 
 def wall_from(runtime: Runtime) -> Callable[[], float]:
-    """Return seconds since the epoch as they are now, and then go on with the monotonic clock.
+    """Return a clock of seconds since the epoch, which continues with the monotonic clock.
 
-    Else samples would be lost, or would be of no time, when somebody sets the machine's clock.
+    Otherwise samples would be lost, or have a wrong time, when the machine's clock is set.
     """
     wall, began = runtime.wall_time(), runtime.now()
     return lambda: wall + runtime.now() - began
 
 
 class Recorder(Closeable):
-    """Records what happens to a node, as long as it lives.
+    """Records the samples and events of a node, as long as it lives.
 
     Args:
-        node: which one.
+        node: the node to record.
 
     Raises:
         UserError: the folder of the run log cannot be written to.
@@ -231,7 +235,7 @@ class Recorder(Closeable):
         node.describe("run_log", self.record.report)
 
     def close(self) -> None:
-        """Note how the node has ended, for the run log and for who watches; idempotent."""
+        """Note how the node has ended, for the run log and for watchers. This is idempotent."""
         if os.getpid() == self._owner:
             with self._runtime.uninterrupted():
                 self.record.end()
@@ -253,10 +257,10 @@ def _entries(told: Sequence[object], keys: Sequence[str]) -> list[list[Any]]:
 
 
 def _ending(ending: EndingReport | None) -> list[Any] | None:
-    """Return whether a node has finished, and whom it waits for; `None`: it trains."""
+    """Return whether a node has finished, and the nodes it waits for. `None` while it trains."""
     return None if ending is None else [ending.is_over, ending.waits_for[:MAX_AWAITED]]
 
 
 def _sync(pace: PaceReport | None) -> list[Any] | None:
-    """Return the entry of `SyncEntry`; `None`: it averages no gradients."""
+    """Return the entry of `SyncEntry`, or `None` if the node averages no gradients."""
     return None if pace is None else [pace.in_sync[:MAX_PEERS], pace.out_of_sync_s]

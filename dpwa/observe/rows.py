@@ -1,4 +1,4 @@
-"""The rows of a view: one for each node of a run, with its problems."""
+"""The rows of a view, one for each node of a run, with its problems."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ class NodeRow:
     Attributes:
         name: of the node.
         state: `live`, `finishing` (it has taken its last step, and waits for others or averages
-            with them), `finished`, `silent` (it answers no more), `left` (it has ended without
-            finishing) or `unknown` (nothing has been heard of it yet).
-        through: the node that tells of it, as it has never answered itself; else empty.
-        loss: its newest; infinite once it has diverged, `None` if not known.
+            with them), `finished`, `silent` (it no longer answers), `left` (it has ended without
+            finishing) or `unknown` (no sign of it yet).
+        through: the node that reports about it, if it has never answered itself, else empty.
+        loss: its newest loss. Infinite once it has diverged, `None` if not known.
         clock: training clock.
         steps: training steps so far, in this process.
-        consensus_distance: to whom it merged last; 0 while it is in sync.
-        score: mean of what its peers' flow control gives it, up to 1000; `None` if it is not there.
-        rates: over the last seconds; unknown while it does not answer.
+        consensus_distance: to the peer that it merged last. 0 while it is in sync.
+        score: mean score from the flow control of its peers, up to 1000. `None` if it is absent.
+        rates: over the last seconds. Unknown while it does not answer.
         verdicts: the problems of the node.
-        losses: the newest, oldest first, at most one a second; NaN where there is none.
-        problem: why it does not answer, in words; empty while it does, or nothing is known.
-        waits_for: names of those that it waits for while it is finishing.
+        losses: the newest, oldest first, at most one a second. NaN if there is none.
+        problem: why it does not answer, in words. Empty while it does, or if it is unknown.
+        waits_for: names of the nodes that it waits for while it is finishing.
         averages: whether it averages gradients with others, as `together` does.
-        in_sync: names of those that do so together, its own among them; empty: it has no part.
-        out_of_sync_s: since when it has none, while it trains; `None`: it is in sync, or averages
-            no gradients.
-        merges: so far, in this process; `None` if not known.
+        in_sync: names of the nodes that do so together, its own among them. Empty if it has no
+            part.
+        out_of_sync_s: seconds since it has no part, while it trains. `None`: it is in sync, or
+            averages no gradients.
+        merges: so far, in this process. `None` if not known.
         mapped_bytes: likewise, read from the memory of peers.
     """
 
@@ -69,8 +70,8 @@ def rows_of(view: RunView, window_s: float = WINDOW_S, losses: int = 60) -> list
 
     Args:
         view: of the run.
-        window_s: over which rates are taken.
-        losses: how many of the newest losses a row has at most.
+        window_s: the time over which rates are taken.
+        losses: maximum number of the newest losses in a row.
     """
     said = _said(view)
     newest = {node.name: node.history.newest(0.0) for node in view.nodes}
@@ -154,14 +155,14 @@ def missing(rows: Sequence[NodeRow]) -> dict[str, str]:
 
 
 def trains(rows: Sequence[NodeRow]) -> bool:
-    """Whether any node has taken a training step; others may have collectives or tables only."""
+    """Return whether any node has taken a training step, not only collectives or tables."""
     return any(row.clock or row.loss is not None for row in rows)
 
 
 def groups(rows: Sequence[NodeRow]) -> list[tuple[str, ...]]:
-    """Return the nodes that average gradients together: usually one group, none if none do.
+    """Return the nodes that average gradients together. Usually this is one group, or none.
 
-    A node is in the group that most nodes tell of, because they tell it at different moments.
+    A node is in the group that most nodes report, because they report at different moments.
     """
     told = Counter(row.in_sync for row in rows if len(row.in_sync) > 1 and row.state == "live")
     found: list[tuple[str, ...]] = []
@@ -178,7 +179,7 @@ def _averages(node: Followed) -> bool:
 
 @dataclass
 class _Said:
-    """What those who answer say of a node."""
+    """The reports of other nodes about a node."""
 
     health: dict[str, str] = field(default_factory=dict)  # or its status, by who says so
     scores: list[int] = field(default_factory=list)
@@ -210,7 +211,7 @@ def _said(view: RunView) -> dict[str, _Said]:
 
 
 def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
-    """Fill in what another node tells of one that has never answered here."""
+    """Fill in the report of a different node about one that has never answered here."""
     told = node.told.newest(math.inf)
     if not len(told):
         return row
@@ -219,7 +220,7 @@ def _told(row: NodeRow, node: Followed, through: str) -> NodeRow:
 
 
 def _end(node: Followed, said: _Said) -> str:
-    """Return how a node that does not answer has ended: `finished`, `left`, or empty."""
+    """Return how a node that does not answer has ended: `finished`, `left`, or ""."""
     if not node.silent_s:
         return ""
     end, health = node.answer.end if node.answer else "", set(said.health.values())
@@ -232,7 +233,7 @@ def _end(node: Followed, said: _Said) -> str:
 
 
 def _problem(node: Followed, said: _Said) -> str:
-    """Return why a node does not answer, or what was wrong with its end if it has left."""
+    """Return why a node does not answer, or the problem of its end if it has left."""
     if _end(node, said):
         return "" if node.answer is None else node.answer.ended or ""
     return node.problem

@@ -1,4 +1,4 @@
-"""What the run logs of one run say: per node, in bounded memory."""
+"""The contents of the run logs of one run, per node, in bounded memory."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ProcessLog:
         began: in seconds since the epoch.
         last: when it wrote its last line.
         ended: whether the node was closed.
-        host: where it ran; empty if its log does not say so.
-        problem: why it was closed, or what was wrong then, in words; empty: it has ended well.
+        host: where it ran. Empty if its log does not have it.
+        problem: why it was closed, or its problem then, in words. Empty if it has ended well.
     """
 
     began: float
@@ -37,16 +37,16 @@ class ProcessLog:
 
 @dataclass
 class Exchanged:
-    """What a node has merged of, and exchanged with, another, in all of its processes.
+    """A node's merges from a different node, and their traffic, in all of its processes.
 
     Attributes:
-        merges: how often.
+        merges: number of merges.
         merged_bytes: of snapshots, mapped or received.
         received_bytes: of payload from it.
         sent_bytes: of payload to it.
-        mapped_bytes: that were read from its memory.
+        mapped_bytes: bytes read from its memory.
         rounds: of gradients that were averaged with it (`together`).
-        health: of the other at the end, in this node's opinion; empty: not known.
+        health: of the other at the end, in this node's opinion. Empty if it is not known.
     """
 
     merges: int = 0
@@ -63,9 +63,9 @@ class BestLoss:
     """The lowest loss of a node, of all its samples.
 
     Attributes:
-        loss: it.
+        loss: the loss.
         time: when, in seconds since the epoch.
-        steps: how many the node had taken until then.
+        steps: the number of steps that the node had taken until then.
     """
 
     loss: float
@@ -75,21 +75,21 @@ class BestLoss:
 
 @dataclass(frozen=True)
 class NodeLog:
-    """What the files of one node say.
+    """The contents of the files of one node.
 
     Attributes:
-        name: of the node, as it can be shown.
-        told: what the first line of its newest file says of it.
-        processes: in order of time; more than one: it was started again.
-        rows: samples, shape `(samples, 1 + len(FIGURES))`, time first. Counters go on where the
-            process before has ended; a figure that is not known is NaN.
+        name: of the node, in printable form.
+        told: the contents of the first line of its newest file.
+        processes: in order of time. If there are several, it was restarted.
+        rows: samples, shape `(samples, 1 + len(FIGURES))`, time first. Counters continue those of
+            the process before. An unknown figure is NaN.
         process: of each sample, shape `(samples,)`: its index in `processes`.
-        sample_count: how many samples the files have; more than rows, if they were thinned.
-        best: lowest loss; `None`: no loss is known.
-        events: oldest first; at most some hundred of each kind.
+        sample_count: number of samples in the files. If they were thinned, there are fewer rows.
+        best: lowest loss, or `None` if no loss is known.
+        events: oldest first, at most some hundred of each kind.
         event_counts: of all events, by kind.
         exchanged: by name of the other node.
-        staleness: of what was merged, in updates; `None`: not known.
+        staleness: of the merged snapshots, in updates. `None` if it is not known.
     """
 
     name: str
@@ -114,7 +114,7 @@ class NodeLog:
         return self.rows[:, 1 + INDEX[name]]
 
     def total(self, name: str) -> float:
-        """Return how far a counter got; 0 if that is not known."""
+        """Return the last value of a counter, or 0 if it is not known."""
         values = self.figure(name)
         known = values[np.isfinite(values)]
         return float(known[-1]) if len(known) else 0.0
@@ -148,7 +148,7 @@ class RunSpan:
         number: from 1, the oldest.
         began: in seconds since the epoch.
         last: when its last line was written.
-        nodes: how many.
+        nodes: number of nodes.
     """
 
     number: int
@@ -159,14 +159,14 @@ class RunSpan:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run directory says of one run.
+    """The contents of a run directory about one run.
 
     Attributes:
         folder: where the logs are.
         nodes: by name, in the order of their names.
         spans: of all runs in the folder, oldest first.
         number: of this one among them.
-        remarks: what was passed over while reading, in words.
+        remarks: descriptions of the parts that could not be read.
         nbytes: size of its files.
     """
 
@@ -189,5 +189,5 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long it took, as far as the logs go."""
+        """Seconds of the run, as far as the logs show."""
         return self.last - self.began

@@ -1,7 +1,8 @@
-"""RunLog: what a node records, written to a file as lines of JSON; docs/watch.md has the schema.
+"""RunLog: the record of a node in a file with lines of JSON. docs/watch.md has the schema.
 
-Each line is written by one call, at the end of the file, so that whatever kills the process leaves
-whole lines and at most one that is torn. A thread of its own writes: a slow disk holds up nobody.
+Each line is written by one call, at the end of the file, so that a process that is killed leaves
+whole lines and at most one that is torn. A separate thread writes, so that a slow disk delays no
+other thread.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class RunLog(Closeable):
     """The file of one process of a node.
 
     Args:
-        folder: of the run; it is made if it is not there.
-        told: what the first line says of the node: name, host, pid and more.
+        folder: of the run. It is made if it is missing.
+        told: contents of the first line about the node: name, host, pid and more.
 
     Raises:
         UserError: the folder, or a file in it, cannot be made.
@@ -108,22 +109,22 @@ class RunLog(Closeable):
             self.write_peers(at, report)
 
     def write_peers(self, at: float, report: NodeReport) -> None:
-        """Write down what was merged of whom so far, and the histograms."""
+        """Log the merges by peer so far, and the histograms."""
         peers = {p.name: {name: getattr(p, name) for name in _PEER_FIGURES} for p in report.peers}
         counted = {name: vars(getattr(report.gossip, name)) for name in ("waits", "staleness")}
         self._put({"type": "peers", "time": at, **counted, "peers": peers})
 
     def take_problem(self) -> str:
-        """Return why lines could not be written since the last call; empty: they could."""
+        """Return why lines could not be written since the last call, or "" if they could."""
         problem, self._problem = self._problem, ""
         return problem
 
     def end(self, problem: str) -> None:
-        """Write down that the node was closed, and why that was no good end; empty: it was one."""
+        """Log that the node was closed, and the problem of its end, or ""."""
         self._put({"type": "end", "time": time.time(), "problem": problem})
 
     def close(self) -> None:
-        """Write what waits, and end; idempotent, takes seconds at the very most."""
+        """Write the waiting lines, and end. This is idempotent, and takes at most some seconds."""
         if self._thread.is_alive():
             with contextlib.suppress(queue.Full):  # the disk does not answer
                 self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
@@ -171,9 +172,9 @@ def told_of_run(config: Config) -> JsonObject:
 
 
 def run_id(environ: Mapping[str, str]) -> str:
-    """Return what all processes of a run have in common, and no other run; empty if not known.
+    """Return an id that all processes of a run have in common, and no other run, or "".
 
-    It is that of `dpwa launch`, or of the user; else that of who has started the processes.
+    It is the id of `dpwa launch`, or of the user, or else of the launcher of the processes.
     """
     job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
@@ -186,13 +187,13 @@ def run_id(environ: Mapping[str, str]) -> str:
 
 
 def cluster_id(config: Config) -> str:
-    """Return what tells apart runs of two lists of nodes, and no addresses."""
+    """Return a digest that distinguishes runs with different lists of nodes, without addresses."""
     listed = sorted(f"{node.name} {node.connect_endpoint}" for node in config.nodes)
     return hashlib.blake2b("\n".join(listed).encode(), digest_size=8).hexdigest()
 
 
 def settings_told(config: Config) -> JsonObject:
-    """Return what a run log tells of a configuration: no addresses, no files, no keys.
+    """Return the settings that a run log may contain: no addresses, no files, no keys.
 
     Options of methods of plugins may be any of these, so they are left out.
     """
@@ -202,7 +203,7 @@ def settings_told(config: Config) -> JsonObject:
 
 
 def _may_be_told(key: str) -> bool:
-    """Tell whether a key is no method's, or a method of dpwa has it whose options are no files."""
+    """Return whether a key is no method, or a method of dpwa whose options are no files."""
     found = method(key)
     if found is None:
         return True

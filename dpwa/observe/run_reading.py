@@ -54,13 +54,14 @@ class LogFile:
         path: of the file.
         nbytes: its size.
         name: of the node.
-        told: what its first line says of the node; of its file name, if that line is damaged.
+        told: contents of its first line about the node, or of its file name if that line is
+            damaged.
         began: when the process began, in seconds since the epoch.
         last: when it wrote its last line.
-        ended: whether that is the line that stands for an end.
-        problem: what that line says was not good about it; empty: nothing.
-        run: the id of the run; empty if it has none.
-        cluster: what tells apart lists of nodes; empty if the nodes are not listed.
+        ended: whether that is an end line.
+        problem: the problem in that line, or "".
+        run: the id of the run. Empty if it has none.
+        cluster: digest of the list of nodes. Empty if the nodes are not listed.
     """
 
     path: Path
@@ -76,11 +77,11 @@ class LogFile:
 
 
 def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
-    """Return the run logs of a folder by their beginning, and what was passed over, in words.
+    """Return the run logs of a folder by their beginning, and descriptions of unreadable files.
 
     Raises:
-        UserError: there is no such folder, it cannot be read, it has no run logs, or some that
-            only a newer dpwa can read.
+        UserError: there is no such folder, it cannot be read, it has no run logs, or some that only
+            a newer dpwa can read.
     """
     found, remarks = [], []
     for path in _paths(folder):
@@ -105,9 +106,9 @@ def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
 def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
     """Return the runs in a folder, oldest first.
 
-    Files with the same id are of one run, whatever the clocks of their hosts. One without an id is
-    of the run that others have begun before, unless all of these had ended, or had another list of
-    nodes.
+    Files with the same id are of one run, even if the clocks of their hosts differ. A file without
+    an id belongs to the run that others have begun before, unless all of these had ended, or had a
+    different list of nodes.
 
     Args:
         files: by their beginning.
@@ -128,7 +129,7 @@ def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
 
 
 def parsed(line: bytes) -> JsonObject | None:
-    """Return a line of a run log; `None` if it is damaged."""
+    """Return a line of a run log, or `None` if it is damaged."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -137,7 +138,7 @@ def parsed(line: bytes) -> JsonObject | None:
 
 
 def time_of(line: JsonObject) -> float | None:
-    """Return when a line was written; `None` if it does not say so."""
+    """Return the time of a line, or `None` if it has none."""
     value = line.get("time")
     if isinstance(value, (int, float)) and 0 <= value <= LAST_TIME:
         return float(value)
@@ -145,7 +146,7 @@ def time_of(line: JsonObject) -> float | None:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends; what is too long comes in pieces."""
+    """Yield the lines of a file with their ends. Lines that are too long are split."""
     with open(path, "rb", buffering=1 << 20, opener=open_regular) as file:
         while line := file.readline(LONGEST_LINE):
             yield line
@@ -167,7 +168,7 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _log_file(path: Path) -> LogFile | None:
-    """Look at the beginning and the end of a file; `None`: it is no run log."""
+    """Read the beginning and the end of a file. `None` if it is no run log."""
     with open(path, "rb", opener=open_regular) as file:
         first = file.readline(LONGEST_LINE)
         nbytes = file.seek(0, 2)
@@ -187,7 +188,7 @@ def _log_file(path: Path) -> LogFile | None:
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:
-    """Return what a file says of its node, with a name and a time."""
+    """Return the contents of a file's first line about its node, with a name and a time."""
     line = parsed(first)
     if line is None:
         return _told_by_name(path)
@@ -206,7 +207,7 @@ def _told(path: Path, first: bytes) -> JsonObject | None:
 
 
 def _told_by_name(path: Path) -> JsonObject | None:
-    """Return what the name of a file says, where its first line is damaged."""
+    """Return the parts of a file's name, for a file whose first line is damaged."""
     found = _TOLD_BY_NAME.fullmatch(path.stem)
     if found is None:
         return None
@@ -219,7 +220,7 @@ def _told_by_name(path: Path) -> JsonObject | None:
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a node as it can be shown: it stands in a file that anybody may write."""
+    """Return the printable name of a node, because other users may have written the file."""
     return printable(name[:LONGEST_NAME])
 
 
@@ -236,11 +237,11 @@ Values = Callable[[], Sequence[float]]
 
 
 class ThinnedRows:
-    """At most so many rows, spread evenly over time; the first and the newest are among them.
+    """A bounded number of rows, evenly over time, with the first and the newest.
 
     Args:
-        capacity: rows that are kept, at least 4.
-        width: how many values a row has, the time first.
+        capacity: maximum number of rows, at least 4.
+        width: number of values of a row, the time first.
     """
 
     def __init__(self, capacity: int, width: int) -> None:
@@ -252,11 +253,11 @@ class ThinnedRows:
         self._newest: Values | None = None  # that is not among the rows
 
     def add(self, time: float, values: Values) -> None:
-        """Take a row of a time that is not before the last one.
+        """Add a row whose time is not before the last one.
 
         Args:
             time: in seconds.
-            values: returns the row; it is called only if that is kept.
+            values: returns the row. It is called only if the row is kept.
         """
         self._newest = values
         if time >= self._due:
@@ -264,7 +265,7 @@ class ThinnedRows:
             self.keep_newest()
 
     def keep_newest(self) -> None:
-        """Keep the last row that came, whatever its time."""
+        """Keep the last added row, regardless of its time."""
         if self._newest is None:
             return
         if self._count == self._capacity:
@@ -278,7 +279,7 @@ class ThinnedRows:
         self._newest = None
 
     def rows(self) -> Floats:
-        """Return what is kept, shape `(rows, width)`; a copy."""
+        """Return a copy of the kept rows, shape `(rows, width)`."""
         self.keep_newest()
         rows: Floats = self._rows[: self._count].copy()
         return rows
@@ -292,7 +293,7 @@ class ThinnedRows:
 
 
 class ThinnedEvents:
-    """At most so many events of each kind; all of them are counted.
+    """A bounded number of events of each kind. All of them are counted.
 
     Args:
         capacity: of each kind, at least 2.
@@ -319,7 +320,7 @@ class ThinnedEvents:
         self.counts[kind] += 1
 
     def events(self) -> tuple[RunEvent, ...]:
-        """Return what is kept, in order of time."""
+        """Return the kept events, in order of time."""
         found = [event for kept in self._kept.values() for event in kept]
         return tuple(sorted(found, key=lambda event: event.time))
 
@@ -352,14 +353,14 @@ def read_run(
     progress: Progress | None = None,
     most_samples: int | None = None,
 ) -> Run:
-    """Read what the nodes of a run have written.
+    """Read the files of the nodes of a run.
 
     Args:
         folder: of the run logs.
-        number: of the run, if the folder has several; `None`: the newest.
-        progress: is told now and then how many bytes were read, of how many.
-        most_samples: that are kept of a node, at least 4; `None`: some thousand, and fewer the more
-            nodes there are.
+        number: of the run, if the folder has several. `None`: the newest.
+        progress: called from time to time with the bytes read, and the total.
+        most_samples: maximum of a node, at least 4. `None`: some thousand, and fewer if there are
+            more nodes.
 
     Raises:
         UserError: the folder or its files cannot be read, or there is no such run.
@@ -433,7 +434,7 @@ class _RunReader:
 
 
 class _Gathering:
-    """Gathers what the files of one node say, each read after the one before."""
+    """Collects the contents of the files of one node, which are read in order."""
 
     def __init__(self, name: str, room: int) -> None:
         self._name = name
@@ -456,7 +457,7 @@ class _Gathering:
         self._latest: JsonObject = {}
 
     def take(self, line: bytes) -> bool:
-        """Take a line; return whether it is whole."""
+        """Read a line, and return whether it is complete."""
         if line.startswith(_PEERS) and line.endswith(b"}\n"):
             self._peers = [*self._peers[-1:], line]
             return True
@@ -474,7 +475,7 @@ class _Gathering:
         return True
 
     def end(self) -> int:
-        """End with a file; return how many of its lines were damaged, of those kept until now."""
+        """End a file, and return the number of damaged lines among those kept until now."""
         self._rows.keep_newest()
         for name in COUNTERS:
             self._before[name] += _known(self._latest.get(name))
@@ -487,7 +488,7 @@ class _Gathering:
         return damaged
 
     def done(self) -> NodeLog:
-        """Return what all files have said."""
+        """Return the collected contents of all files."""
         rows = self._rows.rows()
         return NodeLog(
             name=self._name,
@@ -558,7 +559,7 @@ def _span(number: int, files: Sequence[LogFile]) -> RunSpan:
 
 
 def _number(value: Any) -> float:
-    """Return a figure of a line; NaN if it is not known."""
+    """Return a figure of a line, or NaN if it is not known."""
     if value is None or value is True or value is False:
         return math.nan
     try:

@@ -1,4 +1,4 @@
-"""RunView: what is known of a run at one moment, for whoever shows it."""
+"""RunView: the knowledge of a run at one moment, for display."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _read_ending(entry: object) -> JsonObject | None:
 
 
 class SyncEntry(NamedTuple):
-    """Who averages gradients with whom; see `PaceReport`."""
+    """The nodes that average gradients together. See `PaceReport`."""
 
     in_sync: tuple[_Label, ...]
     out_of_sync_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
@@ -74,7 +74,7 @@ class _EventEntry(NamedTuple):
 
 
 class HistoryAnswer(BaseModel):
-    """One answer; see `NodeRecord.handle`."""
+    """One answer. See `NodeRecord.handle`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -108,10 +108,10 @@ class HistoryAnswer(BaseModel):
     def rows(self, names: tuple[str, ...]) -> Floats:
         """Return the samples, shape `(samples, 1 + len(names))`: the time, then these figures.
 
-        A figure that the node does not tell, as it is of another version, is NaN.
+        A figure that the node does not report, because of a different version, is NaN.
 
         Raises:
-            ProtocolError: these are no samples, or not in order of time.
+            ProtocolError: these are no samples, or they are not in order of time.
         """
         width = 1 + len(self.figures)
         if len(self.samples) % (width * np.dtype("<f8").itemsize):
@@ -151,13 +151,13 @@ class Followed:
     """One node of a run at one moment.
 
     Attributes:
-        name: of the node; its address as long as it has not told its name.
+        name: of the node. Its address as long as it has not sent its name.
         endpoint: where it is asked.
-        answer: the newest; `None`: it has never answered.
-        silent_s: for how long it has not answered; 0 while it answers.
+        answer: the newest, or `None` if it has never answered.
+        silent_s: for how long it has not answered. 0 while it answers.
         problem: why it cannot be reached, in words, if that is known.
-        history: of its figures; belongs to the watch, which adds to it on its own thread.
-        told: what another node has told of it, by `OTHER_NAMES`; likewise.
+        history: of its figures. It belongs to the watch, which adds to it on its own thread.
+        told: reports of a different node about it, by `OTHER_NAMES`. It belongs to the watch, too.
     """
 
     name: str
@@ -170,35 +170,35 @@ class Followed:
 
     @property
     def peers(self) -> tuple[PeerReport, ...]:
-        """What it has told last of its peers."""
+        """Its last reports about its peers."""
         return () if self.answer is None else self.answer.peers
 
     @property
     def sync(self) -> SyncEntry | None:
-        """How it averages gradients with others; `None`: it does not, or is silent."""
+        """How it averages gradients with others. `None` if it does not, or is silent."""
         return None if self.answer is None or self.silent_s else self.answer.sync
 
     @property
     def averages_alone(self) -> bool:
-        """Whether it would average gradients, but with nobody."""
+        """Whether it would average gradients, but is alone."""
         return self.sync is not None and self.sync.in_sync == (self.name,)
 
     @property
     def ending(self) -> EndingReport | None:
-        """How it ends; `None`: it trains, or is silent."""
+        """Its ending. `None` if it trains, or is silent."""
         return None if self.answer is None or self.silent_s else self.answer.ending
 
 
 @dataclass(frozen=True)
 class RunView:
-    """All that is known of a run at one moment.
+    """The knowledge of a run at one moment.
 
     Attributes:
         time: in seconds since the epoch.
-        through: the node that tells who is there, and of those that do not answer; empty: none.
+        through: the node that reports the members, and nodes that do not answer. Empty if none.
         nodes: in the order in which they were found.
-        events: oldest first; the newest of all nodes, and of this watch (whose `node` is empty).
-        has_ended: whether nobody answers any more, and the last one that did has ended by itself.
+        events: oldest first, the newest of all nodes, and of this watch (whose `node` is empty).
+        has_ended: whether no node answers any more, and the last one that did has ended by itself.
     """
 
     time: float

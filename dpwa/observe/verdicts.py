@@ -1,4 +1,4 @@
-"""Who is slow, who is gone and who is sick, with the reason in words: pure rules for all views."""
+"""Verdicts on slow, gone and sick nodes, with the reasons in words, as pure rules."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class NodeVerdict:
 
     Attributes:
         kind: `gone`, `no answer` (it does not answer here, but others hear of it), `left`,
-            `finished` (and with a problem), `diverged`, `stalled`, `slow`, `waiting`,
-            `out of sync`, `alone`, `quarantined` or `refused`.
-        text: the reason, in words that begin after the name of the node.
-        severity: `bad`: it takes no part any more, or harms others; `odd`: it is there.
+            `finished` (and with a problem), `diverged`, `stalled`, `slow`, `waiting`, `out of
+            sync`, `alone`, `quarantined` or `refused`.
+        text: the reason, in words that follow the name of the node.
+        severity: `bad` if it no longer takes part, or harms others, `odd` if it is still there.
     """
 
     kind: str
@@ -42,23 +42,23 @@ class NodeVerdict:
 
 @dataclass(frozen=True)
 class Condition:
-    """What is known of a node, to judge it by.
+    """The knowledge of a node that is used to judge it.
 
     Attributes:
         rates: over the last seconds.
-        loss: its newest; infinite once it has diverged.
-        silent_s: since it last answered; 0: it answers. Of a log: since its last line.
-        has_answered: whether it ever has; else `silent_s` counts from the first question.
+        loss: its newest loss. Infinite once it has diverged.
+        silent_s: since it last answered, or 0 if it answers. In a log: since its last line.
+        has_answered: whether it ever has. If not, `silent_s` counts from the first question.
         problem: why it does not answer, in words, if that is known.
-        heard_s: since another node has last heard of it, if any tells.
+        heard_s: since a different node has last heard of it, if any reports this.
         end: `finished`, `left` (it has ended without finishing), or empty. After its end, `problem`
-            is what was wrong with it.
-        said: what others say of it: name of the other, and health or status.
-        quarantined_by: names of those that leave it alone for now.
+            is its problem then.
+        said: reports of others about it, by their names: its health or status.
+        quarantined_by: names of the nodes that have it in quarantine.
         trains: whether it has not taken its last step, as far as is known.
-        out_of_sync_s: since when it has no part in rounds of `together`; `None`: it is in sync, or
-            averages no gradients.
-        is_alone: whether it averages gradients with nobody, while others do so.
+        out_of_sync_s: seconds since it has no part in rounds of `together`. `None`: it is in sync,
+            or averages no gradients.
+        is_alone: whether it averages gradients with no other node, while others do so.
     """
 
     rates: Rates
@@ -99,7 +99,7 @@ def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]
 
 @dataclass(frozen=True)
 class _Usual:
-    """What is usual among the other nodes; `None` where nobody tells."""
+    """The usual figures of the other nodes, or `None` if no node reports them."""
 
     steps_per_s: float | None
     step_train_s: float | None
@@ -145,7 +145,7 @@ LOST = {
 
 
 def _silence(condition: Condition) -> NodeVerdict:
-    """Tell a node that is gone from one that others hear of, while it does not answer here."""
+    """Distinguish a node that is gone from one that does not answer here, but elsewhere."""
     heard_s, why = condition.heard_s, f": {condition.problem}" if condition.problem else ""
     said = condition.said or {}
     lost = [f"{other} {LOST[health]}" for other, health in said.items() if health in LOST]
@@ -164,7 +164,7 @@ def _silence(condition: Condition) -> NodeVerdict:
 
 
 def _pace(rates: Rates, usual: _Usual) -> list[NodeVerdict]:
-    """Tell who is slower than others, or stands still, and who waits."""
+    """Return whether a node is slower than others, stands still, or waits."""
     if rates.steps_per_s is None or rates.seconds < MIN_WINDOW_S:
         return []
     patience_s = max(STALLED_S, STALLED_STEPS / (usual.steps_per_s or STALLED_STEPS))
@@ -191,9 +191,9 @@ def _sync(condition: Condition) -> list[NodeVerdict]:
 
 
 def _slow(rates: Rates, usual: _Usual) -> str:
-    """Say by how much a node is slower than the others; empty if it is not.
+    """Describe by how much a node is slower than the others, or return "" if it is not.
 
-    Where all wait for the slowest, all take as many steps: then the training itself tells.
+    If all wait for the slowest, all take equally many steps. Then the time of training shows it.
     """
     speed, train_s = rates.steps_per_s, rates.step_train_s
     if speed and usual.steps_per_s and speed * SLOW_FACTOR <= usual.steps_per_s:

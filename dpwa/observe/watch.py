@@ -1,7 +1,7 @@
-"""Watch: follows all nodes of a run from outside, through whichever of them live.
+"""Watch follows all nodes of a run from outside, through any living node.
 
-It asks each node for what it has recorded since the last answer. Nodes tell of others, so one
-living node is enough to find all. A node that does not answer is told of by another.
+It asks each node for its records since the last answer. Nodes report others, so one living node is
+enough to find all. A different node reports about a node that does not answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_SKEW_S = 1.0  # of two clocks that are taken for equal
 
 @dataclass
 class _Followed:
-    """One node, as far as it is known; used under the lock."""
+    """The knowledge of one node, used under the lock."""
 
     name: str
     endpoint: str
@@ -72,26 +72,26 @@ class _Followed:
     ahead_s: float = 0.0  # by which its wall clock is ahead of this machine's
 
     def silent_s(self, now: float) -> float:
-        """Return for how long it has not answered; 0 while it answers."""
+        """Return for how long it has not answered, or 0 while it answers."""
         seconds = now - (self.began if self.answered_at is None else self.answered_at)
         is_out_of_reach = self.answered_at is None and bool(self.problem)
         has_ended = self.answer is not None and self.answer.ended is not None
         return seconds if seconds > SILENT_S or is_out_of_reach or has_ended else 0.0
 
     def seen(self, now: float) -> Followed:
-        """Return what is known of it now."""
+        """Return the current knowledge of the node."""
         silent_s = self.silent_s(now)
         told = self.problem, self.history, self.told
         return Followed(self.name, self.endpoint, self.answer, silent_s, *told)
 
 
 class Watch(Closeable):
-    """Follows the nodes of a run on a thread of its own, until closed.
+    """Follows the nodes of a run on a separate thread, until closed.
 
     Args:
-        seeds: nodes to begin with; one that lives is enough.
-        keyring: with whose keys to ask; `None` where nodes have none.
-        interval_s: from one question to a node to the next.
+        seeds: nodes to begin with, of which one living node is enough.
+        keyring: the keys with which to ask. `None` if nodes have none.
+        interval_s: seconds from one question to a node to the next.
         clock: time source.
     """
 
@@ -125,7 +125,7 @@ class Watch(Closeable):
         self._thread.start()
 
     def view(self) -> RunView:
-        """Return what is known now."""
+        """Return the current knowledge of the run."""
         with self._lock:
             now = self._clock.now()
             nodes = tuple(node.seen(now) for node in self._nodes.values())
@@ -133,22 +133,22 @@ class Watch(Closeable):
             return RunView(time.time(), self._through, nodes, tuple(events), self._has_ended)
 
     def wait_for_answers(self, timeout_s: float) -> RunView:
-        """Wait until all nodes have answered, or could not be reached; return what is known then.
+        """Wait until all nodes have answered, or could not be reached. Return the view.
 
         Args:
-            timeout_s: the longest time to wait.
+            timeout_s: the maximum time to wait.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_ready, timeout_s)
         return self.view()
 
     def close(self) -> None:
-        """Follow nobody any more; idempotent, takes seconds at the very most."""
+        """Stop following. This is idempotent, and takes at most some seconds."""
         self._stop.set()
         self._thread.join(STOP_TIMEOUT_S)
 
     def _is_settled(self) -> bool:
-        """Whether everybody has told all that there was, or was told of by another."""
+        """Whether all nodes have sent all their records, or others have reported about them."""
         if self._turns < 2 or not all(n.answer or n.problem for n in self._nodes.values()):
             return False
         silent = [n for n in self._nodes.values() if n.answer is None and n.name != n.endpoint]
@@ -188,7 +188,7 @@ class Watch(Closeable):
             self._changed.notify_all()
 
     def _connect(self, zmq_context: Context, node: _Followed) -> None:
-        """Make a link to a node that has none, or whose link is of no use any more."""
+        """Make a link to a node that has none, or whose link is useless."""
         now = self._clock.now()
         if node.link is not None and not node.link.is_useless:
             return
@@ -224,7 +224,7 @@ class Watch(Closeable):
             node.waits = link.send(AskHistory(request=1, since=since, events_after=after, of=""))
 
     def _ask_of_silent(self) -> None:
-        """Ask the node that tells of others of those that do not answer, each now and then."""
+        """Ask the reporting node about those that do not answer, each from time to time."""
         now, node = self._clock.now(), self._names.get(self._through)
         if node is None or node.link is None:
             return
@@ -241,10 +241,10 @@ class Watch(Closeable):
                 node.link.send(AskHistory(request=number, since=since, events_after=0, of=name))
 
     def _take(self, node: _Followed, frames: list[Frame]) -> None:
-        """Take in an answer, or what else a node says.
+        """Handle an answer, or a different message of a node.
 
         Raises:
-            ProtocolError: it is nothing that a node should say.
+            ProtocolError: no node should send this.
         """
         message, payload = decode(frames)
         if isinstance(message, GoAway):  # it has many clients, and answers all the same
@@ -333,7 +333,7 @@ class Watch(Closeable):
             self._nodes[endpoint] = self._names[name] = known
 
     def _drop_longest_gone(self, now: float) -> bool:
-        """Follow the node no more that is gone longest; return whether there is one."""
+        """Stop following the node that is gone longest. Return whether there is one."""
         if now < self._none_gone_until:  # asked for each node that there is no room for
             return False
         longest = min(self._nodes.values(), key=lambda node: node.there_at)
@@ -352,7 +352,7 @@ class Watch(Closeable):
                 node.link = None
 
     def _choose_through(self) -> None:
-        """Have one node tell of others; another one as soon as that does not answer."""
+        """Choose one node to report about others, and a different one as soon as it is silent."""
         now = self._clock.now()
         answering = [n.name for n in self._nodes.values() if n.answer and not n.silent_s(now)]
         if self._through in answering:
@@ -373,7 +373,7 @@ class Watch(Closeable):
         self._note(end or "silent", before, text)
 
     def _happened(self, event: RunEvent) -> None:
-        """Keep an event, unless another node has told of the same a moment ago."""
+        """Keep an event, unless a different node has just reported the same one."""
         kind, about = event.kind, event.about
         by = event.node if kind == "refused" else ""  # who refuses is told, each
         moment = round(event.time / SAME_EVENT_S)

@@ -1,1 +1,1 @@
-"""Pure decisions: state in, state out; time and randomness are arguments."""
+"""Pure decisions from state to state. Time and randomness are arguments."""

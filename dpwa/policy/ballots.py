@@ -1,25 +1,24 @@
-"""Ballots: how those who are left agree on what becomes of a collective, and on who is left.
+"""Ballots, by which survivors agree on the outcome of a collective, and on the survivors.
 
-A collective has two moments that all members tell each other of: *entered*, and *ready*: this node
-has done its part, and only the word of the others is missing. Whoever knows that all members are
-ready has the result. If that knowledge does not come in time, or a connection breaks, a ballot is
-held:
+A collective has two moments that all members announce: *entered*, and *ready*, when this node has
+done its part, and only the messages of the others are missing. A node that knows that all members
+are ready has the result. If that knowledge is late, or a connection breaks, a ballot is held:
 
-- Whoever votes is frozen: if it was not ready, it will never be. Its `Stand` does not change.
-- Who is silent for too long is suspected: soon if its connection is gone, but if that is up, only
-  after `STALLED_S`, as a process that is stopped answers later. Suspicions are told, and taken
-  over; who is suspected itself has been left behind.
-- The ballot is over for a node once everybody whom it does not suspect has voted with the same
-  suspicions. All who get so far among the same survivors have the same stands, so they decide
+- A node that votes is frozen. If it was not ready, it will never be. Its `Stand` does not change.
+- A member that is silent for too long is suspected, soon if its connection is gone, but only after
+  `STALLED_S` if it is up, because a stopped process answers later. Suspicions are announced and
+  adopted. A node that is itself suspected has been left behind.
+- The ballot is over for a node once all members that it does not suspect have voted with the same
+  suspicions. All that get so far among the same survivors have the same stands, so they decide
   alike: the collective holds if every member, lost ones included, is known to have been ready.
 
-Why survivors never differ: if one of them has ended the collective without a ballot, all members
-were ready, and it answers a vote with that outcome; nobody can decide without it. If one has
-decided by a ballot, the others need its vote too, and get its decision instead. From whoever a node
-suspects it takes neither a vote nor an outcome.
+Survivors never differ. If one of them has ended the collective without a ballot, all members were
+ready. It answers a vote with that outcome, and no node can decide without it. If one has decided by
+a ballot, the others need its vote too, and get its decision instead. A node accepts neither a vote
+nor an outcome from a member that it suspects.
 
-A node that was suspected and lives may have ended the collective in either way. It is told that it
-was left behind.
+A node that was suspected and lives may have ended the collective in either way. The others report
+to it that it was left behind.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LONGEST_LOOK_S = GONE_S / 4  # of the time between two looks at the clock, what 
 
 @dataclass(frozen=True)
 class Silence:
-    """For how many seconds a member may be silent in a ballot until it is taken for lost."""
+    """The seconds of silence in a ballot after which a member is considered lost."""
 
     gone_s: float = GONE_S
     late_s: float = LATE_S
@@ -46,7 +45,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Stand:
-    """How far a member had come when it voted."""
+    """The progress of a member when it voted."""
 
     entered: bool  # it had called the collective
     ready: bool  # it had done its part
@@ -64,7 +63,7 @@ class Decision:
 
 @dataclass
 class Ballot:
-    """One node's side of a ballot; `members` in order of rank, `stand` of this node, frozen."""
+    """One node's side of a ballot. `members` are in order of rank, its own `stand` is frozen."""
 
     own: str
     members: tuple[str, ...]
@@ -81,7 +80,7 @@ class Ballot:
         self._looked = self.opened
 
     def hear(self, voter: str, suspects: Iterable[str], stand: Stand, now: float) -> bool:
-        """Take in a vote; return whether this node's own has changed, and is to be told again."""
+        """Note a vote. Return whether this node's own vote has changed, and must be sent again."""
         theirs = frozenset(suspects)
         if voter in self.suspects or voter not in self.members:
             return False
@@ -92,12 +91,12 @@ class Ballot:
         return self._suspect(theirs, now)
 
     def pass_time(self, now: float, unreachable: Iterable[str], entered: Iterable[str]) -> bool:
-        """Suspect who is silent; return whether that has changed this node's vote.
+        """Suspect silent members. Return whether that has changed this node's vote.
 
-        Of the time between two calls no more than `LONGEST_LOOK_S` counts: while a node itself
-        sleeps it reads no votes, and the silence it finds on waking is its own. Those `unreachable`
-        are doubted soon; all others may be silent for `STALLED_S`. When the time of this
-        node is over, those not known to have `entered` are lost if they vote so, and get `late_s`.
+        Of the time between two calls at most `LONGEST_LOOK_S` counts, because a node that sleeps
+        reads no votes, and would find its own silence on waking. Those `unreachable` are doubted
+        soon, and all others may be silent for `STALLED_S`. When the time of this node is over,
+        members not known to have `entered` are lost if they vote so, and get `late_s`.
         """
         self._waited_s += min(now - self._looked, LONGEST_LOOK_S)
         self._looked = now
@@ -114,7 +113,7 @@ class Ballot:
         return self._suspect(silent, now)
 
     def silent(self) -> tuple[str, ...]:
-        """Return who has not voted as this node does, without those who are suspected."""
+        """Return the members that have not voted as this node does, except the suspected ones."""
         suspects = frozenset(self.suspects)
         return tuple(
             name
@@ -125,7 +124,7 @@ class Ballot:
         )
 
     def decision(self) -> Decision | None:
-        """Return what was decided; `None` while there is no agreement yet."""
+        """Return the decision, or `None` while there is no agreement yet."""
         if self.is_left_behind or self.silent():
             return None
         voters = [name for name in self.members if name not in self.suspects and name != self.own]

@@ -1,38 +1,38 @@
-"""Beginners: whose parameters are so little trained that to average them would undo training.
+"""Beginners, whose parameters are so little trained that averaging them would undo training.
 
-An average with factor f keeps 1-f of what a node has learnt; that pays only if the peer has learnt
-something, too. In the demonstration (four nodes with private classes) one merge with a late
-starter, 98 updates behind, took a node from an accuracy of .73 to .19. So, at both ends of a merge:
+An average with factor f keeps 1-f of a node's training, which pays only if the peer has trained,
+too. In the demonstration (four nodes with private classes) one merge with a late starter, 98
+updates behind, reduced the accuracy of a node from .73 to .19. So, at both ends of a merge:
 
     a training with clock b is far behind one with clock a  if
         b < 1000   and   b < a/2   and   a - b >= 10
 
-Whoever is far behind a peer takes its parameters in full (factor 1), and the clock with them; and a
-peer that is far behind is not merged.
+A node that is far behind a peer copies its parameters (factor 1), and its clock. A peer that is far
+behind is not merged.
 
-The clock is interpolated at each merge like the parameters, so it says how much training is in
-them, whoever did it. A node that is ten times slower and merges with factor f lags by about
-10(1-f)/f updates, however long the run; one that has never merged lags by all that it missed.
+The clock is interpolated at each merge like the parameters, so it measures the training in them,
+whichever node did it. A node that is ten times slower and merges with factor f lags by about
+10(1-f)/f updates, however long the run. One that has never merged lags by all missed updates.
 
-Nobody is left out for ever: of two nodes at most one is far behind; nodes that all are at the
-beginning are within ten updates of each other, or catch up by their next merge; and nobody is a
+No node is left out forever. Of two nodes at most one is far behind. Nodes that are all at the
+beginning are within ten updates of each other, or catch up by their next merge. No node is a
 beginner after 1000 updates, or half as many as the others.
 
-A peer may lie about its clock, and one lie would take over everybody. So a clock that is ten
-updates ahead or more counts as the others bear it out, by what each has said of itself within the
+A peer may lie about its clock, and one lie would replace the training of all nodes. So a clock that
+is at least ten updates ahead counts as far as the others confirm it, by their own clocks of the
 last minute (`doubt_of`):
 
-- some other peer is near it: it is true;
-- it has grown faster than updates can be made, or past what any training comes to: it cannot be;
-- all others are far behind it, and one of them has ten updates of training to lose: it is
-  contradicted. It is merged, but its clock counts as ten updates above theirs at the most, so that
-  liars raise clocks no faster than updates do; and nobody takes it over;
-- no other has said anything: nobody knows. Who would take it over asks others first.
+- If some other peer is near it, it is true.
+- If it has grown faster than updates can be made, or above any training, it is impossible.
+- If all others are far behind it, and one of them has ten updates of training to lose, it is
+  refuted. It is merged, but its clock counts as at most ten updates above theirs, so that liars
+  raise clocks no faster than updates do. No node copies it.
+- If no other peer has sent a clock, it is unconfirmed. A node that would copy it asks others first.
 
-With one peer only, it is believed if it can be.
+With only one peer, it is believed if it is possible.
 
-Source: late joiners take over the state of those who train in Hivemind (Ryabinin et al., 2020) and
-torchft's live recovery; the bounds are dpwa's own.
+Source: late nodes adopt the state of training nodes in Hivemind (Ryabinin et al., 2020) and
+torchft's live recovery. The bounds are dpwa's own.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ _UNRELATED = 0.5  # distance relative to length: of independent draws it is abou
 
 
 def is_far_behind(clock: float, ahead: float) -> bool:
-    """Tell whether a training at `clock` is to take over one at `ahead`, and not to be averaged."""
+    """Return whether a training at `clock` must copy one at `ahead` instead of averaging."""
     return clock < BEGINNING and clock < SHARE * ahead and ahead - clock >= LEAD
 
 
 class Doubt(Enum):
-    """Whether the clock that a peer tells is to be believed."""
+    """Whether a peer's clock can be believed."""
 
     NONE = "none"
     UNCONFIRMED = "unconfirmed"
@@ -79,22 +79,22 @@ class Doubt(Enum):
 
 
 def bears_out(clock: float, ahead: float) -> bool:
-    """Tell whether a training at `clock` shows that another one may have come to `ahead`."""
+    """Return whether a training at `clock` confirms that another may have reached `ahead`."""
     return clock >= SHARE * ahead or ahead - clock < LEAD
 
 
 def can_have_grown(before: float, after: float, elapsed_s: float) -> bool:
-    """Tell whether updates can have brought a clock from `before` to `after` in so many seconds."""
+    """Return whether a clock can have grown from `before` to `after` in these seconds."""
     return after - before < LEAD + MAX_UPDATES_PER_S * elapsed_s
 
 
 def doubt_of(
     clock: float, own: float, best: float | None, before: float, elapsed_s: float
 ) -> Doubt:
-    """Judge the clock that a peer tells to a node whose own is `own`.
+    """Judge the clock that a peer sends to a node whose own is `own`.
 
-    `best` is the highest that other peers told lately of their own, `before` what this one told
-    `elapsed_s` ago (infinite: never).
+    `best` is the highest clock that other peers recently sent of their own, `before` the clock that
+    this peer sent `elapsed_s` ago (infinite: never).
     """
     if clock - own < LEAD:
         return Doubt.NONE
@@ -110,12 +110,14 @@ def doubt_of(
 
 
 def most_borne_out(own: float, best: float) -> float:
-    """Return the highest clock that counts for a node whose peers have come to `best`."""
+    """Return the maximum clock that counts for a node whose peers have reached `best`."""
     return max(own, best + LEAD)
 
 
 def trace_of(values: Sequence[float]) -> bytes:
-    """Return `TRACE_VALUES` of the parameters a training began with; empty if they tell nothing."""
+    """Return `TRACE_VALUES` of a training's first parameters, or b"" if they are all 0 or not
+    finite.
+    """
     if not any(values) or not all(math.isfinite(value) for value in values):
         return b""
     try:
@@ -127,8 +129,8 @@ def trace_of(values: Sequence[float]) -> bytes:
 def with_first_step(trace: bytes, loss: float, values: Sequence[float]) -> bytes:
     """Return a trace with a digest of the first step: its loss, and the same values after it.
 
-    The trace is unchanged if it has one, or if few of the values have changed: then steps on other
-    data may come to the same, such as where only a head of zeros is trained at first.
+    The trace is unchanged if it has a digest, or if few of the values have changed. Then steps on
+    other data may give the same digest, for example if only a head of zeros is trained at first.
     """
     if len(trace) != TRACE_BYTES:
         return trace
@@ -146,9 +148,10 @@ def stepped_alike(one: bytes, two: bytes) -> bool:
 
 
 def began_apart(one: bytes, two: bytes) -> bool:
-    """Tell whether two trainings began with unrelated parameters, by their traces.
+    """Return whether two trainings began with unrelated parameters, by their traces.
 
-    What differs in rounding or by a few training steps is related. An empty trace tells nothing.
+    Parameters that differ by rounding or a few training steps are related. An empty trace shows
+    nothing.
     """
     if (
         one[: -len(_NO_STEP)] == two[: -len(_NO_STEP)]

@@ -1,20 +1,20 @@
-"""Clipping: how far a peer may pull a node, learnt from how far away peers usually are.
+"""Clipping limits how far a peer may pull a node, by the usual distances of peers.
 
     x += f * scale * d,    d = peer - x,    scale = min(1, tau / |d|)
 
 The radius tau is a running quantile of the distances |d|, so an honest swarm sets it by itself, and
 it shrinks with the disagreement. Source: L. He, S. P. Karimireddy and M. Jaggi, Byzantine-Robust
-Decentralized Learning via ClippedGossip (2022); they show that a good tau exists, and the quantile
+Decentralized Learning via ClippedGossip (2022). They show that a good tau exists, and the quantile
 is an estimate of it.
 
 Breakdown point: of n distances the radius is the one with floor(quantile*(n-1)) below it. With the
 median, as long as fewer than half of the distances in the window come from adversaries, tau lies
-between the smallest and the largest honest distance, whatever they send. The price, paid in rounds
-to consensus: about half of the honest pulls are shortened too.
+between the smallest and the largest honest distance, whatever they send. The price is more rounds
+to consensus, because about half of the honest pulls are shortened, too.
 
 Until the window is long enough for a quantile, the radius is the smallest of the distances, of
-which there must be `MIN_DISTANCES`: an adversary would have to be the only peer so far. With one
-among eight that is as likely, 1 in 2,400, as that most of 15 distances are its own.
+which there must be `MIN_DISTANCES`. To set it, an adversary would have to be the only peer so far.
+With one among eight that is as likely, 1 in 2,400, as that most of 15 distances are its own.
 
 >>> radius = ClipRadius(warm_up=15)
 >>> [radius.scale(distance) for distance in (1.0, 100.0, 1.0, 100.0, 1.0)]
@@ -33,8 +33,8 @@ class ClipRadius:
     """The running radius tau of one node; `None` before it is known. Not thread-safe."""
 
     def __init__(self, quantile: float = 0.5, window: int = 50, warm_up: int = 5) -> None:
-        """Take as radius this quantile of the latest `window` distances, once `warm_up` are there;
-        before, the smallest of at least `MIN_DISTANCES`.
+        """Use this quantile of the last `window` distances, once there are `warm_up` of them, and
+        the smallest of at least `MIN_DISTANCES` before.
         """
         self.radius: float | None = None
         self._quantile = quantile
@@ -42,12 +42,12 @@ class ClipRadius:
         self._distances: deque[float] = deque(maxlen=window)
 
     def scale(self, distance: float) -> float:
-        """Return min(1, tau / distance), tau from the latest distances with this one, and learn it.
+        """Return min(1, tau / distance), with tau from the latest distances including this one.
 
-        It is 0 for the first distances: the first peer to come may be an adversary. A distance that
-        is not finite gets 0 and is not learnt: as 0 it would shrink the radius, as infinity
-        enough of them would switch clipping off. If this node itself has diverged, tau so stays as
-        it was.
+        It is 0 for the first distances, because the first peer may be an adversary. A distance that
+        is not finite gets 0 and is not counted. As 0 it would shrink the radius, and as infinity
+        enough of them would switch clipping off. So tau does not change if this node itself has
+        diverged.
         """
         if not math.isfinite(distance):
             return 0.0
@@ -60,6 +60,6 @@ class ClipRadius:
         return 1.0 if distance <= self.radius else self.radius / distance
 
     def _order_statistic(self) -> float:
-        """Return the quantile without interpolating: a neighbour may be an adversary's."""
+        """Return the quantile without interpolating, because a neighbour may be an adversary's."""
         ordered = sorted(self._distances)
         return ordered[int(self._quantile * (len(ordered) - 1))]

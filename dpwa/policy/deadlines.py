@@ -1,4 +1,4 @@
-"""Deadlines: how long to wait for a peer, learnt from how long its fetches took.
+"""Deadlines for peers, learned from the times of their fetches.
 
 TCP's retransmission timeout, for fetches: a smoothed mean and a smoothed mean deviation, and
 
@@ -11,8 +11,8 @@ The deviation grows with the gain of the RFC, 1/4, but shrinks with 1/32. TCP wo
 that are log-normal with sigma 0.5 (it has a floor of 1 s that hides it), this rule 0.3 %. Source:
 P. Sarolahti and A. Kuznetsov, Congestion Control in Linux TCP (2002), where it falls slowly too.
 
-A peer that has become slow for good is not locked out: the deadline doubles up to the ceiling, the
-fetch succeeds, and what it took is learnt.
+A peer that has become slow for good is not excluded. The deadline doubles up to the ceiling, then
+the fetch succeeds, and its time is learned.
 
 >>> times = FetchTimes()
 >>> for _ in range(300):
@@ -37,7 +37,7 @@ MAX_DOUBLINGS = 40
 
 @dataclass(frozen=True)
 class FetchTimes:
-    """What is known about one peer's fetches. Every change returns a new value."""
+    """The times of one peer's fetches. Every change returns a new value."""
 
     mean_s: float | None = None  # smoothed, of fetches that succeeded
     deviation_s: float = 0.0
@@ -59,11 +59,11 @@ class FetchTimes:
         )
 
     def timed_out(self) -> FetchTimes:
-        """Double the deadline: the fetch would have taken longer, nobody knows how long."""
+        """Double the deadline, because the fetch would have taken longer, for an unknown time."""
         return replace(self, timeouts=min(self.timeouts + 1, MAX_DOUBLINGS))
 
     def deadline_s(self, ceiling_s: float) -> float:
-        """Return how many seconds to wait: at most, and before the first success, the ceiling."""
+        """Return the seconds to wait, up to the ceiling, which is used before any success."""
         if self.mean_s is None:
             return ceiling_s
         learnt_s = max(self.floor_s, self.mean_s + DEVIATIONS * self.deviation_s)

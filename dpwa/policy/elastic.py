@@ -1,18 +1,18 @@
-"""Elastic averaging (EASGD): N nodes and a centre, drawn to each other by springs.
+"""Elastic averaging (EASGD) of N nodes and a center, which springs pull toward each other.
 
     x_i -= alpha*(x_i - c);    c += sum alpha*(x_i - c)        (old x and c on both sides)
 
 Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015).
 
 Without a gradient sum x_i + c is conserved, and the gap between the mean of the nodes and the
-centre becomes 1 - (N + 1)*alpha times what it was. With a gradient step of learning rate lr on a
-loss of curvature h, e = lr*h, the mean node and the centre follow
+center is multiplied by 1 - (N + 1)*alpha. With a gradient step of learning rate lr on a loss of
+curvature h, e = lr*h, the mean node and the center follow
 
     | 1 - e - alpha    alpha         |
     | N*alpha          1 - N*alpha   |
 
 whose smaller eigenvalue passes -1 at alpha = (4 - 2e) / (2 + 2N - eN). That is for a gradient at
-the old x; if the elastic step follows the gradient step, the limit is higher.
+the old x. If the elastic step follows the gradient step, the limit is higher.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 
 def elastic_limit(nodes: int, curvature: float = 0.0) -> float:
-    """Return the alpha from which on elastic averaging is unstable; 0 if the gradient alone is.
+    """Return the alpha from which on elastic averaging is unstable, or 0 if the gradient alone is.
 
-    `curvature` is e: the learning rate times the largest curvature of the loss.
+    `curvature` is e, the learning rate times the largest curvature of the loss.
 
     >>> elastic_limit(nodes=3), elastic_limit(nodes=3, curvature=1.0)
     (0.5, 0.4)
@@ -37,7 +37,7 @@ def elastic_limit(nodes: int, curvature: float = 0.0) -> float:
 
 
 def elastic_warning(alpha: float, nodes: int, curvature: float = 0.0) -> str | None:
-    """Return what is wrong with this alpha, or `None` if it is stable.
+    """Return a warning of an unstable alpha, or `None` if it is stable.
 
     >>> elastic_warning(alpha=0.9 / 8, nodes=8)
     >>> elastic_warning(alpha=0.25, nodes=8)

@@ -1,11 +1,11 @@
-"""How a training ends: what nodes tell each other of it, whom one waits for, when all agree.
+"""The end of a training: the nodes' messages about it, the peers to wait for, the agreement.
 
-A node that has taken its last training step tells its peers so, and goes on in rounds: it publishes
-its parameters, reads those of every peer that has ended too, each with the weight that makes the
-result their plain mean (where gradients are averaged, the mean of those with the most steps, which
-have the same anyway), and publishes that when all others have read what was published before. If
-all come at the same time, each has the exact mean after one round; if some come later, die, or
-stand still, the rounds go on until all agree.
+A node that has taken its last training step announces it, and continues in rounds. It publishes its
+parameters, and reads those of every peer that has ended too, each with the weight that makes the
+result their plain mean. (If gradients are averaged, it is the mean of those with the most steps,
+which are equal anyway.) It publishes the mean when all others have read its last snapshot. If all
+arrive at the same time, each has the exact mean after one round. If some arrive later, die, or
+stand still, the rounds continue until all agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLAT_ROUNDS = 3  # after so many that do not fall, they will not
 
 @dataclass(frozen=True)
 class Ending:
-    """What a node tells of how its training ends."""
+    """A node's message about the end of its training."""
 
     updates: int = 0  # training steps that it has taken
     round_number: int = 0  # 0 while it trains; then the round that its newest snapshot belongs to
@@ -48,21 +48,21 @@ class Ending:
 
 @dataclass(frozen=True)
 class FinishReport:
-    """What `finish` has done.
+    """The result of `finish`.
 
     Attributes:
         took_part: names of the peers that have the same parameters at the end, as far as this node
-            knows: a peer that stopped or was lost during the rounds is in `missed`.
-        missed: the other peers, by name, and why they are not.
+            knows. A peer that stopped or was lost during the rounds is in `missed`.
+        missed: the other peers, by name, with the reasons.
         rounds: how many times the parameters were averaged.
-        distance_before: consensus distance in the first round: the root mean square of the
-            distances to the peers, as they were read; `None` if there was nobody to read.
+        distance_before: consensus distance in the first round, which is the root mean square of the
+            distances to the peers, as they were read. `None` if no peer was read.
         distance_after: the same in the last round.
-        waited_s: seconds in which others still trained, or were not heard of yet.
+        waited_s: seconds in which others still trained, or had sent nothing yet.
         averaged_s: seconds from then to the end.
         differing: names of the tensors of the state that are not averaged, such as frozen
-            parameters, and differ from those of a peer that took part; by its name.
-        diverged: what of this node is not finite at the end, in words; empty: nothing.
+            parameters, and differ from those of a peer that took part, by the peer's name.
+        diverged: description of this node's values that are not finite at the end, or "".
         is_apart: whether most peers still had other parameters after rounds of averaging.
     """
 
@@ -79,7 +79,7 @@ class FinishReport:
 
     @property
     def problem(self) -> str:
-        """Why the training has not ended well, in words; empty if it has."""
+        """Why the training has ended badly, or "" if it has not."""
         if self.diverged:
             return self.diverged
         if self.is_apart:
@@ -120,7 +120,7 @@ class FinishReport:
 
 @dataclass(frozen=True)
 class Heard:
-    """What is known of how a peer ends: its last word, when that came, and when it last trained."""
+    """The last message of a peer about its end, when it arrived, and when the peer last trained."""
 
     ending: Ending
     at: float

@@ -1,26 +1,26 @@
-"""Flow control: which peer to fetch from, learnt from how earlier fetches ended.
+"""Flow control picks the peer to fetch from, by the results of earlier fetches.
 
 Each peer has one score in [10, 1000], starting at 1000: +10 for a fetch that succeeded, -100 for
 one that failed. The target of a fetch is argmax(score + u), u a uniform integer in [10, 1000], so
 good peers share the load. Source: dpwa (2017).
 
-That rule alone would never ask a peer at 10 again while another stands at 1000. So a fetch now and
-then goes to one of the peers below `STARVED_BELOW`, drawn at random; if it succeeds, that peer
-starts anew at 1000, and another one may be tried at once; if not, none is for `RETRY_EVERY_S`. All
-bad peers together thus cost at most one timeout in that time.
+That rule alone would never ask a peer at 10 again while a different one is at 1000. So from time to
+time a fetch goes to a random one of the peers below `STARVED_BELOW`. If it succeeds, that peer
+starts again at 1000, and the next one may be tried at once. If not, none is tried for
+`RETRY_EVERY_S`. So all bad peers together cost at most one timeout in that time.
 
-Peers that are slow take part in fewer draws: see `dpwa.policy.link_estimates`.
+Slow peers are picked less often, see `dpwa.policy.link_estimates`.
 
-A peer that fails several times in a row rests. A new connection ends the rest. While all that could
-be asked rest, the one whose rest ends first is asked before that, a time drawn uniformly from
-[0.5, 1] * `TRIED_EVERY_S` after the last failure.
-After the k-th failure in a row, k >= 3, it rests for a time drawn uniformly from
+A peer that fails several times in a row rests. A new connection ends the rest. While all peers
+rest, the one whose rest ends first is asked before that, after a random time from [0.5, 1] *
+`TRIED_EVERY_S` since the last failure. After the k-th failure in a row, k >= 3, a peer rests for a
+random time, uniformly from
 
     [0, min(LONGEST_REST_S, FIRST_REST_S * 2**(k - 3))]
 
-The whole time is drawn ("full jitter"), so that nodes that failed together do not come back
-together. Two failures are no reason to wait: the network loses a connection now and then. Sources:
-M. Brooker, Exponential Backoff And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
+The whole time is random ("full jitter"), so that nodes that failed together do not return together.
+Two failures are no reason to wait, because networks occasionally lose a connection. Sources: M.
+Brooker, Exponential Backoff And Jitter, AWS Architecture Blog (2015); RFC 8085, section 3.1.1.
 
 >>> rests = BackOff()
 >>> for _ in range(4):
@@ -46,13 +46,13 @@ MAX_DOUBLINGS = 40
 
 @dataclass(frozen=True)
 class BackOff:
-    """Failures in a row of one peer. Every change returns a new value; a success, a new one."""
+    """Failures in a row of one peer. Every change returns a new value. A success resets it."""
 
     failures: int = 0
     until: float = -math.inf  # when it may be asked again, in seconds on any clock
 
     def failed(self, now: float, rng: random.Random) -> BackOff:
-        """Count a failure, and draw how long to rest."""
+        """Count a failure, and choose a random time to rest."""
         failures = self.failures + 1
         longest_s = longest_rest_s(failures)
         return BackOff(failures, now + rng.uniform(0.0, longest_s) if longest_s else self.until)
@@ -62,7 +62,7 @@ class BackOff:
 
 
 def longest_rest_s(failures: int) -> float:
-    """Return the most that a rest lasts after so many failures in a row."""
+    """Return the maximum time of a rest after this number of failures in a row."""
     if failures <= FORGIVEN:
         return 0.0
     return min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(failures - FORGIVEN - 1, MAX_DOUBLINGS))
@@ -83,7 +83,7 @@ _ALL_ALIKE: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class FlowControl:
-    """The state of the rule. Every change returns a new value; an unknown peer is a KeyError."""
+    """The state of the rule. Every change returns a new value. An unknown peer is a KeyError."""
 
     scores: Mapping[str, int] = field(default_factory=dict)
     retried_at: float = -math.inf  # when the last retry was made that has not succeeded
@@ -93,7 +93,7 @@ class FlowControl:
     pause_until: float = -math.inf  # no peer that rests is asked before this
 
     def added(self, *peers: str) -> FlowControl:
-        """Start peers at the highest score: nothing is held against them yet."""
+        """Start peers at the highest score."""
         return replace(self, scores={**self.scores, **dict.fromkeys(peers, HIGHEST_SCORE)})
 
     def removed(self, peer: str) -> FlowControl:
@@ -101,7 +101,7 @@ class FlowControl:
         return replace(self.connected(peer), scores=left)
 
     def connected(self, peer: str) -> FlowControl:
-        """End the rest of a peer: there is a new connection."""
+        """End the rest of a peer, because there is a new connection."""
         if peer not in self.back_offs:
             return self
         left = {name: back_off for name, back_off in self.back_offs.items() if name != peer}
@@ -137,9 +137,9 @@ class FlowControl:
         among: Collection[str] | None = None,
         shares: Mapping[str, float] = _ALL_ALIKE,
     ) -> tuple[str | None, FlowControl]:
-        """Draw the peer to fetch from, of all or `among` some; or return `None`.
+        """Pick the peer to fetch from, of all or `among` some, or return `None`.
 
-        Slow peers take part in a draw by their `shares`.
+        Slow peers take part with the probability in `shares`.
         """
         allowed = self.scores if among is None else {peer: self.scores[peer] for peer in among}
         scores = allowed
@@ -175,7 +175,7 @@ class FlowControl:
 
 
 def _numbers(rng: random.Random, count: int) -> list[int]:
-    """Draw what `rng.randint(LOWEST_SCORE, HIGHEST_SCORE)` draws, in a fifth of its time."""
+    """Return numbers as of `rng.randint(LOWEST_SCORE, HIGHEST_SCORE)`, five times faster."""
     drawn, draw = [], rng.getrandbits
     for _ in range(count):
         number = draw(_BITS)
@@ -193,9 +193,9 @@ FAR_SHARE = 0.25  # of draws, in which all take part alike
 
 
 def is_among_all(rng: random.Random) -> bool:
-    """Draw whether all peers take part in a draw, or only the near ones: those connected to now.
+    """Decide at random whether to pick among all peers, or among the connected ones.
 
-    A new connection costs more than a message, at both ends. Some of the others are drawn all the
-    same, so that in the end all are asked and told, and parameters mix with those of all.
+    A new connection costs more than a message, at both ends. Some of the others are picked all the
+    same, so that in the end all are asked and notified, and parameters mix with those of all.
     """
     return rng.random() < FAR_SHARE

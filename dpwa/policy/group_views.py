@@ -1,8 +1,8 @@
-"""Views: who takes part in collectives, as all who take part have agreed.
+"""Views: the members of collectives, on which all members have agreed.
 
 The successor of a view is decided by its own members, when a collective ends or fails. No majority
-is needed: when the network splits, each part goes on with a view of its own, and `has_precedence`
-says which part takes up the other once they hear of each other again.
+is needed. When the network splits, each part continues with a view of its own, and `has_precedence`
+decides which part admits the other once they are connected again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN = b""  # the incarnation of a member of the first view, until it is hear
 
 @dataclass(frozen=True, order=True)
 class Member:
-    """A node, and which of its lives: a restarted one is somebody else."""
+    """A node, and its incarnation. A restarted node is a different member."""
 
     name: str
     incarnation: bytes = UNKNOWN  # random bytes, drawn when its process started
@@ -28,7 +28,7 @@ class Member:
 
 @dataclass(frozen=True)
 class GroupView:
-    """Who takes part from one collective on."""
+    """The members from one collective on."""
 
     members: tuple[Member, ...]  # in order of rank
     since: int = 0  # number of the first collective of this view
@@ -40,16 +40,16 @@ class GroupView:
 
     @cached_property
     def identity(self) -> bytes:
-        """Digest, `VIEW_ID_BYTES` long: equal for those who agree on members and all beginnings.
+        """Digest of `VIEW_ID_BYTES`, equal for nodes that agree on members and all beginnings.
 
-        Two nodes that began alone and let in each other are of two views, with the same members.
+        Two nodes that began alone and admitted each other have two views, with the same members.
         """
         rows = [[member.name, member.incarnation] for member in self.members]
         packed = msgpack.packb([self.before, self.since, rows])
         return hashlib.blake2b(packed, digest_size=VIEW_ID_BYTES).digest()
 
     def incarnation_of(self, name: str) -> bytes | None:
-        """Return which life of a node is meant; `None` if it is no member."""
+        """Return the incarnation of a member, or `None` if the node is no member."""
         return self._incarnations.get(name)
 
     @cached_property
@@ -59,11 +59,11 @@ class GroupView:
     def after(
         self, number: int, lost: Iterable[str], joiners: Iterable[Member], ranks: Sequence[str]
     ) -> GroupView:
-        """Return the view after collective `number`; this one if nothing has changed.
+        """Return the view after collective `number`, which is this one if nothing has changed.
 
-        Of several lives of a joiner the greatest is let in (all choose alike). A life that is lost
-        now has asked before that, and has to ask again. `ranks` are the names of all nodes in the
-        order of the configuration.
+        Of several incarnations of a joiner the greatest is admitted (all choose alike). An
+        incarnation that is lost now asked before that, and has to ask again. `ranks` are the names
+        of all nodes in the order of the configuration.
         """
         gone = set(lost)
         stay = {member.name: member for member in self.members if member.name not in gone}
@@ -79,7 +79,7 @@ class GroupView:
 
 @dataclass(frozen=True)
 class ViewRank:
-    """What counts of a view when it meets another."""
+    """The properties of a view that decide which of two views continues."""
 
     size: int  # how many members it has
     ended: int  # collectives before the one that its members call now, or next
@@ -87,15 +87,15 @@ class ViewRank:
 
 
 def has_precedence(one: ViewRank, other: ViewRank, ranks: Sequence[str]) -> bool:
-    """Tell whether the first of two views goes on when they meet: the larger one.
+    """Return whether the first of two views continues when they meet, which is the larger one.
 
-    Of equally large ones it is that which has ended more collectives, so that a newcomer comes to
-    those who are at work; then that whose first member stands earlier in the configuration, or by
-    name. Powers of two are compared, not single collectives: what two views at work hear of each
-    other is always a little old, so each would be ahead of the other for good.
+    If they are equally large, it is the view that has ended more collectives, so that a new node
+    joins the nodes at work. Then it is the one whose first member is earlier in the configuration,
+    or by name. Powers of two are compared, not single collectives, because the news of two views at
+    work is always a little old, so each would be behind the other for good.
 
-    Views of one never give themselves up for each other: what was heard of a view is never more
-    than it has ended by now, and whoever gives itself up ends nothing afterwards.
+    Views of one node never both give up for each other. The announced number of a view is never
+    more than its current one, and a view that gives up ends nothing afterwards.
     """
     ended, other_ended = one.ended.bit_length(), other.ended.bit_length()
     if (one.size, ended) != (other.size, other_ended):

@@ -1,7 +1,7 @@
-"""What a fetch can come to, and what that says about the peer.
+"""The outcomes of fetches, and the health of a peer that follows from them.
 
-A peer's `Health` decides what is logged (each change once) and shown; whom to ask is for flow
-control, out of those that are not `ABSENT`.
+A peer's `Health` decides what is logged (each change once) and shown. Flow control picks among the
+peers that are not `ABSENT`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """How one fetch from one peer ended."""
+    """The result of one fetch from one peer."""
 
     FETCHED = "fetched"
     NOT_READY = "not_ready"
@@ -31,7 +31,7 @@ class Outcome(Enum):
 
 
 class Health(Enum):
-    """What a node knows of a peer."""
+    """A node's knowledge of a peer's health."""
 
     UNKNOWN = "unknown"
     ALIVE = "alive"
@@ -106,11 +106,11 @@ REFUSED = (  # because of what people have set on one of both nodes
 
 
 def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Health:
-    """Return what a peer's health is after this outcome.
+    """Return a peer's health after this outcome.
 
-    A peer that nobody has reached yet is not called unreachable while the run `is_starting`. One
-    that has ended on purpose, or is refused, stays so until it is connected anew. One that is not
-    ready says nothing of its model.
+    A peer that was never reached is not called unreachable while the run `is_starting`. A peer that
+    has ended on purpose, or is refused, stays so until it is connected again. An outcome without a
+    snapshot does not change the verdict on the peer's model.
     """
     is_of_model = outcome not in (Outcome.NOT_READY, Outcome.BUSY)
     if before in UNTIL_RECONNECTED or (before is Health.OTHER_MODEL and not is_of_model):
@@ -121,17 +121,17 @@ def health_after(outcome: Outcome, before: Health, *, is_starting: bool) -> Heal
 
 
 def may_be_fit(health: Health, judged_ago_s: float) -> bool:
-    """Tell whether a peer may be merged with, whose health was judged so many seconds ago."""
+    """Return whether a peer may be merged whose health was judged this many seconds ago."""
     if health is Health.OTHER_MODEL:
         return judged_ago_s >= RECONSIDERED_AFTER_S
     return health not in UNTIL_RECONNECTED
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Tell whether flow control counts this outcome like a timeout.
+    """Return whether flow control counts this outcome like a timeout.
 
-    A peer that is not ready, in another transaction, or still at the beginning has done nothing
-    wrong. One that is not there was not asked, and costs no time.
+    A peer that is not ready, in a different transaction, or still at the beginning has done nothing
+    wrong. A peer that is absent was not asked, and costs no time.
     """
     return outcome not in (
         Outcome.FETCHED,

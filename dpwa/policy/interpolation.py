@@ -1,8 +1,8 @@
-"""Interpolation: how much of a peer's parameters a node takes.
+"""Interpolation rules, which decide how far a merge moves a node toward its peer.
 
-A rule maps the progress of both ends to a factor f in [0, 1]; merging then moves the node by f of
-the way to the peer. The rules constant, clock and loss, and the divergence threshold, are those of
-dpwa (2017); leader is the pull of LSGD toward a better node.
+A rule maps the progress of both nodes to a factor f in [0, 1]. Merging then moves the node by f of
+the way to the peer. The rules constant, clock and loss, and the divergence threshold, are from dpwa
+(2017). The rule leader is the pull of LSGD toward a better node.
 
 Add a rule of your own under a name that configurations can use:
 
@@ -11,7 +11,7 @@ Add a rule of your own under a name that configurations can use:
 ... def half_if_ahead(options, own, peer):
 ...     return 0.5 if peer.clock > own.clock else 0.0
 
-To give it options, pass a `StrictModel`; the configuration sets them under the rule's own name.
+To give it options, pass a `StrictModel`. The configuration sets them under the rule's own name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LeaderOptions(StrictModel):
 
 @dataclass(frozen=True)
 class Interpolation:
-    """A named rule: its options and the function `(options, own, peer) -> factor`.
+    """A named rule, with its options and the function `(options, own, peer) -> factor`.
 
     With `asks_leader` the peer is the node with the lowest running loss, once one is known.
     """
@@ -66,7 +66,7 @@ def register_interpolation(
     """Return a decorator that makes a rule available to configurations as `interpolation: NAME`.
 
     Raises:
-        UserError: another rule already has this name.
+        UserError: a different rule already has this name.
     """
 
     def register(rule: FactorRule) -> FactorRule:
@@ -94,19 +94,19 @@ def constant(options: ConstantOptions, own: TrainingProgress, peer: TrainingProg
 
 @register_interpolation("clock")
 def clock(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
-    """Factor f = peer_clock / (clock + peer_clock); 0.5 when both are 0.  Source: dpwa (2017)."""
+    """Factor f = peer_clock / (clock + peer_clock), or 0.5 if both are 0.  Source: dpwa (2017)."""
     return _share(peer.clock, own.clock)
 
 
 @register_interpolation("loss")
 def loss(options: NoOptions, own: TrainingProgress, peer: TrainingProgress) -> float:  # noqa: ARG001
-    """Factor f = loss / (loss + peer_loss). A higher loss takes a larger share of the peer.
+    """Factor f = loss / (loss + peer_loss). A higher loss gives the peer a larger share.
 
     Source: dpwa (2017).
 
-    A negative loss counts as 0; 0/0 is 0.5. When either side has not measured a loss nothing can be
-    compared, and f = 0.5. A diverged side (`inf`) is infinitely bad: f = 1 if it is this node, 0 if
-    it is the peer, 0.5 if both are.
+    A negative loss counts as 0, and 0/0 is 0.5. If either node has not measured a loss, f = 0.5. A
+    diverged node (`inf`) is infinitely bad: f = 1 if it is this node, 0 if it is the peer, 0.5 if
+    both are.
     """
     if own.loss is None or peer.loss is None:
         return 0.5
@@ -127,9 +127,9 @@ def leader(options: LeaderOptions, own: TrainingProgress, peer: TrainingProgress
 
 
 def divergence_scale(own_loss: float | None, threshold: float) -> float:
-    """Scale f so that good nodes keep their way: loss/threshold below the threshold, else 1.
+    """Scale f so that good nodes move less: loss/threshold below the threshold, else 1.
 
-    A threshold of 0 switches it off; an unknown loss is never scaled; a negative loss counts as 0.
+    A threshold of 0 switches it off. An unknown loss is never scaled. A negative loss counts as 0.
     Source: dpwa (2017).
     """
     if own_loss is None or not threshold > 0.0 or own_loss >= threshold:
@@ -144,7 +144,7 @@ def merge_factor(
     peer: TrainingProgress,
     divergence_threshold: float,
 ) -> float:
-    """Return the rule's factor, scaled by `divergence_scale`; `UserError`: it is not in [0, 1]."""
+    """Return the rule's factor, scaled by `divergence_scale`. `UserError` if not in [0, 1]."""
     factor = float(method.rule(options, own, peer))
     if not 0.0 <= factor <= 1.0:
         raise UserError(
@@ -155,19 +155,19 @@ def merge_factor(
 
 
 def mixed_clock(own_clock: float, peer_clock: float, factor: float) -> float:
-    """Interpolate the training clocks like the parameters: f*peer + (1-f)*own."""
+    """Interpolate the training clocks like the parameters, as f*peer + (1-f)*own."""
     return factor * peer_clock + (1.0 - factor) * own_clock
 
 
 def read_ahead(ahead: float, factor: float) -> float:
-    """Return the share of an update that a snapshot is ahead as it was read late, from 0 to 1.
+    """Return the share of an update by which a snapshot is ahead because it was read late.
 
-    Where nodes go by the same pace, a snapshot that lay in shared memory at the end of an update is
-    ahead of what this node has published at its beginning. Clocks are interpolated, too, and so
-    rise by 1 + factor * ahead in each. Whoever is further ahead is so for another reason.
+    If nodes are equally fast, a snapshot in shared memory at the end of an update is ahead of the
+    snapshot that this node published at its beginning. Clocks are interpolated, too, and so rise by
+    1 + factor * ahead in each. A peer that is further ahead has a different reason, and gives 0.
 
     Args:
-        ahead: by how much its clock is ahead.
+        ahead: the number of updates by which its clock is ahead.
         factor: of the interpolation.
     """
     if not 0.0 < ahead < MAX_AHEAD:

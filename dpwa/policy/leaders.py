@@ -1,25 +1,25 @@
-"""Who leads, known to everybody without a coordinator.
+"""Leaders, which all nodes know without a coordinator.
 
-Each node says of itself how good it is (its running mean loss) and passes on what it has heard of
-others with every message to a peer: an epidemic. If in each round every node pulls from one other
-drawn at random, all know the leader after log2 N + O(log log N) rounds: on average 6.1, 9.0, 11.5
-and 13.8 at N = 16, 64, 256, 1024. If both ends of a contact tell, 4.2, 6.0, 7.6 and 9.2 are enough.
-The leader of a set is the node with the lowest running mean of its loss, as in LSGD (Teng et al.,
-2019). Sources: A. Demers et al., Epidemic Algorithms for Replicated Database Maintenance (1987); R.
-Karp et al., Randomized Rumor Spreading (2000).
+Each node reports its running mean loss, and passes on the reports of others with every message to a
+peer, as in an epidemic. If in each round every node pulls from one random other node, all know the
+leader after log2 N + O(log log N) rounds, on average 6.1, 9.0, 11.5 and 13.8 at N = 16, 64, 256,
+1024. If both ends of a contact send, 4.2, 6.0, 7.6 and 9.2 are enough. The leader of a set is the
+node with the lowest running mean of its loss, as in LSGD (Teng et al., 2019). Sources: A. Demers et
+al., Epidemic Algorithms for Replicated Database Maintenance (1987); R. Karp et al., Randomized
+Rumor Spreading (2000).
 
-News of a node is ordered by (incarnation, version), and merging is taking the maximum, so order,
-duplicates and delays of messages make no difference. The version counts the node's updates; the
-incarnation is the time at which its process began, so that news of a restarted node is newer than
-all before. If its host's clock was set back meanwhile, it is not believed until the old news has
-aged out.
+Reports of a node are ordered by (incarnation, version), and the maximum counts, so order,
+duplicates and delays of messages make no difference. The version counts the node's updates. The
+incarnation is the time at which its process began, so that reports of a restarted node are newer
+than all before. If its host's clock was set back meanwhile, it is ignored until the old report has
+expired.
 
 Ages are counted by each holder on its own clock, so no two clocks are compared. The time on the
-wire is not counted: with c contacts a second and t seconds on the wire, news may outlast its time,
-by a factor of about 1 + e*c*t at the most (e = 2.72: the speed of the fastest of all paths).
+wire is not counted. With c contacts a second and t seconds on the wire, reports may outlast their
+time by a factor of at most about 1 + e*c*t (e = 2.72, the speed of the fastest of all paths).
 
-The running mean of a loss is that over the last `window` measured ones, divided by how many there
-are: a slow worker, whose window is half filled, must not look twice as good as it is. LSGD calls
+The running mean of a loss is the sum of the last `window` measured ones, divided by their number,
+so that a slow worker, whose window is half filled, does not look twice as good as it is. LSGD calls
 the window averaging size.
 
 The sum is kept as an exact integer, in units of the smallest float above 0, so the mean never
@@ -58,7 +58,7 @@ class LossReport(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    """A loss report as it is remembered. The smaller leads: ties go by name, alike everywhere."""
+    """A stored loss report. The smaller leads, with ties resolved by name on all nodes."""
 
     loss: float  # inf if it has none
     node: str
@@ -84,10 +84,10 @@ _newness = attrgetter("incarnation", "version")
 
 
 class LossReports:
-    """What one node knows of itself and of the others; no lock. `now` never goes back.
+    """The loss reports of one node and of the others, without a lock. `now` never decreases.
 
-    News older than `forget_after_s` is not believed, so a node silent for so long leads no longer.
-    At most `most` others are remembered; what is oldest goes first.
+    Reports older than `forget_after_s` are ignored, so a node that is silent for so long does not
+    lead. At most `most` other nodes are stored, and the oldest reports are dropped first.
     """
 
     def __init__(
@@ -104,16 +104,15 @@ class LossReports:
         self._forgotten: dict[str, _DeadLeader] = {}
 
     def tell(self, loss: float | None, version: int, now: float) -> None:
-        """Say how good this node is; to say the same again keeps it from ageing."""
+        """Report the loss of this node. Repeating it keeps the report from ageing."""
         said = LossReport(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
         self._said = _heard(said, now)
 
     def hear(self, reports: Iterable[LossReport], now: float, sender: str = "") -> None:
-        """Take in what a peer passed on, as far as it is news; `sender` is set if this node has
-        asked it.
+        """Store the new reports of a peer. `sender` is set if this node has asked the peer.
 
-        What is said of this node is ignored. So is what has aged out, what has no sensible age, and
-        what an ended process said (see `forget`).
+        Reports of this node itself are ignored, and so are expired ones, those without a sensible
+        age, and those of an ended process (see `forget`).
         """
         self._drop_aged(now)
         for report in reports:
@@ -127,10 +126,10 @@ class LossReports:
             del self._heard[oldest.node]
 
     def forget(self, node: str, now: float) -> None:
-        """Drop a node that has ended or was removed; what others still pass on of it is not heard.
+        """Drop a node that has ended or was removed. Reports of it by others are ignored.
 
-        Until all of that has aged out, only a later process of the node is listened to; if nothing
-        was known of it, none.
+        Until all of them have expired, only reports of a later process of the node count. If no
+        report was known, none count.
         """
         self._forgotten = {name: kept for name, kept in self._forgotten.items() if now < kept.until}
         earlier = self._forgotten.pop(node, _DeadLeader(math.inf, now))
@@ -142,11 +141,11 @@ class LossReports:
             del self._forgotten[next(iter(self._forgotten))]
 
     def news(self, now: float, rng: random.Random, most: int = 32) -> tuple[LossReport, ...]:
-        """Choose what to pass on: each node at most once, and nothing that has aged out.
+        """Choose the reports to pass on, each node at most once, without expired ones.
 
         First this node itself, then the two best of its group, the two best of all and the best of
         every other group, so that contacts between groups spread their leaders as fast as the
-        leader of all. What room is left goes to others drawn at random.
+        leader of all. Random other reports fill the remaining room.
         """
         fresh = self._fresh(now)
         first = {heard.node: heard for heard in self._first(fresh, rng)}
@@ -158,23 +157,21 @@ class LossReports:
     def leader(
         self, now: float, group: str | None = None, among: Collection[str] | None = None
     ) -> LossReport | None:
-        """Return who has the lowest loss that is not too old, if anybody; of equals the first by
-        name.
-        """
+        """Return the report with the lowest recent loss, or `None`. Ties are resolved by name."""
         ranked = (heard for heard in self._fresh(now) if heard.loss < math.inf)
         members = (heard for heard in ranked if group is None or heard.group == group)
         best = min((h for h in members if among is None or h.node in among), default=None)
         return None if best is None else best.report(now)
 
     def welcome(self, node: str) -> None:
-        """Listen to a node again that was forgotten: it is back in view."""
+        """Accept reports of a forgotten node again, because it is back in view."""
         self._forgotten.pop(node, None)
 
     def total_updates(self, now: float, nodes: int, among: Collection[str] | None = None) -> float:
-        """Estimate how many updates all `nodes` have made: mean known version * number of nodes.
+        """Estimate the updates of all `nodes`: mean known version * number of nodes.
 
-        So a node that was not heard of counts as the mean of the others. The estimate may fall, as
-        when a node is forgotten. More nodes are counted if more are known.
+        So a node without a report counts as the mean of the others. The estimate may fall, for
+        example when a node is forgotten. More nodes are counted if more are known.
         """
         versions = [
             heard.version for heard in self._current(now) if among is None or heard.node in among
@@ -184,9 +181,9 @@ class LossReports:
         return sum(versions) * max(nodes, len(versions)) / max(1, len(versions))
 
     def is_beginner(self, clock: float, now: float) -> bool:
-        """Tell whether a training at a clock is far behind others that tell a loss.
+        """Return whether a training at a clock is far behind others that report a loss.
 
-        What one alone says that is far ahead of all others does not count, if there are any.
+        A single report that is far ahead of all others does not count, if there are others.
         """
         oldest = now - self._forget_after_s
         said = self._of_itself.values()
@@ -196,7 +193,7 @@ class LossReports:
         return is_far_behind(clock, second if is_contradicted else first)
 
     def has_groups(self, now: float, among: Collection[str] | None = None) -> bool:
-        """Tell whether any of the others is of another group; `among`: those that count."""
+        """Return whether another node is in a different group. `among`: the nodes that count."""
         return any(
             heard.group != self._group and (among is None or heard.node in among)
             for heard in self._current(now)
@@ -208,7 +205,7 @@ class LossReports:
         return tuple(sorted(known, key=attrgetter("node")))
 
     def _first(self, fresh: list[_Heard], rng: random.Random) -> list[_Heard]:
-        """What `news` passes on before the rest, in its order; a node may come up twice."""
+        """The first reports that `news` passes on, in order. A node may occur twice."""
         ranked = sorted(heard for heard in fresh if heard.loss < math.inf)
         own = [heard for heard in fresh[:1] if heard.node == self._own]
         own_group = [heard for heard in ranked if heard.group == self._group]
@@ -218,10 +215,10 @@ class LossReports:
         return [*own, *own_group[:2], *ranked[:2], *best_of_groups]
 
     def _take(self, news: _Heard, now: float) -> None:
-        """Keep it if it is newer than what is known, even of what has aged out.
+        """Store a report if it is newer than the known one, even if that has expired.
 
-        What two nodes pass to and fro gets younger each time by the time on the way. So the same
-        said again counts only if it is younger by more than that.
+        A report between two nodes gets younger each time by its time on the way. So an equal report
+        counts only if it is younger by more than that.
         """
         old = self._heard.get(news.node)
         if old is None:
@@ -248,12 +245,12 @@ class LossReports:
         return [self._said, *others]
 
     def _current(self, now: float) -> list[_Heard]:
-        """What others have said and has not aged out."""
+        """The reports of others that have not expired."""
         oldest = now - self._forget_after_s
         return [heard for heard in self._heard.values() if heard.said_at > oldest]
 
     def _drop_aged(self, now: float) -> None:
-        """Drop what nobody passes on any more; what has aged out here, others may still tell."""
+        """Drop reports that no node passes on any more. Others may send expired ones."""
         oldest = now - 2 * self._forget_after_s
         for said in (self._heard, self._of_itself):
             for name in [name for name, heard in said.items() if heard.said_at <= oldest]:
@@ -272,9 +269,7 @@ _UNIT_BITS = 1074  # every finite float is a whole number of 2**-1074
 
 
 class RunningLoss:
-    """The mean of the last `window` losses that were measured; a `UserError`
-    for a window below 1.
-    """
+    """The mean of the last `window` measured losses. `UserError` for a window below 1."""
 
     def __init__(self, window: int) -> None:
         if window < 1:
@@ -287,7 +282,7 @@ class RunningLoss:
         self._infinite = 0
 
     def add(self, loss: float | None) -> None:
-        """Take one more loss in, and the oldest out if the window was full; `None` is ignored."""
+        """Add a loss, and drop the oldest one if the window was full. `None` is ignored."""
         if loss is None:
             return
         units, infinite = _in_units(loss)
@@ -300,7 +295,7 @@ class RunningLoss:
 
     @property
     def mean(self) -> float | None:
-        """The mean, correctly rounded; `None`: nothing measured; `inf`: one loss is not finite."""
+        """The mean, correctly rounded. `None`: no loss was measured. `inf`: one is not finite."""
         if not self._losses:
             return None
         if self._infinite:

@@ -1,4 +1,4 @@
-"""Learning rates spread over the nodes: some explore, some refine, and the swarm shares the result.
+"""Learning rates spread over the nodes, of which some explore and some refine.
 
 The base rate is the arithmetic mean of `linear` and the geometric mean of `power`.
 
@@ -14,7 +14,7 @@ Spread = Literal["none", "linear", "power"]
 
 
 def lr_scale(spread: Spread, index: int, nodes: int) -> float:
-    """Return by what a node multiplies the base learning rate.
+    """Return the factor of a node's learning rate.
 
     With u evenly from -1 (first node) to 1 (last): 1 for `none`, 1 + u/2 for `linear` (0.5 to 1.5),
     2^u for `power` (0.5 to 2). A single node has u = 0.

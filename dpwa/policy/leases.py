@@ -1,21 +1,21 @@
-"""Leases: which process hands out which range of a data set, and which ranges are done.
+"""Leases of the ranges of a data set: the process that hands out a range, and the done ranges.
 
-There is a row for each range: `[epoch, former holder, holder, is done]`. Whoever wants to change a
-row says what it is to become, and who holds it as far as they know. The change takes effect only if
-that is so, and the range is not done:
+There is a row for each range: `[epoch, former holder, holder, is done]`. A process that changes a
+row sends the new row, with the holder that it knows. The change takes effect only if that is the
+holder, and the range is not done:
 
     free ──claimed by A──► held by A ──acknowledged by A──► done
                              │  ▲
        A is gone: claimed by B  └─ given back: free
 
-So of two processes that claim a range one gets it, an acknowledgement counts only if the range was
-not given to another one since, and nothing follows on done. So each range is acknowledged once,
-whatever the processes believe of each other; that the dead are known as such is needed only for all
-ranges to be done at last. A row of an earlier epoch is free in a later one. This is optimistic
-locking by a version (Kung and Robinson, 1981); the holder that counts is a fencing token (Chubby;
-Burrows, 2006).
+So if two processes claim a range, one gets it. An acknowledgement counts only if the range was not
+given to a different process since, and nothing follows on done. So each range is acknowledged once,
+whatever the processes believe of each other. Dead processes must be known only so that all ranges
+are done in the end. A row of an earlier epoch is free in a later one. This is optimistic locking by
+a version (Kung and Robinson, 1981). The holder that counts is a fencing token (Chubby; Burrows,
+2006).
 
-Rows are float64, as tables have numbers only; all of them are whole numbers below 2^53.
+Rows are float64, as tables have numbers only. All of them are whole numbers below 2^53.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ID_BITS = 52
 
 
 def holder_id(name: str, incarnation: bytes) -> float:
-    """Return the number that stands for a process in rows: from 1 on, below 2^52 + 1."""
+    """Return the number of a process in rows, from 1 to 2^52."""
     digest = hashlib.blake2b(incarnation + name.encode(), digest_size=8).digest()
     return float((int.from_bytes(digest, "big") >> (64 - _ID_BITS)) + 1)
 
@@ -49,10 +49,11 @@ def change_rows(rows: np.ndarray, changed: np.ndarray) -> None:
 
 
 class Leases:
-    """What one process knows of all leases, and wants to change: rows in, changed rows out.
+    """The leases as one process knows them, and its changes: rows in, changed rows out.
 
-    It looks for a free range from `first` on; each node elsewhere. A range whose holder lives may
-    be claimed after `lease_s`. `handed_out` are the ranges whose items it gives to its user.
+    It looks for a free range from `first` on, which differs between nodes. A range whose holder
+    lives may be claimed after `lease_s`. `handed_out` are the ranges whose items it gives to its
+    user.
     """
 
     def __init__(self, ranges: int, own: float, first: int, lease_s: float) -> None:
@@ -79,7 +80,7 @@ class Leases:
 
     @property
     def is_over(self) -> bool:
-        """Whether all ranges are done, or somebody has turned to a later epoch."""
+        """Whether all ranges are done, or a process has begun a later epoch."""
         return bool(self.done.all() or (self._rows[:, EPOCH] > self._number).any())
 
     @property
@@ -97,9 +98,9 @@ class Leases:
         return bool((self._rows[:, HOLDER] != NOBODY).any())
 
     def candidate(self, living: Collection[float] | None, now: float) -> int | None:
-        """Return a range to claim: one that is free, else one whose holder is gone; or `None`.
+        """Return a range to claim: a free one, else one whose holder is gone, or `None`.
 
-        `living` are the ids of the processes that may live; `None`: not known at present.
+        `living` are the ids of the processes that may live. `None` if they are unknown at present.
         """
         if self.is_over:
             return None
@@ -138,7 +139,7 @@ class Leases:
         return bool(self._is_now[number] and self._rows[number, HOLDER] == self._own)
 
     def is_refused(self, number: int) -> bool:
-        """Tell whether another process holds a range in this epoch, or has acknowledged it."""
+        """Return whether a different process holds or has acknowledged a range in this epoch."""
         return bool(self._is_now[number]) and not self.is_own(number)
 
     @property
@@ -166,9 +167,7 @@ class Outstanding:
         self.items += length
 
     def consume(self, items: int) -> list[int]:
-        """Note that so many items, at most all, were trained on; return the ranges that end with
-        them.
-        """
+        """Note that this many items were trained on. Return the ranges that end with them."""
         ended: list[int] = []
         self.items -= items
         while self._left and items >= self._left[0][1]:

@@ -1,26 +1,26 @@
-"""Estimates of links: how far away a peer is, how fast it sends, and what that means for choosing.
+"""Estimates of a link's latency and rate, and how they affect the choice of peers.
 
-From each fetch that streams, two numbers are learnt about the way to that peer:
+From each fetch that streams, two numbers are learned about the link to that peer:
 
-    latency    from the request to the header that answers it: the round trip, and what the peer
-               needs to find its snapshot
+    latency    from the request to the header that answers it: the round trip, and the time
+               that the peer needs to find its snapshot
     rate       payload bytes after that header, over the seconds they took
 
 Each is smoothed with the gain 1/8 of TCP's round-trip time (RFC 6298, section 2). The rate is the
 quotient of the smoothed bytes and the smoothed seconds, so a long stream counts for more. Streams
-below `FEWEST_BYTES` say nothing of a rate: they fit into the buffers on the way.
+below `FEWEST_BYTES` show no rate, because they fit into the buffers on the way.
 
-A fetch is expected to take `latency + bytes / rate`, with the bytes that streams of this peer
-usually have. Of peers of which that is known, one that takes longer than
+A fetch is expected to take `latency + bytes / rate`, with the usual bytes of this peer's streams.
+If that is known, a peer that takes longer than
 
     T = min(max(2 * median, FLOOR_S), budget)
 
-takes part in a draw with probability `max(T / expected, MIN_SHARE)`, all others always. So a slow
-peer costs a node, probability times duration, no more than one that takes T; peers within a factor
-of two of each other are drawn alike, as the laws of gossip want it; and every peer is still drawn
-now and then, so that models mix everywhere and a link that has become fast is noticed. Below
-`FLOOR_S` nobody is slow: a loaded machine may not run a process for so long. The median is the
-lower one, so that one of two peers can be slow. The rule is dpwa's own.
+can be picked with probability `max(T / expected, MIN_SHARE)`, all others always. So a slow peer
+costs a node, probability times duration, no more than one that takes T. Peers within a factor of
+two of each other are picked alike, as the laws of gossip require. Every peer is still picked from
+time to time, so that models mix everywhere and a link that has become fast is noticed. Below
+`FLOOR_S` no peer is slow, because a loaded machine may not run a process for so long. The median is
+the lower one, so that one of two peers can be slow. The rule is dpwa's own.
 
 >>> link = LinkEstimate().answered(0.2).streamed(1_000_000, 0.4)
 >>> link.bytes_per_s
@@ -47,7 +47,7 @@ MIN_SHARE = 1 / 16
 
 @dataclass(frozen=True)
 class LinkEstimate:
-    """What is known about the way to one peer, smoothed. Every change returns a new value."""
+    """Smoothed figures of the link to one peer. Every change returns a new value."""
 
     latency_s: float | None = None  # `None` before the first answer
     stream_bytes: float = 0.0  # of a stream; 0 before the first
@@ -71,17 +71,17 @@ class LinkEstimate:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bytes that arrive in a second; `None` before the first stream of some size."""
+        """Bytes that arrive in a second. `None` before the first stream of some size."""
         return self.stream_bytes / self.stream_s if self.stream_s else None
 
     @property
     def expected_s(self) -> float | None:
-        """Seconds that a fetch will take; `None` before the first answer."""
+        """Expected seconds of a fetch. `None` before the first answer."""
         return None if self.latency_s is None else self.latency_s + self.stream_s
 
 
 def shares(expected_s: Mapping[str, float], budget_s: float) -> dict[str, float]:
-    """Return with which probability each slow peer takes part in a draw; the others always do."""
+    """Return the probability with which each slow peer can be picked. Others always can be."""
     if not expected_s:
         return {}
     usual_s = max(FAR_ABOVE * median_low(expected_s.values()), FLOOR_S)

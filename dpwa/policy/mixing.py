@@ -1,7 +1,7 @@
-"""Mixing matrices: what gossip over a topology does to the parameters, in expectation.
+"""Mixing matrices: the expected effect of gossip over a topology on the parameters.
 
 One round of pulling turns the parameters X, shape `(N, ...)`, into W X. Every row of W adds up to
-1; how fast the nodes agree is decided by its second largest eigenvalue.
+1. Its second largest eigenvalue decides how fast the nodes agree.
 
 Source: Xiao and Boyd, "Fast linear iterations for distributed averaging" (2004).
 """
@@ -27,7 +27,7 @@ ROUNDING = 1e-12  # below this, a difference is one of rounding
 def adjacency(
     topology: Topology, options: StrictModel, nodes: int, round_number: int = 0
 ) -> Adjacency:
-    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in a round."""
+    """Return shape `(N, N)`, where [i, j] is whether node i pulls from node j in a round."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for index in range(nodes):
         pulls[index, list(neighbours_of(topology, options, index, nodes, round_number))] = True
@@ -35,7 +35,7 @@ def adjacency(
 
 
 def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Adjacency:
-    """Return shape `(N, N)`: [i, j] tells whether node i pulls from node j in any round."""
+    """Return shape `(N, N)`, where [i, j] is whether node i pulls from node j in any round."""
     pulls = np.zeros((nodes, nodes), dtype=np.bool_)
     for round_number in range(topology.period(options, nodes)):
         pulls |= adjacency(topology, options, nodes, round_number)
@@ -43,7 +43,7 @@ def period_adjacency(topology: Topology, options: StrictModel, nodes: int) -> Ad
 
 
 def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
-    """Return W = (1-f) I + f A/d: by f toward a drawn neighbour; who has none stays where it is."""
+    """Return W = (1-f) I + f A/d. Nodes move by f toward a random neighbour, if they have any."""
     degrees = pulls.sum(axis=1)
     matrix: Matrix = pulls * (factor / np.maximum(degrees, 1))[:, None]
     np.fill_diagonal(matrix, np.where(degrees > 0, 1.0 - factor, 1.0))
@@ -53,12 +53,12 @@ def pull_matrix(pulls: Adjacency, factor: float) -> Matrix:
 def mixing_matrix(
     topology: Topology, options: StrictModel, nodes: int, factor: float, round_number: int = 0
 ) -> Matrix:
-    """Return W of one round, shape `(N, N)`; see `pull_matrix`."""
+    """Return W of one round, shape `(N, N)`. See `pull_matrix`."""
     return pull_matrix(adjacency(topology, options, nodes, round_number), factor)
 
 
 def period_matrix(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Matrix:
-    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`: what all T rounds of a period do together."""
+    """Return W_(T-1) ... W_1 W_0, shape `(N, N)`, the joint effect of all T rounds of a period."""
     product = mixing_matrix(topology, options, nodes, factor)
     for round_number in range(1, topology.period(options, nodes)):
         product = mixing_matrix(topology, options, nodes, factor, round_number) @ product
@@ -66,15 +66,15 @@ def period_matrix(topology: Topology, options: StrictModel, nodes: int, factor: 
 
 
 def second_modulus(matrix: Matrix) -> float:
-    """Return |lambda2|, the second largest modulus of the eigenvalues; 0 for a single node."""
+    """Return |lambda2|, the second largest modulus of the eigenvalues, or 0 for a single node."""
     moduli = np.sort(np.abs(_eigenvalues(matrix)))
     return min(1.0, float(moduli[-2])) if len(moduli) > 1 else 0.0
 
 
 def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0) -> int | None:
-    """Return after how many rounds disagreement is so many times smaller, in expectation.
+    """Return the number of rounds until the expected disagreement is smaller by `reduction`.
 
-    T ln(reduction) / -ln|lambda2|, rounded up; `None` if it never gets smaller. `modulus` is
+    T ln(reduction) / -ln|lambda2|, rounded up. `None` if it never gets smaller. `modulus` is
     |lambda2| of the matrix of a period.
     """
     if modulus >= 1.0 - ROUNDING:
@@ -85,11 +85,11 @@ def rounds_to_reduce(modulus: float, period: int = 1, reduction: float = 1000.0)
 
 
 def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float:
-    """Return how much of V is left at most, on average, when each node draws one neighbour.
+    """Return the maximum remaining share of V, on average, when each node picks one neighbour.
 
-    V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i, all p_i above 0. The draws add noise that the
-    mixing matrix does not show. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i (1 -
-    p_i), a round leaves E V' = sum of x^T Q x over the parameters, where
+    V = sum_i p_i |x_i - m|^2 with m = sum_i p_i x_i, all p_i above 0. The random picks add noise
+    that the mixing matrix does not show. With P = A/d, W = (1-f) I + f P, D = diag(p) and a_i = p_i
+    (1 - p_i), a round leaves E V' = sum of x^T Q x over the parameters, where
 
         Q = (1-f)^2 diag(a) + f(1-f) (diag(a) P + P^T diag(a)) + f^2 diag(P^T a)
             + W^T D^2 W - p p^T
@@ -112,13 +112,13 @@ def drawn_contraction(pulls: Adjacency, factor: float, weights: Vector) -> float
 
 
 def is_doubly_stochastic(matrix: Matrix) -> bool:
-    """Tell whether columns add up to 1 as rows do: then the mean of all nodes stays as it is."""
+    """Return whether columns add up to 1 like rows, so that the mean of all nodes stays."""
     sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)])
     return bool(np.abs(sums - 1.0).max() <= len(matrix) * ROUNDING)
 
 
 def stationary_weights(matrix: Matrix) -> Vector:
-    """Return the weights p, shape `(N,)`: where the nodes agree in the end is sum_i p_i x_i.
+    """Return the weights p, shape `(N,)`. The nodes finally agree on sum_i p_i x_i.
 
     p W = p and sum p = 1, for a strongly connected topology. All are 1/N if and only if the matrix
     is doubly stochastic.
@@ -150,13 +150,13 @@ def _is_circulant(matrix: Matrix) -> bool:
 
 
 def diameter(adjacency: NDArray[np.bool_]) -> int | None:
-    """Return the most hops between any two nodes, or `None` if some can never be reached."""
+    """Return the maximum hops between any two nodes, or `None` if some can never be reached."""
     hops, missing = _spread(adjacency)
     return hops if missing is None else None
 
 
 def unreachable(adjacency: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """Return the first `(i, j)` such that nothing of node j ever comes to node i, if any."""
+    """Return the first `(i, j)` such that nothing of node j ever reaches node i, or `None`."""
     pullers, sources = np.nonzero(adjacency)
     count = len(adjacency)
     if _reaches_all(pullers, sources, count) and _reaches_all(sources, pullers, count):
@@ -177,9 +177,10 @@ def _reaches_all(starts: NDArray[np.intp], ends: NDArray[np.intp], nodes: int) -
 
 
 def _spread(adjacency: NDArray[np.bool_]) -> tuple[int, tuple[int, int] | None]:
-    """Let everybody learn what their neighbours know, until nobody learns anything new.
+    """Let all nodes learn from their neighbours, until no node learns anything new.
 
-    What a node knows is one integer with a bit for each node: one `|` unites thousands of them.
+    The knowledge of a node is one integer with a bit for each node. One `|` unites thousands of
+    them.
     """
     nodes = len(adjacency)
     everything = (1 << nodes) - 1
@@ -210,7 +211,7 @@ REDUCTION = 1000.0  # of distances; their squares, as in V, get smaller by the s
 
 @dataclass(frozen=True)
 class Figures:
-    """What a topology does with N nodes and a factor f, over all rounds of its period."""
+    """The figures of a topology with N nodes and a factor f, over all rounds of its period."""
 
     nodes: int
     factor: float
@@ -231,7 +232,7 @@ class Figures:
 
 
 def figures_of(topology: Topology, options: StrictModel, nodes: int, factor: float) -> Figures:
-    """Work out all figures: about a second for 1000 nodes, a minute or several for 4096."""
+    """Compute all figures, in about a second for 1000 nodes, a minute or several for 4096."""
     period = topology.period(options, nodes)
     pulls = period_adjacency(topology, options, nodes)
     matrix = period_matrix(topology, options, nodes, factor)

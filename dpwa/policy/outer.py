@@ -1,4 +1,4 @@
-"""Outer steps on random pairs: which settings keep the nodes together.
+"""Outer steps on random pairs, and the settings that keep the nodes together.
 
 Every node i trains for many steps from its own phi_i to x_i, then takes an outer step with one
 partner j. Two such steps:
@@ -7,22 +7,22 @@ NoLoCo, means over the pair (i, j); x = phi afterwards:
 
     m = alpha*m + beta*mean(x - phi) + gamma*(mean(phi) - phi_i);    phi_i += m
 
-Nesterov, that of DiLoCo with the mean over a pair in place of the mean over all; momentum mu as in
-torch.optim.SGD; mu = 0 and lr = 1 is plain local SGD:
+Nesterov, as in DiLoCo with the mean over a pair in place of the mean over all, and momentum mu as
+in torch.optim.SGD. mu = 0 and lr = 1 is plain local SGD:
 
     D = phi_i - (x_i + x_j)/2;    v = mu*v + D;    phi_i -= lr*(D + mu*v)
 
-Whether momentum drives the nodes apart is a matter of the disagreement alone, so take training
-away, x = phi. Let e be how far a node's phi is from the mean, v its momentum, and the partner an
-independent draw from the same swarm. Then the moments (E ee, E ev, E vv) of the next round are a
-fixed 3x3 matrix times those of this one, and the swarm is stable in mean square if and only if the
-spectral radius of that matrix is below 1. The matrix maps moments to moments, so (Perron and
+Whether momentum drives the nodes apart depends only on the disagreement, so omit training, x = phi.
+Let e be the difference of a node's phi from the mean, v its momentum, and the partner an
+independent random node of the same swarm. Then the moments (E ee, E ev, E vv) of the next round are
+a fixed 3x3 matrix times those of this one, and the swarm is stable in mean square if and only if
+the spectral radius of that matrix is below 1. The matrix maps moments to moments, so (Perron and
 Frobenius) its largest eigenvalue is real and passes 1 where det(I - A) = 0:
 
     NoLoCo     gamma < 2*(1 - alpha^2)
     Nesterov   lr^2*mu*(1 + 2*mu)/4 + lr*(1/2 - mu^2) - (1 - mu^2) < 0
 
-An independent partner is the limit of many nodes; with few of them a little more is stable. The
+An independent partner is the limit of many nodes. With few of them a little more is stable. The
 default of DiLoCo, lr 0.7 with momentum 0.9, is stable, though not by much. NoLoCo with that
 momentum and its usual gamma of 0.7 is not:
 

@@ -1,7 +1,7 @@
-"""Pace: how long those in step wait for each other, and when who was late comes back.
+"""The wait budgets of nodes in sync for each other, and the time when a late node rejoins.
 
-Nodes that average gradients take a round together, which ends when all have entered it, or when
-nobody has for as long as `Patience` allows. Whoever was missing then is out of pace, and comes back
+Nodes that average gradients take a round together, which ends when all have entered it, or when no
+node has entered for as long as `Patience` allows. A missing node is then out of sync, and rejoins
 by `Absence`.
 
 >>> patience = Patience(timeout_s=2.5)
@@ -28,16 +28,16 @@ SETTLED = 4  # times as many rounds as it was to stay away, after which a node i
 
 
 class Patience:
-    """How long a node waits for each of the others: an account in seconds for each.
+    """The wait budgets of a node for each of the others, in seconds.
 
-    To wait for one of n members pays as long as all take more steps with it than the others do
-    without: if these work w seconds a step, it may come w / (n - 1) later than they. So much is
-    paid in with every round, at least a tenth of w, since no machine runs many processes in step.
-    What is taken off is the longest time in which it was missing, and nobody else has entered
-    either, as far as the training had to wait. So the jitter of single steps is waited for, and
-    whoever is late again and again only until its account is empty.
+    Waiting for one of n members pays as long as all take more steps with it than the others do
+    without it. If these work w seconds a step, it may be w / (n - 1) later than they. This much is
+    added to its budget in every round, at least a tenth of w, since no machine runs many processes
+    in lockstep. The longest time is subtracted in which it was missing, and no other node entered,
+    as far as the training had to wait. So nodes wait for the jitter of single steps, and for a
+    member that is always late only until its budget is empty.
 
-    Nothing is waited for longer than `timeout_s`.
+    No wait is longer than `timeout_s`.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -47,11 +47,11 @@ class Patience:
     def allowances(
         self, names: Iterable[str], missed_s: Mapping[str, float] | None = None
     ) -> dict[str, float]:
-        """Return for how long others may be missing while nobody enters, by name.
+        """Return the seconds for which others may be missing while no node enters, by name.
 
         Args:
             names: of others.
-            missed_s: for how long they have been missing, and that is not taken into account yet.
+            missed_s: the seconds for which they have been missing, not yet subtracted.
         """
         left_s, missed_s = self._left_s, missed_s or {}
         return {
@@ -60,12 +60,12 @@ class Patience:
         }
 
     def took_part(self, missed_s: Mapping[str, float], worked_s: float) -> None:
-        """Take the rounds of a step into account.
+        """Update the budgets by the rounds of a step.
 
         Args:
             missed_s: of each other member, the longest time in which it was missing in a round, and
-                nobody entered; of several rounds together at most the time that the training has
-                waited for them, as it goes on during all but the last.
+                no node entered. For several rounds together, at most the time that the training has
+                waited for them, as it continues during all but the last.
             worked_s: the time that the training took from the rounds before to its waiting.
         """
         share_s = worked_s * max(MIN_SHARE, 1 / max(1, len(missed_s)))
@@ -76,9 +76,9 @@ class Patience:
             self._left_s[name] = max(0.0, after_s)
 
     def was_hasty(self, names: Iterable[str]) -> None:
-        """Double the accounts of those for whom a round was broken off, and who were there.
+        """Double the budgets of members without which a round was ended although they were there.
 
-        What they say takes longer to come, as over a link whose delays vary.
+        Their messages take longer, for example over a link whose delays vary.
         """
         for name in names:
             if name in self._left_s:
@@ -86,7 +86,7 @@ class Patience:
                 self._left_s[name] = min(self._timeout_s, 2 * left_s)
 
     def came_back(self, names: Iterable[str], worked_s: float) -> None:
-        """Give to those who have come, or come back, at least a step's time."""
+        """Give new members, or those that rejoin, at least a step's time."""
         for name in names:
             if name in self._left_s:
                 self._left_s[name] = max(self._left_s[name], worked_s)
@@ -94,9 +94,9 @@ class Patience:
 
 @dataclass(frozen=True)
 class Absence:
-    """How a node out of pace comes back: at once the first time, then after 1, 3, 7 ... own steps.
+    """The way back of a node out of sync: at once the first time, then after 1, 3, 7 ... own steps.
 
-    It begins anew once the node has kept pace for some time. Every change returns a new value.
+    It begins again once the node has been in sync for some time. Every change returns a new value.
     """
 
     exits: int = 0  # since then
@@ -105,11 +105,11 @@ class Absence:
 
     @property
     def steps(self) -> int:
-        """How many steps it stays away."""
+        """The number of steps that it stays away."""
         return int(2 ** max(0, self.exits - 1) - 1)
 
     def left(self, step: int) -> Absence:
-        """Leave, or be refused when it tries to come back."""
+        """Leave, or be refused when it tries to rejoin."""
         has_kept = self.since is None and step - self.entered > SETTLED * (self.steps + 1)
         exits = 0 if has_kept else self.exits
         return replace(self, exits=min(exits + 1, MAX_EXITS), since=step)

@@ -1,25 +1,25 @@
 """Push-sum: averages that are exact on any strongly connected directed graph.
 
-Every node has parameters x and a weight w, 1 at the start. Whoever gives halves its weight and
-gives the other half away together with its parameters; whoever takes, takes the weighted mean:
+Every node has parameters x and a weight w, 1 at the start. A giving node halves its weight and
+sends the other half together with its parameters. A receiving node takes the weighted mean:
 
     w_s -> w_s / 2,    u = w_s / 2
     x_r -> (w_r x_r + u x_s) / (w_r + u),    w_r -> w_r + u
 
-So the sums of w and of w x never change, with what is on its way counted in, and every x tends to
-the mean of all x at the start, even if some nodes are heard by more nodes than others.  Sources:
-D. Kempe, A. Dobra and J. Gehrke, Gossip-Based Computation of Aggregate Information (2003), whose
-sums are s = w x; in this form, M. Blot et al., Gossip Training for Deep Learning (2016), GoSGD.
+So the sums of w and of w x never change, including shares on their way, and every x tends to the
+mean of all x at the start, even if some nodes are heard by more nodes than others.  Sources: D.
+Kempe, A. Dobra and J. Gehrke, Gossip-Based Computation of Aggregate Information (2003), whose sums
+are s = w x; in this form, M. Blot et al., Gossip Training for Deep Learning (2016), GoSGD.
 
-**Exact.** A weight is a whole number of units, `UNIT` for the weight 1: halves and sums of floats
-would lose bits, and weight that is lost stays lost. A half is rounded down; the rest is kept.
+**Exact.** A weight is a whole number of units, `UNIT` for the weight 1, because halves and sums of
+floats would lose bits, and lost weight stays lost. A half is rounded down, and the rest is kept.
 
-**By delta.** While a share was on its way, the taking node has trained. So what is merged is
+**By delta.** While a share was on its way, the receiving node has trained. So the merge is
 
     x += u / (w_r + u) * (x_s - published)
 
-which is the formula above with the steps since `published` put on top, kept whole. `published` is
-what went with `w_r`; if more than one share is merged before the next snapshot, it moves along.
+which is the formula above plus the steps since `published`, kept whole. `published` is the snapshot
+that went with `w_r`. If more than one share is merged before the next snapshot, it moves along.
 
 **A share that comes back** had left with an older x. If the model was merged into meanwhile, the
 sum of w is exact at once, but that of w x only if x goes back too, as if the share had come from
@@ -50,7 +50,7 @@ class _Share:
 
 
 class Mass:
-    """The weight of one node, and what it has given that nobody has confirmed yet.
+    """The weight of one node, and its unconfirmed shares.
 
     Not thread-safe. `published`, `factor`, `received` and `returned` are for the thread that
     merges. Others may call `share` and `delivered` at any time between them, under the same lock.
@@ -73,16 +73,15 @@ class Mass:
         return self.held / UNIT
 
     def published(self) -> None:
-        """Note that the newest snapshot is the model as it is: what is held goes with it."""
+        """Note that the newest snapshot is the model, so that the held mass goes with it."""
         self._is_giving = True
 
     def share(self, transaction: bytes) -> int | None:
-        """Give half of what is held, rounded down, to go with the newest snapshot; return the
-        units.
+        """Give half of the held units, rounded down, to go with the newest snapshot. Return them.
 
-        A transaction that asks again gets the same share again, until it is over. `None`: less than
-        2 units are held, or the model is merged into since that snapshot, so that the two do not
-        belong together.
+        A transaction that asks again gets the same share again, until it is over. `None` if less
+        than 2 units are held, or the model was merged into since that snapshot, so that the two do
+        not belong together.
         """
         if transaction in self._shares:
             return self._shares[transaction].units
@@ -98,10 +97,10 @@ class Mass:
         self._shares.pop(transaction, None)
 
     def returned(self, transaction: bytes) -> float:
-        """Take back a share that was not merged; return the factor to move x with.
+        """Add a share that was not merged to the held units. Return the factor to move x with.
 
-        That is toward the snapshot that the share had left with, by its part of what is now held;
-        0.0 if the model was not merged into since, or no such share was out.
+        The move is toward the snapshot with which the share had left, by its part of the held
+        units. It is 0.0 if the model was not merged into since, or there was no such share.
         """
         share = self._shares.get(transaction)
         if share is None:
@@ -114,7 +113,7 @@ class Mass:
         return share.units / self.held
 
     def factor(self, units: int) -> float:
-        """Return units / (held + units) to merge a share with; no more is given until the next
+        """Return units / (held + units) to merge a share. No units are given until the next
         snapshot.
         """
         self._begin_merge()

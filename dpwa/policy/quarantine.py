@@ -1,6 +1,6 @@
-"""Quarantine: peers whose merges make the loss jump are not merged with for a while.
+"""Quarantine excludes peers from merges for a while if their merges make the loss jump.
 
-After a merge the next loss is compared with what was expected. With the level of the loss L =
+After a merge the next loss is compared with the expected one. With the level of the loss L =
 max(|previous loss|, median of the recent |losses|), a change is (loss - previous) / L, and it is a
 jump if it is above both of
 
@@ -13,12 +13,12 @@ Estimation, 1974). Changes are relative, as the noise of a loss grows and falls 
 median level if that is higher, so that one lucky loss near 0 makes no jump of the next.
 
 A jump is one strike, shared by the peers merged since the last loss in proportion to their factors.
-A loss without a jump takes back `CLEAN_MERGE` of a strike, shared alike. With `strikes` strikes a
-peer is put into quarantine, each time for twice as long, up to an hour. If that were more than half
-of the peers in view, it is rather this node's own training that is at fault: then all are released,
-and what was learnt is forgotten.
+A loss without a jump removes `CLEAN_MERGE` of a strike, shared alike. With `strikes` strikes a peer
+is put into quarantine, each time for twice as long, up to an hour. If that were more than half of
+the peers in view, this node's own training is probably at fault. Then all are released, and the
+learned changes are forgotten.
 
-What it cannot see: a peer that does harm slowly, one whose harm lasts until it is merged again (the
+It cannot detect a peer that does harm slowly, one whose harm lasts until it is merged again (the
 loss is high, but jumps no more), or one that does harm with fewer than one in eleven of its merges
 (1 + 1/`CLEAN_MERGE`). The rule is dpwa's own.
 """
@@ -41,23 +41,21 @@ LONGEST_S = 3600.0
 
 @dataclass(frozen=True)
 class Expectation:
-    """How the loss changes when nothing is wrong, in shares of its level."""
+    """The usual change of the loss, in shares of its level."""
 
     change: float
     deviation: float
 
 
 class LossChanges:
-    """The recent losses, and how they changed when nothing was wrong."""
+    """The recent losses, and their changes without jumps."""
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._changes: deque[float] = deque(maxlen=WINDOW)
 
     def change_to(self, loss: float) -> float | None:
-        """Return the change from the previous loss; `None`: nothing to compare with; inf: not
-        finite.
-        """
+        """Return the change from the previous loss. `None`: there is none. inf: not finite."""
         if not self._losses:
             return None
         if not math.isfinite(loss):
@@ -74,7 +72,7 @@ class LossChanges:
         return Expectation(middle, DEVIATION_OF_MAD * spread)
 
     def learn(self, loss: float, change: float | None) -> None:
-        """Remember a loss and the change to it; one that is not finite forgets all before."""
+        """Store a loss and the change to it. A loss that is not finite clears all before."""
         if not math.isfinite(loss):
             self._losses.clear()
             return
@@ -84,15 +82,16 @@ class LossChanges:
 
 
 class Quarantine:
-    """The rule of one node: `merged` for every merge, `measured` for every loss. Not thread-safe.
+    """The rule of one node, with `merged` for every merge, `measured` for every loss. Not
+    thread-safe.
 
-    The loss must have been computed with the parameters after the merges that were told before.
+    The loss must have been computed with the parameters after the merges that were noted before.
     """
 
     def __init__(
         self, threshold: float = 4.0, strikes: float = 3.0, duration_s: float = 60.0
     ) -> None:
-        """Begin a jump at `threshold` deviations; quarantine for `duration_s` at first."""
+        """Set the deviations of a jump, the strikes, and the first duration of a quarantine."""
         self._threshold = threshold
         self._strikes_allowed = strikes
         self._duration_s = duration_s
@@ -103,16 +102,16 @@ class Quarantine:
         self._until: dict[str, float] = {}
 
     def merged(self, peer: str, factor: float) -> None:
-        """Tell that a peer was merged with this factor; 0 is no merge."""
+        """Note that a peer was merged with this factor. 0 is no merge."""
         if factor > 0.0:
             self._factors[peer] = self._factors.get(peer, 0.0) + factor
 
     def measured(self, loss: float | None, now: float, peers: int) -> str | None:
-        """Judge the merges since the last loss by this one; return what to log, if anything.
+        """Judge the merges since the last loss by this one, and return the message to log, if any.
 
-        A loss that is `None` was not measured: the merges wait for the next. One that is not finite
-        is a jump. The first loss, and the first after one that was not finite, has nothing to be
-        compared with. `peers` counts those in quarantine, too.
+        If the loss is `None`, it was not measured, and the merges wait for the next one. A loss
+        that is not finite is a jump. The first loss, and the first after one that was not finite,
+        cannot be compared. `peers` counts those in quarantine, too.
         """
         if loss is None:
             return None

@@ -1,8 +1,8 @@
-"""Rates: a token bucket, one that several share fairly, and the budget of serving.
+"""Rates: a token bucket, a bucket that several readers share fairly, and the serving budget.
 
-A token bucket fills at `rate_per_s` up to `burst`, and whoever wants to send takes what it sends
-out of it. Source: J. Turner, New Directions in Communications (or Which Way to the Information
-Age?), IEEE Communications Magazine (1986); the meter of RFC 2697.
+A token bucket fills at `rate_per_s` up to `burst`, and a sender removes the tokens that it sends.
+Source: J. Turner, New Directions in Communications (or Which Way to the Information Age?), IEEE
+Communications Magazine (1986); the meter of RFC 2697.
 
 An amount larger than the burst is let through when the bucket is full, and leaves a debt. So in any
 window of t seconds it lets through at most
@@ -14,17 +14,17 @@ window of t seconds it lets through at most
 >>> bucket.taken(5.0, now=0.4) is None
 True
 
-The serving budget: how much of a core the requests of others may take.
+The serving budget is the share of a core that the requests of others may take.
 
-The generic cell rate algorithm: `due` is the time at which the next request would be read if
-requests came evenly and took exactly `share` of the time. One that has cost c seconds of a core
+It is the generic cell rate algorithm. `due` is the time at which the next request would be read if
+requests arrived evenly and took exactly `share` of the time. One that has cost c seconds of a core
 sets
 
     due = max(due, now) + c / share
 
 and the next one is too early by `due - now - burst / share` seconds, if that is positive. So in any
-time t they cost at most `share * t + burst`, and what the last one has cost beyond that. Source:
-ITU-T Recommendation I.371 (virtual scheduling), with seconds of a core for cells.
+time t they cost at most `share * t + burst`, plus the excess of the last one. Source: ITU-T
+Recommendation I.371 (virtual scheduling), with seconds of a core for cells.
 
 >>> budget = ServingBudget(share=0.1, burst_s=0.05)
 >>> budget.charge(0.05, now=0.0)
@@ -44,7 +44,7 @@ _ROUNDING = 1e-9  # of sums of floats: a full bucket is full, and who has waited
 
 @dataclass(frozen=True)
 class TokenBucket:
-    """The state of the rule. Every change returns a new value; a new bucket is full."""
+    """The state of the rule. Every change returns a new value. A new bucket is full."""
 
     rate_per_s: float
     burst: float  # the most that it holds
@@ -52,7 +52,7 @@ class TokenBucket:
     at: float = -math.inf  # in seconds on any clock that never goes backwards
 
     def taken(self, amount: float, now: float) -> TokenBucket | None:
-        """Take tokens out; `None` when there are not enough yet."""
+        """Remove tokens, or return `None` if there are not enough yet."""
         come = (now - self.at) * self.rate_per_s if self.missing else 0.0
         missing = max(0.0, self.missing - come)
         # An amount above the burst needs a full bucket.
@@ -67,8 +67,8 @@ class TokenBucket:
 class FairBucket:
     """A token bucket that several readers share fairly. Not thread-safe.
 
-    A claim is tagged with the virtual time at which it would be done, `V + amount`, V being the tag
-    of whatever was let through last; of the claims that wait, the one with the lowest tag goes
+    A claim is tagged with the virtual time at which it would be done, `V + amount`, where V is the
+    tag of the last claim that passed. Of the waiting claims, the one with the lowest tag goes
     first. So readers that always have something to send get equal numbers of tokens, and a claim
     waits for a bounded number of others. Source: S. J. Golestani, A Self-Clocked Fair Queueing
     Scheme for Broadband Applications (1994).
@@ -85,9 +85,7 @@ class FairBucket:
         self._virtual = 0.0
 
     def claim(self, reader: str, amount: float, now: float) -> bool:
-        """Take tokens for a reader; `False`: it is to ask again soon, as it is not its turn, or
-        there are too few as yet.
-        """
+        """Remove tokens for a reader. `False`: it must wait for its turn or for more tokens."""
         self._waiting = {
             r: claim for r, claim in self._waiting.items() if now - claim.asked <= self.PATIENCE_S
         }
@@ -104,7 +102,7 @@ class FairBucket:
         return True
 
     def forget(self, reader: str) -> None:
-        """Drop the claim of a reader that has ended, so that nobody waits for it."""
+        """Drop the claim of a reader that has ended, so that no reader waits for it."""
         self._waiting.pop(reader, None)
 
     def give_back(self, amount: float) -> None:
@@ -118,7 +116,7 @@ class _WaitingReader(NamedTuple):
 
 
 class ServingBudget:
-    """What was used of it. Not thread-safe."""
+    """The used budget. Not thread-safe."""
 
     def __init__(self, share: float, burst_s: float) -> None:
         self._share = share
@@ -126,8 +124,6 @@ class ServingBudget:
         self._due = -math.inf
 
     def charge(self, cost_s: float, now: float) -> float:
-        """Charge the seconds of a core that a request has cost; return how long to wait before the
-        next.
-        """
+        """Charge a request's seconds of a core. Return the wait before the next one."""
         self._due = max(self._due, now) + cost_s / self._share
         return max(0.0, self._due - now - self._tolerance_s)

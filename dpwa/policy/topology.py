@@ -1,15 +1,15 @@
-"""Topologies: who may fetch from whom.
+"""Topologies decide from which peers a node may fetch.
 
-    random, full            everybody from everybody
+    random, full            every node from every other
     ring, star              a circle, and one node in the middle of all others
     grid, torus             rows and columns
     exponential             the nodes 1, 2, 4, 8, ... places further on
-    one_peer_exponential    the same, but one of them a round
+    one_peer_exponential    one of these in each round
     small_world             a ring with shortcuts
     file                    edges of the user's own
 
-A topology is a pure function of a node's position, the number of nodes and the round. Which of its
-neighbours a node really asks is decided by flow control. docs/topologies.md compares them.
+A topology is a pure function of a node's position, the number of nodes and the round. Flow control
+picks one of these neighbours. docs/topologies.md compares them.
 
 Add one of your own under a name that configurations can use:
 
@@ -49,11 +49,12 @@ class Topology:
     """A named topology.
 
     Attributes:
-        name: what configurations call it.
+        name: its name in configurations.
         options: the model of its options.
-        rule: the function `(options, index, nodes, round_number) -> neighbours`: the positions of
+        rule: the function `(options, index, nodes, round_number) -> neighbours`, the positions of
             the nodes that node `index` pulls from in this round. Positions count from 0.
-        period: the function `(options, nodes) -> rounds`; after so many rounds all repeats.
+        period: the function `(options, nodes) -> rounds`, the number of rounds after which all
+            repeats.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Topology:
 
     @property
     def summary(self) -> str:
-        """What it is, in one line: the first of the rule's docstring."""
+        """A description in one line, the first line of the rule's docstring."""
         return (self.rule.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -76,7 +77,7 @@ def register_topology(
     """Return a decorator that makes a rule available to configurations as `topology: NAME`.
 
     Raises:
-        UserError: another topology already has this name.
+        UserError: a different topology already has this name.
     """
 
     def register(rule: NeighbourRule) -> NeighbourRule:
@@ -117,7 +118,7 @@ def neighbours_of(
 
 @dataclass(frozen=True)
 class EdgeList:
-    """Who pulls from whom."""
+    """The edges of a graph, from the pulling nodes to their sources."""
 
     names: tuple[str, ...]  # of all nodes, in the order of their positions
     # for each node the positions of those that it pulls from, sorted, each once
@@ -125,7 +126,7 @@ class EdgeList:
 
     @classmethod
     def of(cls, names: Sequence[str], edges: Iterable[tuple[str, str]]) -> EdgeList:
-        """Make it of pairs `(who pulls, from whom)`, any of which may be there several times."""
+        """Make the list from pairs `(puller, source)`, which may occur several times."""
         position = {name: index for index, name in enumerate(names)}
         pulls: list[set[int]] = [set() for _ in names]
         for puller, source in edges:
@@ -134,7 +135,7 @@ class EdgeList:
 
 
 def edges_topology(edges: EdgeList) -> Topology:
-    """Return the topology `file` with these edges; UserError for another number of nodes."""
+    """Return the topology `file` with these edges. UserError if the number of nodes differs."""
 
     def rule(options: object, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
         if nodes != len(edges.names):
@@ -198,7 +199,7 @@ def log2_ceiling(nodes: int) -> int:
 
 
 def exponential_period(options: object, nodes: int) -> int:  # noqa: ARG001
-    """Period of `one_peer_exponential`: max(1, ceil(log2 N)) rounds."""
+    """Period of `one_peer_exponential` in rounds, max(1, ceil(log2 N))."""
     return max(1, log2_ceiling(nodes))
 
 
@@ -210,7 +211,7 @@ def random_peer(options: NoOptions, index: int, nodes: int, round_number: int) -
 
 @register_topology("full")
 def full(options: NoOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """All other nodes, as with random: the complete graph."""
+    """All other nodes, as with random. This is the complete graph."""
     return _others(index, nodes)
 
 
@@ -237,8 +238,8 @@ def grid(options: LatticeOptions, index: int, nodes: int, round_number: int) -> 
 def torus(options: LatticeOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
     """A grid whose opposite edges are connected.
 
-    Each row and each column is a circle of as many nodes as it has: where the last row is short,
-    those columns that it does not reach are shorter by one.
+    Each row and each column is a circle of all its nodes. If the last row is short, the columns
+    that it does not reach are shorter by one.
     """
     width = columns_of(options.columns, nodes)
     row, column = divmod(index, width)
@@ -316,14 +317,15 @@ def _others(index: int, nodes: int) -> Sequence[int]:
 
 
 def _circulant(index: int, nodes: int, steps: Sequence[int]) -> Sequence[int]:
-    """Return the nodes so many steps further on around a circle, each once and without oneself."""
+    """Return the nodes that are these steps ahead on a circle, each once, without `index`."""
     return sorted({(index + step) % nodes for step in steps} - {index})
 
 
 def columns_of(columns: int | None, nodes: int) -> int:
-    """Return how many nodes stand in a row; `None` chooses the most square rectangle of N nodes.
+    """Return the number of nodes in a row. `None` chooses the most square rectangle of N nodes.
 
-    If even that is more than twice as wide as high (N is prime, say), it is ceil(sqrt(N)).
+    If even that is more than twice as wide as high (for example if N is prime), it is
+    ceil(sqrt(N)).
     """
     if columns is not None:
         return min(columns, nodes)
@@ -339,8 +341,8 @@ def small_world_graph(
     """Return the sorted neighbours of each node in a graph of Watts and Strogatz (1998).
 
     On a ring each node has edges to the `neighbours` nearest ones. Then each edge's far end moves,
-    with probability `rewired`, to a node drawn from all that are no neighbours yet. An edge of the
-    ring is put back wherever the graph would fall apart otherwise, so it is always connected.
+    with probability `rewired`, to a random node that is no neighbour yet. An edge of the ring is
+    restored if the graph would fall apart otherwise, so it is always connected.
     """
     rng = random.Random(f"{seed} {nodes}")
     graph = [_nearest(index, nodes, neighbours) for index in range(nodes)]
@@ -358,7 +360,7 @@ def _nearest(index: int, nodes: int, neighbours: int) -> set[int]:
 
 
 def _rewire(graph: list[set[int]], index: int, other: int, rng: random.Random) -> None:
-    """Move the far end of an edge; it stays when it has moved before, or nobody is left for it."""
+    """Move the far end of an edge, unless it has moved before, or no node is left for it."""
     taken = graph[index]
     if other not in taken or len(taken) == len(graph) - 1:
         return

@@ -1,15 +1,16 @@
-"""Transactions: two nodes do something both, or neither, over messages that get lost.
+"""Transactions, which two nodes do both or neither, although messages may get lost.
 
-Two rules need that. Symmetric exchange, where both ends of a random pair take the average, as
+Two rules need them. The first is symmetric exchange, where both nodes of a random pair average, as
 deltas on the pair of published snapshots (X. Lian et al., Asynchronous Decentralized Parallel
 Stochastic Gradient Descent, 2018):
 
     x_A += f (pub_B - pub_A),    x_B += f (pub_A - pub_B),    f = 1/2
 
-And push-sum, where mass leaves one node exactly if it comes to the other (`policy/push_sum.py`).
+The second is push-sum, where mass leaves one node exactly if it reaches the other
+(`policy/push_sum.py`).
 
 A transaction is a two-phase commit of two (J. Gray, Notes on Data Base Operating Systems, 1978). A,
-the asking side, decides; `TransactionDecision` is sent again and again until it is noted:
+the asking side, decides. `TransactionDecision` is sent repeatedly until it is noted:
 
     A                                        B
     propose    ──────── Propose ────────►    accept
@@ -18,21 +19,22 @@ the asking side, decides; `TransactionDecision` is sent again and again until it
     decide     ── TransactionDecision ──►    decided
     noted      ◄────── DecisionAck ──────
 
-**Both or neither.** A commits only what B has prepared, and before the deadline. B gives up by
-itself what it has not prepared; what it has, it keeps until it hears the decision. That may come
-late, as deltas add up in any order. Who is asked about a transaction that he does not know answers
-abort. So the ends differ only if they cannot talk for `remember_s` after the decision; that is
-counted. No clocks are compared: `expires` is each side's own, and B's must not be earlier than A's.
-No message may live longer than `remember_s`, or be taken by another process than the one it was
-sent to.
+**Both or neither.** A commits only a transaction that B has prepared, and before the deadline. B
+aborts by itself what it has not prepared. What it has prepared, it keeps until it receives the
+decision, which may be late, as deltas add up in any order. A node that is asked about an unknown
+transaction answers abort. So the ends differ only if they are not connected for `remember_s` after
+the decision, which is counted. No clocks are compared. `expires` is each side's own, and B's must
+not be earlier than A's. No message may live longer than `remember_s`, or be received by a process
+other than the one it was sent to.
 
 **Exclusive transactions** (symmetric exchange): a node takes part in one undecided transaction at a
 time. Until its own proposal is agreed, it accepts another one with a smaller id, and gives up its
 own.
 
-No dead-lock: nobody ever waits for a lock, as Busy is an answer. Progress, if no message is lost:
-the smallest proposal is refused only where another transaction was accepted, so one is; and the
-smallest one that was accepted succeeds, as its asker gives it up only by accepting a smaller one.
+There is no deadlock, because no node ever waits for a lock, as Busy is an answer. There is progress
+if no message is lost. The smallest proposal is refused only where a different transaction was
+accepted, so one is. The smallest accepted one succeeds, as its asker gives it up only by accepting
+a smaller one.
 
 >>> a = Transactions("a", is_exclusive=True, remember_s=60.0)
 >>> b = Transactions("b", is_exclusive=True, remember_s=60.0)
@@ -71,7 +73,7 @@ MAX_COPIES = 4
 
 
 class Acceptance(Enum):
-    """What to answer to a proposal: Agreed, the same Agreed once more, or Busy."""
+    """The answers to a proposal: Agreed, the same Agreed once more, or Busy."""
 
     ACCEPTED = "accepted"
     REPEATED = "repeated"
@@ -79,7 +81,7 @@ class Acceptance(Enum):
 
 
 class DecisionOutcome(Enum):
-    """What a decision means to the answering side. All are to be noted; one is to be applied."""
+    """The meaning of a decision for the answering side. All are noted, and one is applied."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -146,11 +148,11 @@ class _Finished:
 
 
 class Transactions:
-    """All transactions of one node, in both roles. Not thread-safe; `now`: seconds of a clock.
+    """All transactions of one node, in both roles. Not thread-safe. `now` is in seconds of a clock.
 
     Call `undelivered` and `expire` several times within the time that a transaction may take. With
     `is_exclusive` the node takes part in one undecided transaction at a time, and the answering
-    side has something to prepare; otherwise (push-sum) it is prepared when it accepts.
+    side has something to prepare. Otherwise (push-sum) it is prepared when it accepts.
     `remember_s`: for how long to try to agree on the end of a transaction.
     """
 
@@ -168,16 +170,16 @@ class Transactions:
     # Both sides
 
     def is_engaged(self, now: float) -> bool:
-        """Tell whether an undecided one keeps this node from others; its deadline ends that."""
+        """Return whether an undecided one excludes others, until its deadline at the latest."""
         deadlines = [asked.expires for asked in self._asked.values()]
         deadlines += [answered.expires for answered in self._answered.values()]
         return self._is_exclusive and now < max(deadlines, default=now)
 
     def expire(self, now: float) -> tuple[bytes, ...]:
-        """Abort what has run out of time; return the transactions that this side was answering.
+        """Abort transactions whose time is over, and return those that this side was answering.
 
-        A transaction that is not prepared ends at its deadline. A prepared one stays in doubt, as
-        the peer may have committed, until `remember_s` later: then it ends as `unresolved`.
+        A transaction that is not prepared ends at its deadline. A prepared one stays in doubt,
+        because the peer may have committed, until `remember_s` later. Then it ends as `unresolved`.
         """
         for transaction in [t for t, asked in self._asked.items() if asked.expires <= now]:
             self.decide(transaction, commit=False, now=now)
@@ -189,10 +191,10 @@ class Transactions:
         return over
 
     def forget_peer(self, peer: str, now: float) -> tuple[bytes, ...]:
-        """Abort what is open with a peer that has ended; return what this side was answering.
+        """Abort what is open with a peer that has ended. Return what this side was answering.
 
-        What was decided stands, and is sent to it as long as it can be. A transaction that this
-        side has prepared stays in doubt like any other.
+        Decisions hold, and are sent to the peer as long as possible. A transaction that this side
+        has prepared stays in doubt like any other.
         """
         for transaction in [t for t, asked in self._asked.items() if asked.peer == peer]:
             self.decide(transaction, commit=False, now=now)
@@ -202,10 +204,10 @@ class Transactions:
         return over
 
     def report(self) -> dict[str, int]:
-        """Return how the transactions of this node ended, whichever side it was on.
+        """Return the outcomes of this node's transactions, on both sides.
 
-        `committed` and `aborted`; `busy`: refused by the peer; `unresolved`: prepared, but no
-        decision came; `given_up`: commits that were never noted, so that the peer may not have
+        `committed` and `aborted`. `busy`: refused by the peer. `unresolved`: prepared, but no
+        decision arrived. `given_up`: commits that were never noted, so that the peer may not have
         applied them (they are among `committed` too).
         """
         return dict(self._counts)
@@ -213,18 +215,14 @@ class Transactions:
     # The asking side
 
     def propose(self, transaction: bytes, peer: str, now: float, expires: float) -> bool:
-        """Propose (id: 8 new random bytes); `False` if this node is engaged, and nothing is to be
-        sent.
-        """
+        """Propose (id: 8 new random bytes). `False` if this node is engaged, and sends nothing."""
         if peer == self._own or self.is_engaged(now) or len(self._asked) >= MAX_OPEN:
             return False
         self._asked[transaction] = _Asked(peer, expires)
         return True
 
     def agreed(self, transaction: bytes) -> bool:
-        """Take that the peer has accepted; `False`: it is over, so tell the peer what `decide`
-        returns.
-        """
+        """Note that the peer has accepted. `False` if it is over, then answer by `decide`."""
         asked = self._asked.get(transaction)
         if asked is None:
             return False
@@ -233,7 +231,7 @@ class Transactions:
         return True
 
     def refused(self, transaction: bytes) -> None:
-        """Take that the peer was busy: it has kept nothing of the transaction."""
+        """Note that the peer was busy, and has kept nothing of the transaction."""
         if self._asked.pop(transaction, None) is not None:
             self._counts["busy"] += 1
             self._finished.add(transaction, committed=False)
@@ -241,21 +239,21 @@ class Transactions:
             self.noted(transaction)
 
     def prepared(self, transaction: bytes) -> bool:
-        """Take that the peer holds this node's snapshot, and so has accepted; else as `agreed`."""
+        """Note that the peer has this node's snapshot, and so has accepted. Else as `agreed`."""
         if not self.agreed(transaction):
             return False
         self._asked[transaction].is_prepared = True
         return True
 
     def may_commit(self, transaction: bytes, now: float) -> bool:
-        """Tell whether `decide` would commit now: prepared, not decided yet, and in time."""
+        """Return whether `decide` would commit now: prepared, not decided yet, and in time."""
         return transaction in self._asked and self._asked[transaction].may_commit(now)
 
     def decide(self, transaction: bytes, *, commit: bool, now: float) -> bool:
-        """Decide a transaction, once and for all; return whether it is committed.
+        """Decide a transaction, once and for all. Return whether it is committed.
 
-        What may not be committed is aborted. A transaction that was decided before stays as it is;
-        one that is not known is aborted.
+        A transaction that may not be committed is aborted. A decided transaction stays as it is,
+        and an unknown one is aborted.
         """
         asked = self._asked.pop(transaction, None)
         if asked is None:
@@ -274,9 +272,7 @@ class Transactions:
             self._finished.add(transaction, made.commit)
 
     def undelivered(self, now: float) -> tuple[tuple[bytes, str, bool], ...]:
-        """Return (transaction, peer, commit) of the decisions to send; given up
-        after `remember_s`.
-        """
+        """Return (transaction, peer, commit) of the decisions to send, for up to `remember_s`."""
         for transaction in [
             transaction for transaction, made in self._decisions.items() if made.until <= now
         ]:
@@ -288,9 +284,9 @@ class Transactions:
     # The answering side
 
     def accept(self, transaction: bytes, peer: str, now: float, expires: float) -> Acceptance:
-        """Take a proposal, or refuse it for good: the same transaction is never taken later.
+        """Accept a proposal, or refuse it for good: the same transaction is never accepted later.
 
-        An own proposal that gives way to this one is aborted, and turns up in `undelivered`.
+        An own proposal that gives way to this one is aborted, and returned by `undelivered`.
         `expires`: until when the peer may commit, or later.
         """
         if transaction in self._answered:
@@ -307,9 +303,7 @@ class Transactions:
         return Acceptance.ACCEPTED
 
     def ready(self, transaction: bytes) -> bool:
-        """Note that this side has all of the peer's snapshot; return whether to say Prepared, again
-        too.
-        """
+        """Note that this side has the peer's snapshot. Return whether to send Prepared (again)."""
         answered = self._answered.get(transaction)
         if answered is None:
             return False
@@ -317,9 +311,7 @@ class Transactions:
         return True
 
     def decided(self, transaction: bytes, commit: bool) -> DecisionOutcome:
-        """Take the peer's decision; a commit of what was not prepared is
-        `ABORT`, and `unresolved`.
-        """
+        """Note the peer's decision. A commit that was not prepared is `ABORT`, and `unresolved`."""
         answered = self._answered.get(transaction)
         if answered is None:
             return self._outcome_of_unknown(transaction)
@@ -338,7 +330,7 @@ class Transactions:
         return DecisionOutcome.UNKNOWN
 
     def _has_room(self, transaction: bytes, now: float) -> bool:
-        """Tell whether this proposal can be taken beside, or instead of, what is under way."""
+        """Return whether this proposal can be accepted in addition to, or instead of, others."""
         if len(self._answered) >= self._most_answered:
             return False
         if not self._is_exclusive:

@@ -1,1 +1,1 @@
-"""What came of a run, for people: pages with pictures, and comparisons of several runs."""
+"""Results of runs for people: pages with pictures, and comparisons of several runs."""

@@ -1,4 +1,4 @@
-"""The pictures of a report: of the nodes of one run, or of several runs."""
+"""The pictures of a report, of the nodes of one run, or of several runs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _TEXTS = {  # title, how to read it, what the vertical axis shows
 
 
 def charts_of(runs: Mapping[str, Facts]) -> Iterator[Chart]:
-    """Yield the pictures: of nodes, or of several runs. What nothing is known of has none."""
+    """Yield the pictures of nodes, or of several runs. Unknown figures have no picture."""
     if len(runs) > 1:
         yield from _of_runs(runs)
     for facts in runs.values() if len(runs) == 1 else ():
@@ -166,7 +166,7 @@ def _height_of(run: Run) -> float:
 
 
 def _looks_of_nodes(facts: Facts) -> Looks:
-    """Return how the nodes of a run are drawn; of many, those that stand out, and the mean."""
+    """Return the line styles of a run's nodes. Of many, only remarkable ones, and the mean."""
     remarkable: dict[str, str] = {}
     for kind, why in _WHY.items():
         for name, node in facts.nodes.items():
@@ -182,7 +182,7 @@ def _looks_of_nodes(facts: Facts) -> Looks:
 def _lines(
     name: str, bands: Mapping[str, Band], looks: Looks, seconds: float | None = None
 ) -> Iterator[Chart]:
-    """Yield a picture of lines if there are any; without `seconds` they go over steps."""
+    """Yield a picture of lines if there are any. Without `seconds` their axis is steps."""
     if any(len(band.at) for band in bands.values()):
         title, text, height = _TEXTS[name]
         draw = partial(draw_lines, bands=bands, looks=looks, seconds=seconds, height=height)
@@ -215,7 +215,7 @@ def draw_lines(
 def draw_rows(
     figure: Figure, names: Sequence[str], parts: Mapping[str, Sequence[float]], width: str
 ) -> None:
-    """Draw a bar for each node, of parts one behind the other."""
+    """Draw a bar for each node, from consecutive parts."""
     axes = figure.subplots()
     left = np.zeros(len(names))
     bars = []
@@ -263,7 +263,7 @@ def draw_pairs(figure: Figure, names: Sequence[str], counts: Floats, what: str) 
 
 
 def pairs_of(run: Run, what: Literal["merges", "rounds"]) -> Floats:
-    """Return what each node has counted of each other, shape `(nodes, nodes)`."""
+    """Return the counts between all pairs of nodes, shape `(nodes, nodes)`."""
     position = {name: index for index, name in enumerate(run.nodes)}
     found = np.zeros((len(position), len(position)))
     for name, node in run.nodes.items():
@@ -274,7 +274,7 @@ def pairs_of(run: Run, what: Literal["merges", "rounds"]) -> Floats:
 
 
 def draw_staleness(figure: Figure, bins: HistogramReport) -> None:
-    """Draw how many updates what was merged lay behind the node that merged it."""
+    """Draw the number of updates by which merged snapshots were behind."""
     axes = figure.subplots()
     last = max(index for index, count in enumerate(bins.counts) if count)
     counts = bins.counts[: last + 1]
@@ -288,7 +288,7 @@ def draw_staleness(figure: Figure, bins: HistogramReport) -> None:
 
 
 def staleness_of(run: Run) -> HistogramReport | None:
-    """Return how stale what all nodes have merged was; `None`: nothing is known."""
+    """Return the staleness of all merged snapshots, or `None` if it is not known."""
     told = [n.staleness for n in run.nodes.values() if n.staleness and any(n.staleness.counts)]
     alike = [bins.counts for bins in told if bins.bounds == told[0].bounds]
     sums = tuple(sum(counts) for counts in zip(*alike, strict=True))
@@ -317,7 +317,7 @@ MARKS = {  # the marker of matplotlib, and the colour in light
 
 
 def draw_events(figure: Figure, facts: Facts) -> None:
-    """Draw a line for each node while it was there, and marks where something happened to it."""
+    """Draw a line for each node while it was present, and marks for its events."""
     axes = figure.subplots()
     run = facts.run
     length, unit = time_unit(run.seconds)
@@ -347,7 +347,7 @@ def draw_events(figure: Figure, facts: Facts) -> None:
 
 
 def _marks(facts: Facts) -> dict[str, list[tuple[float, str]]]:
-    """Return when what happened to whom, by kind."""
+    """Return the times and nodes of events, by kind."""
     found: dict[str, list[tuple[float, str]]] = {}
     for event, _ in moments(facts.run):
         if event.about in facts.nodes:
@@ -360,9 +360,9 @@ def _marks(facts: Facts) -> dict[str, list[tuple[float, str]]]:
 
 
 def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]]]:
-    """Return what happened, each with all who have noticed it at about the same time.
+    """Return the events, each with all nodes that noticed it at about the same time.
 
-    Of more than `most` the rarest kinds come first; the order is that of time.
+    If there are more than `most`, the rarest kinds are returned. The order is that of time.
     """
     window_s = max(2.0, run.seconds / MOMENTS)
     found: list[tuple[RunEvent, list[str]]] = []
@@ -385,7 +385,7 @@ def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Have a row for each name, the first on top; of many, each so many-th is named."""
+    """Label a row for each name, the first on top. Of many, only every N-th is labelled."""
     rows = range(0, len(names), _step(names))
     axes.set_yticks(rows, [short(names[row]) for row in rows])
     axes.set_ylim(len(names) - 0.5, -0.5)

@@ -1,4 +1,4 @@
-"""Curves of the nodes of a run, and what they come to together. Pure."""
+"""Curves of the nodes of a run, and their bands. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Curve = tuple[Floats, Floats]  # seconds since the run began, or steps of the no
 
 @dataclass(frozen=True)
 class Band:
-    """A value of several nodes: its mean, and between which values it lies."""
+    """The mean of a value over several nodes, and its lowest and highest values."""
 
     at: Floats  # shape `(points,)`, like all of them
     mean: Floats
@@ -38,7 +38,7 @@ def loss_by_steps(run: Run) -> dict[str, Curve]:
 
 
 def speed_curves(run: Run) -> dict[str, Curve]:
-    """Return the training steps per second of each node; a window over a restart has the pause."""
+    """Return each node's training steps per second. A restart's pause is in its window."""
     window_s = max(min(MIN_WINDOW_S, run.seconds / 4), run.seconds / SPEED_WINDOWS)
     return {name: _speed(curve, window_s) for name, curve in curves_of(run, "steps").items()}
 
@@ -52,7 +52,7 @@ def _speed(curve: Curve, window_s: float) -> Curve:
 
 
 def _known(at: Floats, values: Floats) -> Curve:
-    """Leave out what is not known, or infinite: a node that has diverged."""
+    """Leave out unknown values, and infinite ones of nodes that have diverged."""
     known = np.isfinite(at) & np.isfinite(values)
     return at[known], values[known]
 
@@ -69,7 +69,7 @@ def as_bands(curves: dict[str, Curve]) -> dict[str, Band]:
 
 
 def band_of(curves: Mapping[str, Curve]) -> Band:
-    """Return a band over curves, where most of them are there."""
+    """Return a band over curves, where most of them have values."""
     there = [curve for curve in curves.values() if len(curve[0])]
     if not there:
         return Band(*[np.empty(0)] * 4)

@@ -1,4 +1,4 @@
-"""What stands out in a run: who was slow, who is gone and how one can tell. Pure."""
+"""The remarkable facts of a run: slow and gone nodes, and the evidence. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Facts:
 
     @property
     def best(self) -> NodeFacts | None:
-        """The node with the lowest loss; `None`: no loss is known."""
+        """The node with the lowest loss, or `None` if no loss is known."""
         known = [node for node in self.nodes.values() if node.log.best is not None]
         return min(known, key=lambda node: node.log.best.loss, default=None)  # type: ignore[union-attr]
 
@@ -87,12 +87,12 @@ class Facts:
 
     @property
     def lowest_mean_loss(self) -> float:
-        """It; infinite if no loss is known."""
+        """The lowest mean loss, or infinity if no loss is known."""
         return float(np.min(self.mean_loss.mean, initial=math.inf))
 
     def reached(self, loss: float | None) -> tuple[float | None, float | None]:
-        """Return after how many seconds the nodes' mean loss was this, and how many steps they had
-        taken by then, on average; `None` if it never was.
+        """Return the seconds until the nodes' mean loss reached this value, and their mean steps by
+        then. `None` if it never did.
         """
         found = np.nonzero(self.mean_loss.mean <= (-math.inf if loss is None else loss))[0]
         if not len(found):
@@ -102,7 +102,7 @@ class Facts:
         return seconds, mean([float(np.interp(seconds, *curve)) for curve in steps])
 
     def figures(self, loss: float | None) -> JsonObject:
-        """Return what came of the run in numbers; `loss` is what it was to reach."""
+        """Return the results of the run in numbers. `loss` is the loss to reach."""
         nodes = self.nodes.values()
         speeds = [s for node in nodes if (s := node.rates.steps_per_s) is not None]
         best, (seconds, steps) = self.best, self.reached(loss)
@@ -125,9 +125,7 @@ class Facts:
 
 
 def facts_of(run: Run, now: float) -> Facts:
-    """Judge a run; `now` is in seconds since the epoch: what has written a
-    moment ago runs still.
-    """
+    """Judge a run. `now` is in seconds since the epoch, because nodes that just wrote still run."""
     ends = {name: _end(node, run, now) for name, node in run.nodes.items()}
     rates = {name: rates_of(_training(node, ends[name])) for name, node in run.nodes.items()}
     conditions = {
@@ -155,14 +153,14 @@ def facts_of(run: Run, now: float) -> Facts:
 
 
 def last_known(node: NodeLog, figure: str) -> float:
-    """Return the last value that is known, which may be infinite; NaN if none is."""
+    """Return the last known value, which may be infinite, or NaN if there is none."""
     values = node.figure(figure)
     known = values[~np.isnan(values)]
     return float(known[-1]) if len(known) else math.nan
 
 
 def mean(values: list[float]) -> float | None:
-    """Return the mean; `None` of nothing."""
+    """Return the mean, or `None` if there are no values."""
     return fmean(values) if values else None
 
 
@@ -175,9 +173,9 @@ def _end(node: NodeLog, run: Run, now: float) -> End:
 
 
 def _training(node: NodeLog, end: End) -> Floats:
-    """Return the samples from the first step to the last; to the end, if that was no good one.
+    """Return the samples from the first step to the last, or to the end if that was not good.
 
-    Who has ended well may have waited for others after its last step.
+    A node that has ended well may have waited for others after its last step.
     """
     steps = node.rows[:, 1 + INDEX["steps"]]
     moved = np.nonzero(np.diff(steps) > 0)[0]
@@ -202,7 +200,7 @@ def _quarantined_by(name: str, run: Run) -> list[str]:
 
 
 def _lost(node: NodeLog, run: Run) -> NodeVerdict:
-    """Say when a node was lost, and how one can tell."""
+    """Describe when a node was lost, and the evidence."""
     said, goodbye = _noticed(node, run)
     if goodbye:
         text = (
@@ -218,7 +216,7 @@ def _lost(node: NodeLog, run: Run) -> NodeVerdict:
 
 
 def _noticed(node: NodeLog, run: Run) -> tuple[dict[str, list[str]], list[str]]:
-    """Return who noticed what when a node was lost, and to whom it said goodbye."""
+    """Return the nodes that noticed a node's loss, by event, and those that got its goodbye."""
     said: dict[str, list[str]] = {}
     goodbye = []
     for other, log in run.nodes.items():

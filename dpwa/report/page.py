@@ -1,4 +1,4 @@
-"""The page of a report, of one run or of several: what came of it in words, pictures and tables."""
+"""The page of a report, of one run or of several, with words, pictures and tables."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ Runs = Mapping[str, Facts]  # by a name that no other of them has
 
 
 def labels_of(folders: Sequence[Path]) -> list[str]:
-    """Return a name for each folder: what is left of its path without what all begin with."""
+    """Return a name for each folder, which is its path without the common beginning."""
     paths = [folder.resolve() for folder in folders]
     common = os.path.commonpath([path.parent for path in paths])
     return [printable(str(path.relative_to(common))) for path in paths]
 
 
 def common_loss(runs: Runs) -> float | None:
-    """Return the lowest mean loss that several runs have reached; `None`: no loss is known."""
+    """Return the lowest mean loss that several runs have reached, or `None` if no loss is known."""
     known = [facts.lowest_mean_loss for facts in runs.values() if len(facts.mean_loss.at)]
     return max(known, default=None) if len(runs) > 1 else None
 
@@ -53,7 +53,7 @@ def common_loss(runs: Runs) -> float | None:
 def table_of(runs: Runs, loss: float | None) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the rows of a table with a column for each run.
 
-    `loss` is what they were to reach; `None`: the lowest that all have.
+    `loss` is the loss to reach. `None`: the lowest that all have.
     """
     target = common_loss(runs) if loss is None else loss
     to_loss = f"to loss {number(target, 3)}"
@@ -85,7 +85,7 @@ def _column(found: JsonObject) -> list[str]:
 
 
 def sentences(runs: Runs, loss: float | None = None) -> Iterator[str]:
-    """Yield in words what came of a run, or which of several was the first at a loss."""
+    """Yield sentences about a run, or about which of several first reached a loss."""
     if len(runs) > 1:
         yield from _compared(runs, loss)
     for facts in runs.values() if len(runs) == 1 else ():
@@ -135,7 +135,7 @@ def _compared(runs: Runs, loss: float | None) -> Iterator[str]:
 
 
 def findings(runs: Runs) -> list[tuple[str, NodeVerdict]]:
-    """Return what stands out, the worst first: the name of a node, or nothing, and what is."""
+    """Return the remarkable facts, the worst first, each with the name of a node, or ""."""
     found = []
     for label, facts in runs.items():
         before = f"{label}: " if len(runs) > 1 else ""
@@ -145,7 +145,7 @@ def findings(runs: Runs) -> list[tuple[str, NodeVerdict]]:
 
 
 def write_report(runs: Runs, loss: float | None, folder: Path) -> Path:
-    """Write the page and the pictures into a folder, which is made; return where the page is."""
+    """Write the page and the pictures into a folder, which is made. Return the page's path."""
     path = folder / PAGE_NAME
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def write_report(runs: Runs, loss: float | None, folder: Path) -> Path:
 
 
 def page_of(runs: Runs, loss: float | None, pictures: Sequence[Drawn]) -> str:
-    """Return the page; whatever is put into it is escaped, but for pictures."""
+    """Return the page. All inserted texts are escaped, except pictures."""
     pages = Environment(
         loader=PackageLoader("dpwa.report"),
         autoescape=True,
@@ -186,7 +186,7 @@ def _title(runs: Runs) -> str:
 
 
 def _shown(label: str, facts: Facts) -> JsonObject:
-    """Return what the page shows of a run by itself."""
+    """Return the parts of the page about a single run."""
     events, shown = moments(facts.run), moments(facts.run, MAX_EVENT_ROWS)
     rarest = "" if len(shown) == len(events) else f", the rarest {len(shown)} of them"
     return {
@@ -204,7 +204,7 @@ def _shown(label: str, facts: Facts) -> JsonObject:
 
 
 def _about(run: Run) -> str:
-    """Say what the nodes ran, and where."""
+    """Describe the algorithm of the nodes, and their hosts."""
     parts = []
     averages = any(node.total("rounds") for node in run.nodes.values())
     for key in ("algorithm",) if averages else ("algorithm", "topology"):
@@ -238,7 +238,7 @@ def _node_row(name: str, node: NodeFacts) -> list[str]:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """Say how far the report can be trusted, and what it is not about."""
+    """Yield notes about the report's limits, and about other runs in the folder."""
     thinned = [node for node in run.nodes.values() if node.is_thinned]
     if thinned:
         most = max(len(node.rows) for node in thinned)

@@ -1,4 +1,4 @@
-"""What all pictures share: size, colours for light and dark pages, axes, how they are written."""
+"""The common style of all pictures: size, colours for light and dark pages, axes, files."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ Looks = Mapping[str, LineStyle]
 
 
 def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
-    """Return how nodes are drawn: each in a colour of its own, or of many those that stand out.
+    """Return the line styles of nodes: a colour for each, or of many for the remarkable ones.
 
-    `remarkable`: what stands out, in a word, by name; the most important first.
+    `remarkable`: why a node is remarkable, in a word, by name, the most important first.
     """
     if len(names) <= MAX_COLOURS:
         return {
@@ -97,7 +97,7 @@ def short(name: str) -> str:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Have pictures drawn as they are drawn here, whatever the user has set."""
+    """Draw pictures with these settings, regardless of the user's."""
     import matplotlib as mpl
 
     with mpl.rc_context(), catch_warnings():
@@ -163,7 +163,7 @@ def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return in which unit a time axis of this length is labelled: its seconds, and its name."""
+    """Return the unit for a time axis of this length: its seconds, and its name."""
     for length, unit in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 3 * length:
             return length, unit

@@ -11,7 +11,7 @@ UNKNOWN = "-"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with some significant digits, whole if it has more; a dash: not known."""
+    """Return a number with some significant digits, or whole if it is large. A dash if unknown."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if math.isinf(value):

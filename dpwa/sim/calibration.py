@@ -1,4 +1,5 @@
-"""A scenario out of the run logs of a real run, as YAML: what computing takes, and the links.
+"""Calibration makes a scenario from the run logs of a real run, as YAML, with compute times and
+links.
 
     step of node i    mean seconds of training in a step, without gossip: t_i. The simulator draws
                       steps from a log-normal distribution, whose median is t_i exp(-sigma^2 / 2)
@@ -8,8 +9,8 @@
     bandwidth         payload by the seconds in which it was streamed
 
 Streams that share a link take longer, and how many share it depends on the whole run. So the last
-two are only where `refine` begins: it simulates the run, and changes the links until simulated
-nodes measure on them what the real ones did. Where nodes keep to `max_upload_mbps`, it begins with
+two are only initial values of `refine`. It simulates the run, and changes the links until simulated
+nodes measure the same on them as the real ones. If nodes have `max_upload_mbps`, it begins with
 links that are much faster.
 """
 
@@ -58,17 +59,17 @@ class ObservedNode:
 
     @property
     def jitter_s2(self) -> float:
-        """Variance of its steps, in square seconds: half the mean square of their changes.
+        """Variance of its steps, in square seconds, which is half the mean square of their changes.
 
         J. von Neumann, Distribution of the Ratio of the Mean Square Successive Difference to the
-        Variance (1941). Steps that become slower and slower do not count as jitter.
+        Variance (1941). Steps that steadily become slower do not count as jitter.
         """
         return self.grown["step_changes_s2"] / self.grown["steps"] / 2.0
 
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """All nodes of a run, in the order in which they are simulated: those of a group in a row."""
+    """All nodes of a run, in the order of the simulation, with the nodes of a group in a row."""
 
     nodes: tuple[ObservedNode, ...]
     settings: Mapping[str, Any]  # as `dpwa.observe.recorder.settings_told` has them
@@ -104,9 +105,9 @@ class ObservedRun:
 
 
 def observe(run: Run) -> ObservedRun:
-    """Return what the logs of a run say of its nodes while they trained.
+    """Return the observations of a run's logs about its nodes while they trained.
 
-    Raises UserError if there is one node only, an older dpwa has written the logs, they are of
+    Raises UserError if there is only one node, an older dpwa has written the logs, they are of
     different runs, or the run was too short.
     """
     logs = list(run.nodes.values())
@@ -172,7 +173,7 @@ def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
 
 
 def _observed_since(log: NodeLog, since: float) -> ObservedNode | None:
-    """Return what a log says of a node since a moment; `None` if it has hardly trained."""
+    """Return the observations of a node since a moment, or `None` if it has hardly trained."""
     rows = since_restart(log.rows)
     steps = _steps_of(rows)
     begun, rising = np.flatnonzero(steps > 0), _rising(steps)
@@ -251,7 +252,7 @@ def fit(run: ObservedRun) -> Fit:
 
 
 def _answer_s(seconds: float, fetches: float) -> float:
-    """Return the mean seconds of an answer; 0 if none was timed."""
+    """Return the mean seconds of an answer, or 0 if none was timed."""
     return seconds / fetches if fetches else 0.0
 
 
@@ -352,7 +353,7 @@ _COUNTED = ("answer_s", "fetches", "stream_s", "streams", "wait_s")
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulation of the run has come to, in the figures that a real one has."""
+    """The results of a simulation of the run, in the figures of a real one."""
 
     answer_s: float  # mean, from a request to its answer
     stream_s: float  # mean, of a stream
@@ -393,7 +394,7 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
 
 
 def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
-    """Return a fit with better links, and what comes of it in the simulation."""
+    """Return a fit with better links, and its results in the simulation."""
     round_s = (run.total("train_s") + run.total("wait_s")) / run.total("steps")
     tried: list[tuple[float, Fit, Simulated]] = []
     next_fit = fit
@@ -416,10 +417,10 @@ def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
 
 
 def _difference(run: ObservedRun, found: Simulated) -> tuple[float, float]:
-    """Return how many times as long simulated streams took, and what real fetches took besides.
+    """Return the ratio of simulated to real stream times, and the missing seconds of fetches.
 
-    The trainer waits also for threads to hand over, which shows in nothing but its waits. Where it
-    hardly waits, they tell nothing, and answers have to do.
+    The trainer also waits for threads to hand over, which only its waits show. If it hardly waits,
+    answers have to serve instead.
     """
     streams = run.total("streams")
     if not streams:
@@ -445,7 +446,7 @@ class Calibration:
         return scenario_of(self.run, self.fit)
 
     def remarks(self) -> Iterator[str]:
-        """Say what the run was, how its simulation compares with it, and what is not known."""
+        """Yield notes about the run, its simulation in comparison, and unknown values."""
         run, found = self.run, self.simulated
         yield f"{duration(run.seconds)} of {len(run.nodes)} nodes on {plural(run.hosts, 'host')}"
         if found is None:
@@ -486,7 +487,7 @@ task: consensus
 
 
 def yaml_text(calibration: Calibration, folder: str) -> str:
-    """Return the file; `folder` is that of the run logs."""
+    """Return the file. `folder` is that of the run logs."""
     names = ", ".join(node.name for node in calibration.run.nodes)
     parts = [HEAD.format(folder=folder), *map(yaml_comment, calibration.remarks()), "\n"]
     parts.append(yaml_comment(f"steps of {names}, in this order"))

@@ -1,4 +1,4 @@
-"""Which node starts, is killed, returns or leaves, and when; drawn, or from a trace.
+"""Starts, kills, returns and leaves of nodes, random or from a trace.
 
 A trace is CSV with the columns time_s, node and event.
 """
@@ -25,9 +25,10 @@ TraceLine = tuple[float, int, str]
 
 
 def read_trace(path: str, nodes: int) -> tuple[TraceLine, ...]:
-    """Read what happens: second, index of the node, and one of `EVENTS`; in order of time.
+    """Read the events: second, index of the node, and one of `EVENTS`, in order of time.
 
-    Raises ConfigError if the file cannot be read, or has mistakes: all of them, with their lines.
+    Raises ConfigError with all mistakes and their lines if the file cannot be read, or has
+    mistakes.
     """
     problems = Problems()
     lines = list(_lines(path, read_text(path), nodes, problems))
@@ -86,7 +87,7 @@ _IN_WORDS = {
 
 
 def cut_in_words(nodes: Sized | None) -> str:
-    """Say that these nodes are cut off from the others; `None`: that a partition is over."""
+    """Return a text that these nodes are cut off from the others, or that a partition is over."""
     return "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off"
 
 
@@ -100,7 +101,7 @@ _KILL_ANY = -1  # in the place of a node: a living one is to be drawn
 
 
 class _Living:
-    """The living nodes, for draws in constant time."""
+    """The living nodes, for random picks in constant time."""
 
     def __init__(self) -> None:
         self._nodes: list[int] = []
@@ -127,11 +128,10 @@ class _Living:
 
 
 def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
-    """Yield what happens to nodes, in order of time; without end if nodes are killed for ever.
+    """Yield the changes of nodes, in order of time, without end if nodes are killed forever.
 
-    Every change takes place: a node that is dead already is not killed, one that lives does not
-    start. A node whose first line in the trace is a start begins there, all others by
-    `start_spread_s`.
+    Every change takes place, so no dead node is killed, and no living node starts. A node whose
+    first line in the trace is a start begins there, all others by `start_spread_s`.
     """
     return _changes(scenario, _planned(scenario))  # mistakes come before the first one is wanted
 

@@ -1,4 +1,4 @@
-"""How long steps take, how links are, who is reached by whom, who comes and goes."""
+"""The conditions of a run: times of steps, links, reachability, starts and ends of nodes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class _Period:
 
 
 class Conditions:
-    """What a run meets with: drawn from the scenario's seed, the same in every engine.
+    """The conditions of a run, which depend on the scenario's seed, and are equal in every engine.
 
-    Nodes are told apart by their indices, from 0 on. Those of a site have numbers in a row.
+    Nodes are identified by their indices, from 0 on. Nodes of a site have consecutive numbers.
     """
 
     def __init__(self, spec: RunSpec) -> None:
@@ -84,7 +84,7 @@ class Conditions:
         self.own_work_s = _own_work_s(scenario, spec.config.fetch_probability)
 
     def step_s(self, node: int, update: int, now_s: float) -> float:
-        """Return how long a node's step of this number takes that begins now."""
+        """Return the seconds of a node's step with this number that begins now."""
         taken = float(self._usual_s[node])
         if self._scenario.compute.jitter:
             taken *= self._jitter(node, update)
@@ -94,7 +94,7 @@ class Conditions:
         return taken
 
     def steps_s(self, nodes: NDArray[np.int64], updates: NDArray[np.int64], now_s: float) -> Floats:
-        """Return `step_s` of several nodes: seconds, shape (K,)."""
+        """Return `step_s` of several nodes, in seconds, shape (K,)."""
         taken = self._usual_s[nodes]
         jitter = self._scenario.compute.jitter
         if jitter:
@@ -108,14 +108,14 @@ class Conditions:
         return int(self.site_of[node])
 
     def latency_s(self, a: int, b: int) -> float:
-        """Return what a message takes one way, without jitter: less within a site."""
+        """Return the one-way latency of a message, without jitter. It is less within a site."""
         network = self._scenario.network
         is_far = self.site_of[a] != self.site_of[b]
         return (network.between_sites_latency_ms if is_far else network.latency_ms) / 1000.0
 
     @property
     def longest_latency_s(self) -> float:
-        """What a message between any two nodes takes at most, without jitter."""
+        """The maximum latency of a message between any two nodes, without jitter."""
         network = self._scenario.network
         is_split = len(self.sites) > 1
         far_ms = network.between_sites_latency_ms if is_split else 0.0
@@ -129,7 +129,9 @@ class Conditions:
         return np.where(is_far, far, near) / 1000.0
 
     def delay_s(self, a: int, b: int, rng: random.Random) -> float:
-        """Draw what one message takes: latency, jitter, and a round trip for each loss of it."""
+        """Return a random delay of a message: latency, jitter, and a round trip for each loss of
+        it.
+        """
         network, latency_s = self._scenario.network, self.latency_s(a, b)
         taken_s = latency_s
         if network.jitter_ms:
@@ -141,26 +143,26 @@ class Conditions:
         return taken_s
 
     def mean_delay_s(self, latency_s: Floats) -> Floats:
-        """Return what messages take in the mean, of their latencies, shape (K,)."""
+        """Return the mean delays of messages with these latencies, shape (K,)."""
         network = self._scenario.network
         lost = network.loss / (1.0 - network.loss)
         return latency_s * (1.0 + 2.0 * lost) + network.jitter_ms / 2000.0
 
     def is_behind_nat(self, node: int) -> bool:
-        """Tell whether nobody can connect to a node; it connects to others, which answer it."""
+        """Return whether no node can connect to this one, which connects to others for answers."""
         return bool(self._is_behind_nat[node])
 
     def is_cut(self, a: int, b: int, now_s: float) -> bool:
         return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
 
     def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
-        """Return when nodes are cut off from the others, and which; `None`: the end of it."""
+        """Return when which nodes are cut off from the others. `None` ends it."""
         begins = [(p.begins_s, np.flatnonzero(p.nodes)) for p in self._partitions]
         ends = [(p.ends_s, None) for p in self._partitions]
         return tuple(sorted([*begins, *ends], key=lambda change: change[0]))
 
     def events(self) -> Iterator[NodeChange]:
-        """Yield who starts, is killed, returns or leaves, in order; it may never end.
+        """Yield the starts, kills, returns and leaves of nodes, in order, possibly without end.
 
         Raises:
             ConfigError: the trace of the scenario cannot be read, or has mistakes.
@@ -175,7 +177,7 @@ class Conditions:
         return not comes_and_goes and not self._partitions and not self._is_behind_nat.any()
 
     def _jitter(self, node: int, update: int) -> float:
-        """Return the factor of one step; those of the next ones are worked out with it."""
+        """Return the factor of one step. Those of the next ones are computed with it."""
         block, within = divmod(update, JITTER_BLOCK)
         known = self._jitters.get(node)
         if known is None or known[0] != block:
@@ -201,7 +203,7 @@ def _usual_step_s(compute: ComputeSpec) -> float:
 
 
 def _own_work_s(scenario: Scenario, merges: float) -> float:
-    """Return what a round with so many merges costs a node in the mean, beside its step."""
+    """Return a node's mean seconds in a round with this number of merges, besides its step."""
     costs = scenario.costs
     per_mb_ms = costs.publish_ms_per_mb + merges * costs.merge_ms_per_mb
     return (costs.round_ms + (scenario.model_mb or 0.0) * per_mb_ms) / 1000.0

@@ -1,9 +1,9 @@
-"""Chance that depends on a seed and on what it is for only, not on the order of draws.
+"""Random numbers that depend only on a seed and their purpose, not on the order of calls.
 
-One stream for each purpose; for many nodes at once a counter is hashed instead of a generator's
-state being moved on. The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, Fast Splittable
-Pseudorandom Number Generators, 2014); normal numbers are made of uniform ones by Box and Muller
-(1958).
+There is one stream for each purpose. For many nodes at once a counter is hashed instead of
+advancing a generator's state. The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, Fast
+Splittable Pseudorandom Number Generators, 2014). Normal numbers are made of uniform ones by Box and
+Muller (1958).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Words = NDArray[np.uint64]
 
 
 def uniform(seed: int, *keys: ArrayLike) -> NDArray[np.float64]:
-    """Return numbers in [0, 1), one for each combination of keys; arrays are broadcast."""
+    """Return numbers in [0, 1), one for each combination of keys. Arrays are broadcast."""
     bits = _mixed(np.asarray(seed, dtype=np.uint64))
     for key in keys:
         bits = _mixed(bits ^ _mixed(np.asarray(key).astype(np.uint64)))
@@ -47,7 +47,7 @@ def _mixed(value: Words) -> Words:
 
 
 class Purpose(IntEnum):
-    """What chance is drawn for. What is drawn for one does not change what another gets."""
+    """The purposes of random numbers. Numbers for one do not change those for another."""
 
     SPEED = 1
     STEP = 2
@@ -64,12 +64,12 @@ def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:
 
 
 def drawn_nodes(rng: np.random.Generator, nodes: int, count: int) -> NDArray[np.bool_]:
-    """Draw so many of the nodes; return for each whether it was drawn, shape (N,)."""
+    """Pick `count` random nodes, and return a mask of them, shape (N,)."""
     mask = np.zeros(nodes, dtype=np.bool_)
     mask[rng.choice(nodes, size=min(count, nodes), replace=False)] = True
     return mask
 
 
 def share_of_nodes(nodes: int, share: float) -> int:
-    """Return how many nodes a share is, at least one if it is above 0."""
+    """Return the number of nodes in a share, at least one if it is above 0."""
     return max(1, round(nodes * share)) if share > 0.0 else 0

@@ -26,9 +26,9 @@ class Transfer:
 class FairLinks:
     """The transfers under way on all links.
 
-    Each has the same share of every link on its way as the others there, at any time: as many of
-    them as there are, and goes as fast as the thinnest of its shares. What others leave of theirs
-    is not dealt out again. Those that stand still have nothing, and take nothing from the others.
+    Each has the same share of every link on its way as the others there, at any time, and is as
+    fast as the smallest of its shares. Unused parts of shares are not given to others. Transfers
+    that stand still have no share.
     """
 
     def __init__(self, network: VirtualNetwork) -> None:
@@ -42,12 +42,14 @@ class FairLinks:
         self._share(transfer)
 
     def end(self, transfer: Transfer) -> None:
-        """Let the others have what one had that is over, or given up; `left` was not sent."""
+        """End a transfer that is over or given up, and give its share to others. `left` was not
+        sent.
+        """
         self._leave(transfer)
         self._share(transfer)
 
     def hold(self, transfer: Transfer, *, is_held: bool) -> None:
-        """Let a transfer stand still, as nothing gets through; or go on."""
+        """Stop a transfer while nothing gets through, or continue it."""
         if transfer.is_held == is_held:
             return
         transfer.is_held = is_held

@@ -1,8 +1,8 @@
-"""A scenario file, and what goes before it, to a `RunSpec`, or all mistakes at once.
+"""Reads a scenario file, and overrides, to a `RunSpec`, or reports all mistakes at once.
 
 A scenario has the keys of `Scenario`, the options of its task under the name of that, and every
-setting of an ordinary configuration but those about names, addresses and files. `DPWA_...`
-variables are for real runs: nothing is read from the environment.
+setting of an ordinary configuration except those about names, addresses and files. `DPWA_...`
+variables are for real runs, so nothing is read from the environment.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def load_scenario(source: ScenarioSource, overrides: Mapping[str, object] | None
     """Load a scenario.
 
     Args:
-        source: path of a YAML file; or its content as a mapping, or as a list of single-key
+        source: path of a YAML file, or its content as a mapping, or as a list of single-key
             mappings.
-        overrides: values that go before those of the source, by key, such as `nodes` or
-            `network.latency_ms` or `compute.stragglers.0.slower`; text is read as in a file.
+        overrides: values that replace those of the source, by key, such as `nodes` or
+            `network.latency_ms` or `compute.stragglers.0.slower`. Text is read as in a file.
 
     Raises:
-        ConfigError: there are mistakes; `problems` holds all of them, in order of their position,
+        ConfigError: there are mistakes. `problems` holds all of them, in order of their position,
             each as `file:line:column: key.path: what was expected (got X)`.
     """
     document = Document()
@@ -70,7 +70,7 @@ def load_scenario(source: ScenarioSource, overrides: Mapping[str, object] | None
 
 
 def scenario_keys() -> tuple[str, ...]:
-    """Return the keys that a scenario has beside those of a configuration."""
+    """Return the keys that a scenario has in addition to those of a configuration."""
     return (*Scenario.model_fields, *TASKS)
 
 
@@ -132,7 +132,7 @@ def _sized(nodes: object) -> Scenario | None:
 
 
 def _with_trace(scenario: Scenario, document: Document) -> Scenario:
-    """Return a scenario whose trace is found from any working directory."""
+    """Return a scenario whose trace has an absolute path."""
     if not scenario.churn.trace:
         return scenario
     trace = absolute(document.folder, scenario.churn.trace)
@@ -187,7 +187,7 @@ def _override(document: Document, key: str, value: object) -> None:
 
 
 def impossible(scenario: Scenario) -> Iterator[Clash]:
-    """Find what makes a scenario impossible, endless or useless."""
+    """Yield the reasons why a scenario is impossible, endless or useless."""
     yield from _end(scenario)
     yield from _engine(scenario)
     yield from _target(scenario)
@@ -276,7 +276,7 @@ def _churn(churn: ChurnSpec, nodes: int) -> Iterator[Clash]:
 
 
 def _without_effect(scenario: Scenario) -> Iterator[Clash]:
-    """Find what would be left out without a word."""
+    """Yield the keys that would be ignored without notice."""
     churn, costs, network = scenario.churn, scenario.costs, scenario.network
     if churn.return_after_s is not None and churn.kill_every_s is None and not churn.lost:
         expected = "expected `kill_every_s` or `lost` beside it, as nobody is killed"

@@ -1,4 +1,4 @@
-"""What a simulated run tells: samples while it goes on, and each node's figures at its end."""
+"""The results of a simulated run: samples over time, and each node's figures at its end."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Sample:
 
     Attributes:
         time_s: virtual seconds since the start.
-        round: updates that a living node has taken in the mean.
-        nodes: that live and train.
-        variance_ratio: V / V0, V = sum over living nodes of |x_i - mean|^2, by their number. V0 is
-            that of the beginning, or 1 where all began alike.
+        round: mean number of updates of the living nodes.
+        nodes: number of nodes that live and train.
+        variance_ratio: V / V0, V = sum over living nodes of |x_i - mean|^2, divided by their
+            number. V0 is that of the beginning, or 1 if all began alike.
         consensus_distance: sqrt(V / nodes).
-        loss: mean of the living nodes; `None` for `consensus`.
-        accuracy: of the mean model; `None` where the task has none.
-        bytes_per_node: sent until now by a node in the mean, with headers.
+        loss: mean of the living nodes. `None` for `consensus`.
+        accuracy: of the mean model. `None` if the task has none.
+        bytes_per_node: mean bytes that a node has sent until now, with headers.
     """
 
     time_s: float
@@ -42,14 +42,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class NodeFigures:
-    """What became of one node.
+    """The results of one node.
 
     Attributes:
         name: of the node.
         updates: steps that it has taken.
         merges: snapshots that it has merged.
         bytes_sent, bytes_received: with headers.
-        trained_s: virtual seconds in training steps, and in what else a node does itself.
+        trained_s: virtual seconds in training steps, and in other work of the node itself.
         waited_s: virtual seconds in which it waited for peers.
         served: snapshots that it has sent to others.
     """
@@ -69,11 +69,11 @@ class RunOutcome:
     """The end of a simulated run.
 
     Attributes:
-        samples: in order of time; the first is of the beginning, the last of the end.
+        samples: in order of time. The first is of the beginning, the last of the end.
         nodes: of all that ever lived, in order of their names.
-        events: what happened to nodes, as (virtual second, text).
+        events: events of nodes, as (virtual second, text).
         detail: how it was simulated, as `arrays` or whole `nodes`.
-        was_stopped: whether somebody ended it before it was over (Ctrl-C).
+        was_stopped: whether it was ended before it was over (Ctrl-C).
     """
 
     samples: tuple[Sample, ...]
@@ -96,10 +96,10 @@ def has_target(target: TargetSpec) -> bool:
 
 
 def meets(scenario: Scenario, sample: Sample) -> bool:
-    """Tell whether all that is to be reached is reached; false if nothing is.
+    """Return whether all targets are reached. False if there are none.
 
-    Variance says something once there are two nodes to compare (if there ever are) and all have
-    started; where they begin alike, once each has taken a step in the mean.
+    Variance counts once there are two nodes to compare (if there ever are) and all have started,
+    and, if they begin alike, once each has taken a step in the mean.
     """
     target = scenario.target
     ratio, loss, accuracy = sample.variance_ratio, sample.loss, sample.accuracy
@@ -136,8 +136,8 @@ class Moment:
 class RunRecorder:
     """The samples of one run.
 
-    All nodes begin at `starts`, shape (N, D). `watch` is shown each sample, and the last one again
-    while nothing comes after it; it returns whether to go on.
+    All nodes begin at `starts`, shape (N, D). `watch` gets each sample, and the last one again
+    while nothing follows it. It returns whether to continue.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class RunRecorder:
         self._asked_at = 0.0
 
     def observe(self, moment: Moment) -> bool:
-        """Look at the run as it goes on, and take a sample if it is time to.
+        """Check the progress of the run, and take a sample if it is due.
 
-        Returns whether to go on: the target is not reached, and nobody has ended the run.
+        Returns whether to continue, because the target is not reached, and the run was not stopped.
         """
         position = self._position(moment)
         is_due = position >= self._due
@@ -175,14 +175,14 @@ class RunRecorder:
         return not self.is_reached and self.is_wanted()
 
     def is_wanted(self) -> bool:
-        """Tell whether to go on; whoever watches is asked now and then, between samples too."""
+        """Return whether to continue. `watch` is asked from time to time, between samples, too."""
         now = time.monotonic()
         if self.samples and not self.was_stopped and now - self._asked_at >= ASK_EVERY_S:
             self._ask(self.samples[-1])
         return not self.was_stopped
 
     def end(self, moment: Moment) -> tuple[Sample, ...]:
-        """Take the last sample, unless there is one of this moment; return all of them."""
+        """Take the last sample, unless there is one of this moment, and return all of them."""
         last = self.samples[-1] if self.samples else None
         if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):
             self._take(self._sample(moment, needs_accuracy=True))
@@ -191,7 +191,7 @@ class RunRecorder:
         return tuple(self.samples)
 
     def _position(self, moment: Moment) -> float:
-        """Return how far the run is, in samples if its length is known, else in rounds."""
+        """Return the progress of the run, in samples if its length is known, else in rounds."""
         shares = []
         if self._rounds is not None:
             shares.append(moment.round / self._rounds)
@@ -231,6 +231,6 @@ class RunRecorder:
 
 
 def _variance(x: NDArray[np.float64], mean: NDArray[np.float64]) -> float:
-    """Return sum |x_i - mean|^2 by the number of nodes; 0 if there are none."""
+    """Return sum |x_i - mean|^2 divided by the number of nodes, or 0 if there are none."""
     offset = x - mean
     return float(np.einsum("nd,nd->", offset, offset)) / max(1, len(x))

@@ -1,7 +1,7 @@
-"""What `dpwa sim` simulates, as typed values, each described.
+"""The scenario of `dpwa sim`, as typed values with descriptions.
 
-A scenario file has the keys of `Scenario` and, beside them, any setting of an ordinary
-configuration but those that name nodes and addresses; `dpwa/sim/load.py` reads it.
+A scenario file has the keys of `Scenario` and any setting of an ordinary configuration except those
+that name nodes and addresses. `dpwa/sim/load.py` reads it.
 """
 
 from __future__ import annotations
@@ -229,9 +229,9 @@ class RunSpec:
     """One run, as `dpwa/sim/load.py` has read it.
 
     Attributes:
-        scenario: what is simulated.
-        config: the ordinary settings; its nodes are n0, n1, ... of the scenario, each at an address
-            of its own. With `membership: open` it has `join`, with the address of n0.
+        scenario: the simulated scenario.
+        config: the ordinary settings, whose nodes are n0, n1, ... of the scenario, each at an
+            address of its own. With `membership: open` it has `join`, with the address of n0.
         task_options: those of the task, which are set under its name.
     """
 
@@ -241,5 +241,5 @@ class RunSpec:
 
 
 def node_name(index: int) -> str:
-    """Return the name of a simulated node; the first has index 0."""
+    """Return the name of a simulated node. The first has index 0."""
     return f"n{index}"

@@ -1,4 +1,4 @@
-"""A run from its beginning to its end: of whole nodes, or as arrays where that is exact."""
+"""A run from its beginning to its end, of whole nodes, or as arrays if that is exact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpwa.sim.scenario import MAX_WHOLE_NODES, RunSpec, Scenario
 
 
 def require_engine(scenario: Scenario) -> None:
-    """Check that what a scenario needs is installed, as far as is known before it begins."""
+    """Check that the libraries of a scenario are installed, as far as is known before it begins."""
     if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         import dpwa.sim.nodes.engine  # noqa: F401
 
@@ -21,7 +21,7 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
 
     Args:
         spec: of the run, as `load_scenario` returns it.
-        watch: is shown each sample, and returns whether to go on; `None`: on to the end.
+        watch: gets each sample, and returns whether to continue. `None`: continue to the end.
 
     Raises:
         UserError: the run cannot be simulated so, or a library that it needs is missing.
@@ -36,7 +36,7 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
 
 
 def _as_arrays(spec: RunSpec) -> ArrayRounds | None:
-    """Return the run as arrays; `None`: it needs whole nodes. See `Scenario.detail`."""
+    """Return the run as arrays, or `None` if it needs whole nodes. See `Scenario.detail`."""
     scenario = spec.scenario
     if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         return None

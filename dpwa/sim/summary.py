@@ -1,4 +1,4 @@
-"""What a simulated run comes to, in figures for people and programs."""
+"""The results of a simulated run, in figures for people and programs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ class SimulationFigures:
     """Figures of one run. Times are of the simulation, not of the machine that it ran on.
 
     Attributes:
-        reached: whether the target was reached; false without one.
-        rounds_to_target: updates that a node had taken by then in the mean; `None` if never.
-        seconds_to_target: seconds since the start; `None` if never.
-        bytes_per_node: that a node has sent in the mean, with headers.
+        reached: whether the target was reached. False without one.
+        rounds_to_target: mean updates of a node by then. `None` if never.
+        seconds_to_target: seconds since the start. `None` if never.
+        bytes_per_node: mean bytes that a node has sent, with headers.
         steps_per_s: training steps of all nodes together.
-        waiting_share: of the time of all nodes, that they have waited for peers.
+        waiting_share: share of the time of all nodes in which they waited for peers.
         variance_ratio, consensus_distance, loss, accuracy: at the end, as in `Sample`.
-        rounds: updates that a node has taken in the mean, at the end.
+        rounds: mean updates of a node, at the end.
         seconds: the length of the run.
         nodes: that lived at the end.
-        serving_fairness: Jain's index of how many snapshots each node has served: 1 if all have
-            served alike, 1 / N if one has served all; `None` if none has served any.
+        serving_fairness: Jain's index of the number of snapshots that each node has served. 1 if
+            all have served alike, 1 / N if one has served all, `None` if none has served any.
         most_served: snapshots that the busiest node has served.
-        most_bytes_sent: by one node.
-        events: how many there were of nodes that came and went.
+        most_bytes_sent: maximum bytes sent by one node.
+        events: number of starts and ends of nodes.
         detail: how it was simulated, as `arrays` or whole `nodes`.
         seed: of the run.
         was_stopped: whether it was ended before it was over.
@@ -58,7 +58,7 @@ class SimulationFigures:
     was_stopped: bool
 
     def to_json(self) -> JsonObject:
-        """Return all figures by name; `None` for what is no finite number, as JSON has none."""
+        """Return all figures by name. Numbers that are not finite are `None`, as JSON has none."""
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -97,7 +97,7 @@ def figures_of(spec: RunSpec, outcome: RunOutcome) -> SimulationFigures:
 
 
 def jain_index(loads: Sequence[float]) -> float | None:
-    """Return (sum x)^2 / (N sum x^2), the fairness of loads; `None` if there are none.
+    """Return (sum x)^2 / (N sum x^2), the fairness of loads, or `None` if there are none.
 
     Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource
     Allocation in Shared Computer Systems", DEC-TR-301, 1984.

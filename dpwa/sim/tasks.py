@@ -1,9 +1,8 @@
-"""What simulated nodes train, vectorised over nodes: one float64 array of shape (N, D).
+"""The tasks of simulated nodes, vectorised over nodes, on one float64 array of shape (N, D).
 
-consensus       nothing: nodes begin apart from each other, and only average
-quadratic       a bowl, with noisy gradients; nodes may have bowls of their own
-factorisation   a matrix as a product of two small ones
-digits          logistic regression or an MLP on scikit-learn's digits
+consensus       no training. Nodes begin apart from each other, and only average quadratic       a
+bowl, with noisy gradients. Nodes may have bowls of their own factorisation   a matrix as a product
+of two small ones digits          logistic regression or an MLP on scikit-learn's digits
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ MAX_PARAMETERS = 10_000_000
 
 
 class TrainingTask(Protocol):
-    """What nodes train. The noise of a node's k-th step depends on the seed, the node and k only.
+    """The task of nodes. The noise of a node's k-th step depends only on the seed, the node and k.
 
     Attributes:
-        name: that scenarios choose it by.
+        name: the name by which scenarios choose it.
         options: the model of its options.
         dimension: D, parameters of one node.
     """
@@ -46,7 +45,9 @@ class TrainingTask(Protocol):
         ...
 
     def starts(self) -> Floats:
-        """Return where nodes begin, shape (N, D): alike, if something is trained."""
+        """Return the initial parameters of nodes, shape (N, D), which are alike if there is
+        training.
+        """
         ...
 
     def step(self, x: Floats, nodes: Integers) -> Floats | None:
@@ -57,12 +58,12 @@ class TrainingTask(Protocol):
             nodes: their indices, shape (K,), each once.
 
         Returns:
-            The losses before the step, shape (K,); `None` where nothing is trained.
+            The losses before the step, shape (K,), or `None` if the task has no training.
         """
         ...
 
     def evaluate(self, mean: Floats) -> tuple[float | None, float | None]:
-        """Return loss and accuracy of one model, shape (D,); `None` for what there is not."""
+        """Return loss and accuracy of one model, shape (D,). `None` for either if there is none."""
         ...
 
 
@@ -75,7 +76,7 @@ class ConsensusOptions(StrictModel):
 
 
 class Consensus:
-    """Nothing is trained: x_i begins at a draw of N(0, 1) in each dimension."""
+    """No training. x_i begins at random values from N(0, 1) in each dimension."""
 
     name: ClassVar[str] = "consensus"
     options: ClassVar[type[StrictModel]] = ConsensusOptions
@@ -117,8 +118,8 @@ class QuadraticOptions(StrictModel):
 class Quadratic:
     """Node i descends f_i(x) = sum_j h_j (x_j - c_ij)^2 / 2 by SGD with noise.
 
-    The curvatures h go from `curvature` to `flattest` in equal ratios. The optima c_i are drawn
-    from N(0, heterogeneity^2). All begin at the same draw of N(0, 1).
+    The curvatures h go from `curvature` to `flattest` in equal ratios. The optima c_i are random
+    values from N(0, heterogeneity^2). All begin at the same random values from N(0, 1).
     """
 
     name: ClassVar[str] = "quadratic"
@@ -181,11 +182,11 @@ class FactorisationOptions(StrictModel):
 
 
 class Factorisation:
-    """Minimise F(X) = |M - X X'|^2 / 4 over X of d by r, by SGD with noise; M has rank r.
+    """Minimise F(X) = |M - X X'|^2 / 4 over X of d by r, by SGD with noise. M has rank r.
 
-    The gradient is (X X' - M) X. With X, X Q is as good for any rotation Q, so nodes that begin
-    apart tend to minima whose mean is none. M = Y Y', with the d r numbers of Y from N(0, 1/d); X
-    begins at `start` times such a draw.
+    The gradient is (X X' - M) X. For any rotation Q, X Q is as good as X, so nodes that begin apart
+    tend to minima whose mean is none. M = Y Y', with the d r numbers of Y from N(0, 1/d). X begins
+    at `start` times such random values.
 
     Source: the low-rank problem of Teng et al., Leader Stochastic Gradient Descent for Distributed
     Training of Deep Learning Models (2019), arXiv 1905.10395.
@@ -265,7 +266,7 @@ class DigitsOptions(StrictModel):
 
 
 class Digits:
-    """Classify 1437 images of 8 by 8 pixels by SGD; 360 others tell the accuracy."""
+    """Classify 1437 images of 8 by 8 pixels by SGD, with accuracy measured on 360 others."""
 
     name: ClassVar[str] = "digits"
     options: ClassVar[type[StrictModel]] = DigitsOptions
@@ -338,7 +339,7 @@ class Digits:
         return layers
 
     def _forward(self, layers: list[tuple[Floats, Floats]], images: Floats) -> list[Floats]:
-        """Return what goes into each layer, and the scores."""
+        """Return the inputs of each layer, and the scores."""
         values = [images]
         for number, (weights, biases) in enumerate(layers):
             outputs = values[-1] @ weights + biases[:, None, :]
@@ -346,7 +347,7 @@ class Digits:
         return values
 
     def _batch(self, nodes: Integers) -> Integers:
-        """Draw the next batch of some nodes: indices of examples, shape (K, batch)."""
+        """Pick the next random batch of some nodes: indices of examples, shape (K, batch)."""
         places = np.arange(self._options.batch)
         drawn = uniform(self._seed, nodes[:, None], self._steps[nodes][:, None], places)
         within = (drawn * self._counts[nodes][:, None]).astype(np.int64)
@@ -354,7 +355,7 @@ class Digits:
         return batch
 
     def _deal(self) -> tuple[Integers, Integers, Integers]:
-        """Return where the examples of each node begin, how many they are, and all of them."""
+        """Return the first example of each node, its number of examples, and all of them."""
         examples, nodes = len(self._labels), self._nodes
         if not self._options.private:
             return np.zeros(nodes, np.int64), np.full(nodes, examples), np.arange(examples)

@@ -37,7 +37,7 @@ def resolved(endpoint: str) -> str:
 
 
 def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
-    """Return what listens at a name (IPv4 first), an address, or `*`: all, also those of IPv6."""
+    """Return a socket that listens at a name (IPv4 first), an address, or `*`, with IPv6."""
     if host == "*" and socket.has_dualstack_ipv6():
         host = "::"
     found = socket.getaddrinfo(
@@ -58,7 +58,7 @@ def listening(host: str, port: int, backlog: int = 1) -> socket.socket:
 
 
 def holder(port: int) -> str:
-    """Say who has a TCP port of this machine, as far as /proc tells: ` by process 7 (python x)`."""
+    """Describe the process with a TCP port, if /proc shows it, as ` by process 7 (python x)`."""
     held = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):
@@ -92,9 +92,7 @@ def free_range(host: str, count: int) -> str:
 
 
 def all_resolved(endpoint: str) -> tuple[str, ...]:
-    """Return the endpoints of a host name, IPv4 first, or raise `AddressError`;
-    it may take long.
-    """
+    """Return the endpoints of a host name, IPv4 first. `AddressError` if none. It may take long."""
     address = split_tcp(endpoint)
     if address is None or not is_name(address[0]):
         return (endpoint,)
@@ -127,7 +125,7 @@ def has_address(host: str) -> bool:
 
 
 def local_address(toward: str) -> str:
-    """Return the address of this machine on the way to a host, or `127.0.0.1`; nothing is sent."""
+    """Return this machine's address toward a host, or `127.0.0.1`. Nothing is sent."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -149,16 +147,17 @@ def is_of_this_machine(endpoint: str) -> bool:
 
 
 def is_elsewhere(host: str) -> bool:
-    """Tell whether a host is another machine than this one; names, which are not looked up, are."""
+    """Return whether a host is a different machine. Names, never looked up, count as such."""
     address = _ip_address("127.0.0.1" if host == "localhost" else host)
     return address is None or not (address.is_loopback or _is_own(address))
 
 
 def is_at(endpoint: str, source: str) -> bool:
-    """Tell whether whoever asks from `source` may have an endpoint called: it must be its own.
+    """Return whether a node at `source` may have an endpoint called, which must be its own.
 
-    A process of this machine may name any address of this machine, a socket in the file system only
-    over such a socket. Names are not looked up: that would tell as much as connecting does.
+    A process of this machine may name any address of this machine, and a socket in the file system
+    only over such a socket. Names are not looked up, because that would reveal as much as a
+    connection.
     """
     address, sender = split_tcp(endpoint), _ip_address(source)
     if address is None:
@@ -170,7 +169,7 @@ def is_at(endpoint: str, source: str) -> bool:
 
 
 def is_local(source: str) -> bool:
-    """Tell whether a request came over a socket in the file system."""
+    """Return whether a request arrived over a socket in the file system."""
     return bool(source) and _ip_address(source) is None
 
 
@@ -183,7 +182,7 @@ def _ip_address(text: str) -> IpAddress | None:
 
 
 def _is_own(address: IpAddress) -> bool:
-    """Tell whether an address is one of this machine: only then can a socket be bound to it."""
+    """Return whether an address is one of this machine, to which a socket can be bound."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

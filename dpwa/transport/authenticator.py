@@ -1,6 +1,6 @@
-"""The authenticator: counts who comes, answers ZeroMQ about keys, and keeps those up to date.
+"""Authenticator counts connections, answers ZeroMQ's questions about keys, and renews the keys.
 
-ZAP (https://rfc.zeromq.org/spec/27): whenever somebody has proved to own a key, ZeroMQ asks at
+ZAP (https://rfc.zeromq.org/spec/27): when a peer has proved to own a key, ZeroMQ asks at
 `inproc://zeromq.zap.01` of the context whether it may connect, and waits for the answer.
 """
 
@@ -23,10 +23,10 @@ EVENT = struct.Struct("=Hi")  # what it is, and a value: see zmq_socket_monitor(
 
 
 class Authenticator:
-    """Serves one authorizer; made and closed by the thread that owns the listening socket.
+    """Serves one authorizer. The thread that owns the listening socket makes and closes it.
 
-    It has to be there before that socket is, and as long: ZeroMQ's own thread waits for it.
-    `changed` is called whenever other keys are allowed than before.
+    It must exist before that socket, and as long, because ZeroMQ's own thread waits for it.
+    `changed` is called whenever the allowed keys change.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Authenticator:
 
     @property
     def sockets(self) -> list[Socket]:
-        """To wait for; whenever one has something, `hear`."""
+        """The sockets to poll. When one is readable, call `hear`."""
         return [each for each in (self._monitor, self._zap) if each is not None]
 
     def renew(self) -> None:
-        """Be there for another listening socket, before that is made."""
+        """Prepare for a new listening socket, before that is made."""
         self._monitor.close(0)
         self._authorizer.renew()
         self._monitor = self._new_monitor()
@@ -64,7 +64,7 @@ class Authenticator:
         return monitor
 
     def hear(self) -> None:
-        """Answer what is asked, and take note of what the listening socket tells."""
+        """Answer questions about keys, and note events of the listening socket."""
         if self._zap is not None:
             for _ in range(TAKEN_PER_TURN):
                 try:
@@ -81,7 +81,7 @@ class Authenticator:
             self._authorizer.note(event, value)
 
     def tick(self, now: float) -> None:
-        """Read the keys again when it is time to; `now` in seconds of any clock."""
+        """Read the keys again when that is due. `now` is in seconds of any clock."""
         if now < self._reload_at:
             return
         self._reload_at = now + RELOAD_EVERY_S
@@ -95,7 +95,7 @@ class Authenticator:
 
 
 def _answer(authorizer: Authorizer, question: list[bytes]) -> list[bytes]:
-    """Answer one question; ZeroMQ itself asks, so its form is right."""
+    """Answer one question. ZeroMQ itself asks, so its form is right."""
     to, empty, _version, request, _domain, address, _routing, _mechanism, key = question
     public = z85.encode(key).decode()
     is_allowed = authorizer.judge(public, address.decode())

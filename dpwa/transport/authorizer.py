@@ -1,8 +1,8 @@
-"""The authorizer of a node: who may connect, and whose messages are heard.
+"""Authorizer: the nodes that may connect to a node, and whose messages are accepted.
 
-ZeroMQ asks whether somebody may connect once, at the handshake (see authenticator.py). So whatever
-comes over a connection is checked again against the keys that are allowed at that moment. It also
-counts who comes, who is refused and who has said nothing.
+ZeroMQ asks whether a peer may connect once, at the handshake (see authenticator.py). So messages on
+a connection are checked again against the currently allowed keys. It also counts connections,
+refused ones and silent ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EVENTS = ACCEPTED | DISCONNECTED | sum(FAILURES)
 
 
 class Authorizer:
-    """An authorizer that is open to everybody: `security: none`; it counts who comes."""
+    """An authorizer that is open to every node, for `security: none`. It counts connections."""
 
     keyring: Keyring | None = None
 
@@ -53,21 +53,21 @@ class Authorizer:
 
     @property
     def monitor_endpoint(self) -> str:
-        """Where the socket tells of itself; each has its own, as the one before ends by and by."""
+        """The address of the socket's monitor. Each socket has its own, as old ones end later."""
         return f"{MONITOR_ENDPOINT}-{self._renewed}"
 
     def guard(self, router: Socket) -> None:
-        """Have a socket tell who comes and goes; called by its thread before it is bound."""
+        """Let a socket report connections. Its thread calls this before it is bound."""
         router.monitor(self.monitor_endpoint, EVENTS)
 
     def renew(self) -> None:
-        """Take note that another socket is made, of which all connections are new."""
+        """Note that a new socket is made, so that all connections are new."""
         self._renewed += 1
         self.ended = self._accepted
         self._heard.clear()
 
     def is_allowed(self, user_id: str | None) -> bool:  # noqa: ARG002
-        """Tell whether messages of a user are to be heard now; cheap, from any thread."""
+        """Return whether messages of a user are accepted now. It is cheap. Any thread may ask."""
         return True
 
     def judge(self, public: str, address: str) -> bool:  # noqa: ARG002
@@ -75,7 +75,7 @@ class Authorizer:
         return True
 
     def name_of(self, user_id: str | None) -> str | None:  # noqa: ARG002
-        """Return the name of the node that a user is; `None` if that is not known or allowed."""
+        """Return the name of a user's node, or `None` if it is unknown or not allowed."""
         return None
 
     def speaks_for(self, user_id: str | None, name: str) -> bool:  # noqa: ARG002
@@ -86,11 +86,10 @@ class Authorizer:
         self._heard.add(descriptor)
 
     def note(self, event: int, value: int) -> None:
-        """Count an event of `EVENTS` that the socket tells; of the authenticator.
+        """Count an event of `EVENTS` from the socket. Called by the authenticator.
 
-        `value` is the descriptor of the connection, or what was wrong with a handshake. Of a frame
-        that is too long, or of what is no handshake at all, ZeroMQ tells only that the connection
-        has ended.
+        `value` is the descriptor of the connection, or the fault of a handshake. If a frame is too
+        long, or there is no handshake at all, ZeroMQ reports only that the connection has ended.
         """
         if event == ACCEPTED:
             self._accepted += 1
@@ -107,5 +106,5 @@ class Authorizer:
         return dict(self._refused)
 
     def connections(self) -> JsonObject:
-        """Count the connections: those that came, have ended, and ended without a message."""
+        """Count the connections: accepted ones, ended ones, and ended ones without a message."""
         return {"accepted": self._accepted, "ended": self.ended, "unheard": self._unheard}

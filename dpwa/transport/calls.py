@@ -1,4 +1,4 @@
-"""Calls: one question to one address, on a connection of its own."""
+"""Calls, which ask one question at one address, on a separate connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Call:
 
 
 class Calls:
-    """The calls under way, at most `most` at once; owned by one thread."""
+    """The calls under way, at most `most` at once. One thread owns this."""
 
     def __init__(self, keyring: Keyring | None, clock: Clock, most: int = MAX_CALLS) -> None:
         self._most = most
@@ -56,21 +56,21 @@ class Calls:
         self._calls: dict[str, _Call] = {}
 
     def open(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        """Begin, with sockets of this context; the poller wakes the thread that owns this."""
+        """Begin, with sockets of this context. The poller wakes the thread that owns this."""
         self._zmq_context, self._poller = zmq_context, poller
 
     def question_at(self, endpoint: str) -> Question | None:
-        """Return what is asked at an address just now; `None`: nothing."""
+        """Return the current question at an address, or `None`."""
         call = self._calls.get(endpoint)
         return None if call is None else call.question
 
     def has_room(self, purpose: str, most: int) -> bool:
-        """Tell whether there is room for a call, and fewer than `most` have this purpose."""
+        """Return whether there is room for a call, and fewer than `most` have this purpose."""
         alike = sum(call.question.purpose == purpose for call in self._calls.values())
         return len(self._calls) < self._most and alike < most
 
     def start(self, question: Question) -> bool:
-        """Begin a call; return whether there was room for it, and none to that address."""
+        """Begin a call. Return whether there was room for it, and no other call to that address."""
         if self._zmq_context is None or len(self._calls) >= self._most:
             return False
         if question.endpoint in self._calls:
@@ -87,12 +87,12 @@ class Calls:
         return True
 
     def go_on(self) -> None:
-        """Look at all calls: send, take answers, and end those that are over."""
+        """Continue all calls: send, receive answers, and end those that are over."""
         for call in list(self._calls.values()):
             self._look_at(call)
 
     def close(self) -> None:
-        """End all calls; nobody is told, and there are no more of them."""
+        """End all calls without notice. There can be no further calls."""
         self._zmq_context = None
         for call in list(self._calls.values()):
             self._end(call)

@@ -1,4 +1,4 @@
-"""CurveAuthorizer: who may connect with `security: curve`; see authorizer.py."""
+"""CurveAuthorizer decides which nodes may connect with `security: curve`. See authorizer.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRANGERS_NAMED = 64  # in the log, each once; the others are only counted
 
 
 class CurveAuthorizer(Authorizer):
-    """An authorizer that asks for keys: `security: curve`; for any thread."""
+    """An authorizer that requires keys, for `security: curve`. Any thread may use it."""
 
     keyring: Keyring
 
@@ -27,7 +27,7 @@ class CurveAuthorizer(Authorizer):
         self._strangers: set[str] = set()
 
     def guard(self, router: Socket) -> None:
-        """Make a socket ask for keys, and tell who comes and goes."""
+        """Make a socket require keys, and report connections."""
         router.curve_server = True
         router.curve_secretkey = self.keyring.own.secret.reveal()
         router.zap_domain = ZAP_DOMAIN
@@ -39,15 +39,15 @@ class CurveAuthorizer(Authorizer):
         return self.keyring.name_of(user_id) is not None
 
     def name_of(self, user_id: str | None) -> str | None:
-        """Return the name of the node whose key a user has; `None` if it is not allowed now."""
+        """Return the name of the node whose key a user has, or `None` if it is not allowed now."""
         return self.keyring.name_of(user_id)
 
     def speaks_for(self, user_id: str | None, name: str) -> bool:
-        """Tell whether the key of a user is that of the node of this name."""
+        """Return whether the key of a user belongs to the node of this name."""
         return self.keyring.name_of(user_id) == name
 
     def judge(self, public: str, address: str) -> bool:
-        """Tell whether the owner of a key may connect; a stranger is named in the log once."""
+        """Return whether the owner of a key may connect. An unknown key is logged once."""
         if self.keyring.name_of(public) is not None:
             return True
         if public not in self._strangers and len(self._strangers) < STRANGERS_NAMED:

@@ -1,7 +1,7 @@
-"""Sockets in the file system: one owner at a time.
+"""Sockets in the file system, with one owner at a time.
 
-ZeroMQ removes whatever file stands at the path of an `ipc` endpoint before it listens there, be it
-stale, the socket of a living process or no socket at all; and it leaves its own file behind.
+ZeroMQ removes any file at the path of an `ipc` endpoint before it listens there, even the socket of
+a living process or a file that is no socket. It also leaves its own file behind.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ IN_USE = "another process listens there"
 
 @contextmanager
 def claimed(endpoint: str) -> Iterator[None]:
-    """Own the path of an `ipc` endpoint as long as the context lasts; `tcp` needs no such thing.
+    """Own the path of an `ipc` endpoint as long as the context lasts. `tcp` does not need this.
 
-    Enter it before the socket is bound and leave it when it is closed. The lock on a file beside
-    the path goes with the process, so a path whose owner was killed is free at once.
-    `AddressError`: a living process listens there, a file that is no socket stands there, or the
+    Enter it before the socket is bound and leave it when it is closed. The lock is on a file next
+    to the path and ends with the process, so a path whose owner was killed is free at once. Raises
+    `AddressError` if a living process listens there, a file that is no socket is there, or the
     folder cannot be written.
     """
     path = ipc_path(endpoint)
@@ -53,7 +53,7 @@ def claimed(endpoint: str) -> Iterator[None]:
 
 
 def _obstacle(path: str) -> str:
-    """Say why the path cannot be listened on; an empty string if nothing is in the way."""
+    """Return why a socket cannot listen at the path, or "" if nothing is in the way."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The keys that a node goes by: its own, and those of whom it talks to, as they are just now."""
+"""Keyring: a node's own keys, and the current keys of the nodes that it connects to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Look = tuple[tuple[str, int, int, int, int, int], ...]  # of each file: what cha
 
 @dataclass(frozen=True)
 class LinkKeys:
-    """What a node needs to connect to another one: its own keys, and the other's public key."""
+    """The keys for a connection to a node: this node's own keys, and the other's public key."""
 
     own: KeyPair
     theirs: str
@@ -27,17 +27,18 @@ class LinkKeys:
 
 @dataclass(frozen=True)
 class _Allowed:
-    """Public keys by name and names by public key; never changed, only replaced."""
+    """Public keys by name and names by public key. It is never changed, only replaced."""
 
     keys: Mapping[str, str]
     names: Mapping[str, str]
 
 
 class Keyring:
-    """Whom a node knows by key; `reload` is called by one thread, everything else by any.
+    """The nodes that a node knows by key. One thread calls `reload`, any thread everything else.
 
-    `told` keys are allowed beside those in the folder. `UserError`: there is no CURVE, the secret
-    key of the node is missing, or somebody else can read it or put keys into the folder.
+    `told` keys are allowed in addition to those in the folder. Raises `UserError` if there is no
+    CURVE, the secret key of the node is missing, or other users can read it or add keys to the
+    folder.
     """
 
     def __init__(
@@ -54,24 +55,24 @@ class Keyring:
         self.reload()
 
     def for_link(self, name: str) -> LinkKeys | None:
-        """Return the keys for a connection to a node; `None` if its key is not known."""
+        """Return the keys for a connection to a node, or `None` if its key is not known."""
         theirs = self._allowed.keys.get(name)
         return None if theirs is None else LinkKeys(self.own, theirs)
 
     def name_of(self, public: str | None) -> str | None:
-        """Return whose public key this is; `None` for a key that is not, or no more, allowed."""
+        """Return the name of a public key's node, or `None` if the key is not allowed now."""
         return None if public is None else self._allowed.names.get(public)
 
     def missing(self, name: str) -> str:
-        """Say that there is no key of a node, and where it should be; its name may be empty."""
+        """Return a message that a node's key is missing, and where. The name may be empty."""
         if not name:
             return "whose key it has is not known: its address should be NAME@tcp://host:port"
         return f"no key of {name} in {self._folder.allowed}"
 
     def reload(self) -> bool:
-        """Look at the folder again; return whether other keys are allowed than before.
+        """Read the folder again. Return whether the allowed keys have changed.
 
-        Where it cannot be looked at, or others could have put keys there, all stays as it is.
+        If the folder cannot be read, or others could have added keys there, nothing changes.
         """
         try:
             self._folder.require_closed()

@@ -1,4 +1,4 @@
-"""Keys of nodes: the files in which they are, and who else may read those.
+"""Keys of nodes, their files, and checks of who else can read these.
 
     keys/w1.key            the secret key of the node w1; only its owner may read the file
     keys/allowed/w1.pub    the public keys of the nodes that may talk to those of this folder
@@ -106,11 +106,11 @@ class KeyFolder:
         return self.allowed / (name + PUBLIC_SUFFIX)
 
     def owners(self) -> list[str]:
-        """Return the names whose secret keys are here, in order."""
+        """Return the names with secret keys in this folder, in order."""
         return _names(self.path, SECRET_SUFFIX)
 
     def names(self) -> list[str]:
-        """Return the names whose public keys are here, in order."""
+        """Return the names with public keys in this folder, in order."""
         return _names(self.allowed, PUBLIC_SUFFIX)
 
     def key_pair(self, name: str) -> KeyPair:
@@ -129,7 +129,7 @@ class KeyFolder:
         return read_public_key(self.public_file(name))
 
     def require_closed(self) -> None:
-        """Make sure that nobody else can put keys here, or another folder in place of this one."""
+        """Require that no other user can add keys here, or replace this folder."""
         for path in (self.path, self.allowed):
             if path.exists():
                 _require_mode(path, path.stat().st_mode, _WRITTEN_BY_OTHERS, _PUTS_KEYS)
@@ -195,7 +195,7 @@ def _names(folder: Path, suffix: str) -> list[str]:
 
 
 def _read(path: Path, word: str, forbidden: int, advice: str) -> SecretKey:
-    """Read the key in a file; what is in the file is in no variable where an error is raised."""
+    """Read the key in a file. Where an error is raised, no variable has the file's contents."""
     try:
         _require_own(path)
         with open(path, "rb", opener=open_regular) as file:
@@ -229,11 +229,10 @@ def _require_mode(path: Path, mode: int, forbidden: int, advice: str) -> None:
 
 
 def _require_own(path: Path) -> None:
-    """Make sure that nobody else can replace a file or a folder on the way to it.
+    """Require that no other user can replace a file or a folder on the path to it.
 
-    All that leads there belongs to this user or root, and only they may write to the folders, as
-    sshd's StrictModes has it. In a sticky folder, such as /tmp, others cannot replace what is not
-    theirs.
+    All parts of the path belong to this user or root, and only they may write to the folders, as in
+    sshd's StrictModes. In a sticky folder, such as /tmp, others can only replace their own files.
     """
     for step, status in _way_to(path):
         if status.st_uid not in (0, os.geteuid()):
@@ -267,7 +266,7 @@ def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _is_private(group: int) -> bool:
-    """Tell whether a group has no other member: many systems give each user such a group."""
+    """Return whether a group has no other member, as many systems give each user such a group."""
     try:
         user, found = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(group)
     except KeyError:

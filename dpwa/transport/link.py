@@ -1,7 +1,7 @@
-"""A link: this node's connection to one peer, whether it is up, and why not.
+"""PeerLink: this node's connection to one peer, its state, and the reason if it is down.
 
-ZeroMQ reconnects by itself and says nothing; its monitor tells what happened, so that a fetch from
-a peer that is not there ends at once instead of at its timeout.
+ZeroMQ reconnects by itself without notice. Its monitor reports events, so that a fetch from a
+missing peer ends at once instead of at its timeout.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def nothing_answers(endpoint: str) -> str:
 
 
 class PeerLink:
-    """The socket to one peer and its monitor; owned by the thread that creates it.
+    """The socket to one peer and its monitor. It is owned by the thread that creates it.
 
-    Without a `keyring` there are no keys; without the key of the peer in it the link is down, and
-    stays so. `problem`: why the link is not up, in words; empty while nothing is wrong. `is_spent`:
-    nothing more can come of it, so that the peer needs another link. `keeps_unread`: what the peer
-    has said can be read after it is gone; what was not sent by then is sent to the next one there.
+    Without a `keyring` there are no keys. If the key of the peer is not in it, the link is down,
+    and stays so. `problem`: why the link is not up, or "". `is_spent`: the link cannot recover, so
+    the peer needs a new link. `keeps_unread`: messages of the peer can be read after it is gone,
+    and messages that were not sent by then are sent to the next process there.
     """
 
     def __init__(
@@ -125,19 +125,19 @@ class PeerLink:
 
     @property
     def is_useless(self) -> bool:
-        """Whether the peer needs another link: this one is given up, or has keys of yesterday."""
+        """Whether the peer needs a new link, because this one is given up, or has old keys."""
         keys = None if self._keyring is None else self._keyring.for_link(self.peer)
         return self.is_spent or keys != self._keys
 
     def renewed(self, context: Context) -> PeerLink:
-        """Return another link to the same peer; why this one was given up stays known."""
+        """Return a new link to the same peer, which keeps the reason why this one was given up."""
         link = PeerLink(context, self.peer, self.endpoint, self._keyring)
         if self.is_spent and link.state is LinkState.CONNECTING:
             link.problem = self.problem
         return link
 
     def update(self) -> list[LinkState]:
-        """Read what the monitor has to say; return the states entered since, in order."""
+        """Read the monitor's events. Return the states entered since, in order."""
         entered: list[LinkState] = []
         if self.is_spent and self.state is LinkState.UP:
             self.state = LinkState.DOWN
@@ -185,7 +185,7 @@ class PeerLink:
         self.socket.connect(self.endpoint)
 
     def _reason(self, event: zmq.Event, value: int) -> str:
-        """Say what an event means; empty if it adds nothing to what is known."""
+        """Return the meaning of an event, or "" if it adds nothing."""
         if self.state is not LinkState.UP and not can_open():
             return _NO_DESCRIPTORS
         match event:
@@ -206,16 +206,16 @@ class PeerLink:
         return ""
 
     def give_up(self, problem: str) -> None:
-        """Use the connection no more; the peer needs another link."""
+        """Stop using the connection. The peer needs a new link."""
         self.is_spent, self.problem = True, problem
 
     def send(self, message: Message, payload: Frame | None = None) -> bool:
-        """Send a request without waiting; return whether the link took it."""
+        """Send a request without waiting. Return whether the link accepted it."""
         frames = [encode(message)] if payload is None else [encode(message), payload]
         return send(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
-        """Take one waiting answer, or return `None`; after one with too many frames, no more."""
+        """Receive one waiting answer, or return `None`. After one with too many frames, give up."""
         frames = None if self.is_spent else receive(self.socket)
         if frames is None:
             return None
@@ -224,7 +224,7 @@ class PeerLink:
         return list(map(BUFFER, frames))
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close both sockets; what was not sent within `linger_ms` is dropped."""
+        """Close both sockets. Messages that are not sent within `linger_ms` are dropped."""
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(linger_ms)

@@ -45,7 +45,7 @@ class ReceivedMessage:
 
     @property
     def source(self) -> str:
-        """Where it came from: an IP address, `localhost:...` for a local socket; empty: unknown."""
+        """The sender's IP address, `localhost:...` for a local socket, or "" if it is unknown."""
         try:
             return "" if self.last is None else str(self.last.get("Peer-Address"))
         except zmq.ZMQError:  # of a peer that speaks the first version of ZMTP
@@ -90,13 +90,14 @@ def serving_socket(
 ) -> Socket:
     """Return a ROUTER that listens on the endpoint, behind an authorizer that has an authenticator.
 
-    With a `listener` of that endpoint, it takes its connections from there, see `listening_socket`.
+    If a `listener` of that endpoint is given, it accepts connections from there, see
+    `listening_socket`.
 
-    What it has received has no bound: peers keep within their credit (see `wire.limits`). A queue
-    that was full would let strangers end the process: of a connection that has broken while ZeroMQ
-    waits for room, libzmq 4.3.5 goes on to answer the pings ("Assertion failed: !_io_error").
+    Its receive queue has no bound, because peers keep within their credit (see `wire.limits`). A
+    full queue would let untrusted peers end the process: if a connection breaks while ZeroMQ waits
+    for room, libzmq 4.3.5 still answers the pings ("Assertion failed: !_io_error").
 
-    `AddressError`: the port is in use, or the address is not of this machine.
+    Raises `AddressError` if the port is in use, or the address is not of this machine.
     """
     router = context.socket(zmq.ROUTER)
     _set_common(router, endpoint)
@@ -119,9 +120,9 @@ def serving_socket(
 
 
 def listening_socket(endpoint: str) -> socket.socket:
-    """Return what listens on an endpoint, for one ROUTER after the other, or raise `AddressError`.
+    """Return a socket that listens on an endpoint, for successive ROUTERs, or raise `AddressError`.
 
-    The address is kept in between, also where a process that was forked meanwhile has a copy.
+    The address is kept in between, even if a process that was forked meanwhile has a copy.
     """
     path = ipc_path(endpoint)
     try:
@@ -146,7 +147,7 @@ def bound_endpoint(socket: Socket) -> str:
 
 
 def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None) -> Socket:
-    """Return a DEALER made for the endpoint; it keeps reconnecting once `connect` was called."""
+    """Return a DEALER for the endpoint, which reconnects by itself after `connect` was called."""
     dealer = context.socket(zmq.DEALER)
     _set_common(dealer, endpoint)
     if keys is not None:
@@ -166,21 +167,21 @@ def asking_socket(context: Context, endpoint: str, keys: LinkKeys | None = None)
 def keep_freed_memory() -> None:
     """Let glibc keep the memory of messages for the next ones.
 
-    By default it gives freed blocks of this size back to the system at once; a stream then spends
-    half of its time on page faults. To free one block of nearly 32 MiB, its upper limit, teaches
-    it to keep smaller ones (see M_MMAP_THRESHOLD in mallopt(3)), as any training soon does anyway.
+    By default it returns freed blocks of this size to the system at once, and a stream then spends
+    half of its time on page faults. Freeing one block of nearly 32 MiB, its upper limit, makes it
+    keep smaller ones (see M_MMAP_THRESHOLD in mallopt(3)), as any training soon does anyway.
     """
     np.empty(_TAUGHT_BYTES, np.uint8)  # without touching any of it
 
 
 def give_back_memory() -> None:
-    """Give what glibc keeps to the system: of millions of small blocks it keeps all by default."""
+    """Return glibc's free memory to the system, as it keeps millions of small blocks by default."""
     with suppress(OSError, AttributeError):  # it is another library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
-    """As `receive`, with who sent it; `is_named`: an authorizer asks who connects."""
+    """Receive a message with its sender. `is_named`: an authorizer checks connections."""
     frames = receive(socket)
     if frames is None:
         return None
@@ -191,8 +192,8 @@ def receive_from(socket: Socket, *, is_named: bool) -> ReceivedMessage | None:
 
 
 def receive(socket: Socket) -> list[zmq.Frame] | None:
-    """Take one waiting message, or `None`; of too many frames, more than
-    `MAX_FRAMES`, but not all.
+    """Receive one waiting message, or `None`. Of too many frames, some beyond `MAX_FRAMES` are
+    read.
     """
     try:
         frame = socket.recv(NOBLOCK, copy=False)
@@ -206,7 +207,7 @@ def receive(socket: Socket) -> list[zmq.Frame] | None:
 
 
 def drop_frames(socket: Socket) -> bool:
-    """Drop some thousand frames of a message that `goes_on`; return whether it still does."""
+    """Drop some thousand frames of a message that `goes_on`. Return whether more follow."""
     return all(socket.recv(copy=False).more for _ in range(_DROPPED_AT_ONCE))
 
 
@@ -225,9 +226,9 @@ def _user_id(frame: zmq.Frame) -> str | None:
 
 
 def send(socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False) -> Receipt | None:
-    """Send one message without waiting; return a receipt, or `None` when it was not taken.
+    """Send one message without waiting. Return a receipt, or `None` if it was not accepted.
 
-    `is_lent`: the last frame is not copied; it must stay as it is until the receipt is `done`.
+    `is_lent`: the last frame is not copied, and must not change until the receipt is `done`.
     """
     try:
         *first, last = frames

@@ -1,1 +1,1 @@
-"""The protocol without sockets or clocks: messages in, messages out."""
+"""The protocol without sockets or clocks, from messages to messages."""

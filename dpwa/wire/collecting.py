@@ -1,7 +1,6 @@
 """Messages of collectives: greetings, posts, votes, outcomes, requests to join, pulls.
 
-All but pulls go from node to node without an answer; what they mean is in
-`dpwa.policy.ballots`.
+All except pulls are sent without an answer. Their meaning is in `dpwa.policy.ballots`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ Members = Annotated[tuple[MemberItem, ...], Field(strict=False, max_length=limit
 
 
 class Hello(BaseMessage):
-    """Introduce this life of a node, and its shared memory, if it has any (`folder` not empty).
+    """Introduce this incarnation of a node, and its shared memory, if any (`folder` not empty).
 
-    `is_mapped`: whether the sender has mapped the memory of the receiver, and reads its boards; nil
-    as long as it does not know of any.
+    `is_mapped`: whether the sender has mapped the memory of the receiver, and reads its boards. It
+    is nil as long as the sender does not know of any.
     """
 
     type: Literal["hello"] = "hello"
@@ -54,7 +53,7 @@ class Post(_OfGroup):
 
 
 class Vote(_OfGroup):
-    """Tell how far this node had come in a collective, and who is missing."""
+    """Report this node's progress in a collective, and the missing members."""
 
     type: Literal["vote"] = "vote"
     view: ViewId
@@ -68,7 +67,7 @@ class Vote(_OfGroup):
 
 
 class CollectiveOutcome(_OfGroup):
-    """Tell what became of a collective, and who takes part from `since` on, after `before`."""
+    """Report the outcome of a collective, and the members from `since` on, after `before`."""
 
     type: Literal["outcome"] = "outcome"
     view: ViewId
@@ -81,11 +80,11 @@ class CollectiveOutcome(_OfGroup):
 
 
 class Evicted(_OfGroup):
-    """The receiver is not of the sender's view, which has so many members.
+    """The receiver is not in the sender's view, which has `size` members.
 
-    `ended`: how many collectives have come before the one that the sender calls now, or next.
-    `waits`: the sender waits for others in something else, and comes to no collective before.
-    `view` and `number` repeat those of the collective that the receiver has spoken of.
+    `ended`: the number of collectives before the sender's current or next one. `waits`: the sender
+    waits for others elsewhere, and enters no collective before. `view` and `number` repeat those of
+    the receiver's collective.
     """
 
     type: Literal["evicted"] = "evicted"
@@ -98,7 +97,7 @@ class Evicted(_OfGroup):
 
 
 class AskToJoinView(_OfGroup):
-    """Ask to be let in; or, with a view of its own (`size` not 0), look for the others.
+    """Ask to be admitted or, with a view of its own (`size` not 0), look for the others.
 
     `size`, `ended` and `first` are as in `Evicted`.
     """
@@ -110,10 +109,10 @@ class AskToJoinView(_OfGroup):
 
 
 class Pull(_OfGroup):
-    """Ask for the bytes from `start` to `stop` of the sender's part in a collective.
+    """Ask for the bytes from `start` to `stop` in a collective.
 
-    Area 0 is what the receiver has brought, area 1 what it has reduced; it waits until that is
-    there. Answered with pieces in order.
+    Area 0 is the receiver's value, area 1 its reduced shard, for which the pull waits. Answered
+    with pieces in order.
     """
 
     type: Literal["pull"] = "pull"

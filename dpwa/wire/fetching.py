@@ -1,7 +1,7 @@
-"""A fetch: both ends, without sockets; messages in, events out.
+"""A fetch, at both ends, without sockets, from messages to events.
 
-The asking side has no memory of its own. The serving side says how much of a snapshot may be sent,
-and which piece comes next.
+The asking side has no memory of its own. The serving side limits how much of a snapshot may be
+sent, and chooses the next piece.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dpwa.wire.shards import WHOLE, Shard
 
 @dataclass(frozen=True)
 class Greeting:
-    """What every request says of the node that makes it: name, and the news it has."""
+    """The contents of every request about the asking node: its name, and its loss reports."""
 
     name: str
     news: News = ()
@@ -46,7 +46,7 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Ended:
-    """Nothing will come: how the fetch ended, and why, in words."""
+    """The end of a fetch without a snapshot, with the outcome and the reason in words."""
 
     outcome: Outcome
     detail: str = ""
@@ -61,8 +61,8 @@ Event = SnapshotHeader | Piece | SharedMemoryName | Ended
 class FetchSession:
     """One fetch, from the first message to its end.
 
-    `request_message` opens it; `receive` takes each answer and says what it means; after a piece,
-    `credit` allows the peer to send another.
+    `request_message` opens it. `receive` accepts each answer and returns its meaning. After a
+    piece, `credit` allows the peer to send the next.
     """
 
     request: int
@@ -105,7 +105,7 @@ class FetchSession:
         return Credit(request=self.request, chunks=chunks) if chunks > 0 else None
 
     def receive(self, message: Message, payload: Frame) -> Event:
-        """Take one answer; after a `ProtocolError` the session must not be used any more."""
+        """Accept one answer. After a `ProtocolError` the session must not be used any more."""
         match message:
             case SnapshotHeader():
                 return self._announced(message)
@@ -145,7 +145,7 @@ class FetchSession:
 
 
 def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
-    """Read an answer that declines a request of any kind; `ProtocolError`: it is none."""
+    """Read an answer that declines a request of any kind. `ProtocolError` if it does not."""
     match message:
         case NotReady():
             return Ended(Outcome.NOT_READY)
@@ -158,7 +158,7 @@ def refused(message: Message, payload: Frame, layout: Layout) -> Ended:
 
 
 def other_model(layout: Layout, described: Any) -> str:
-    """Say in which tensor the layout of a peer differs first, by what `pack_layout` has made."""
+    """Describe the first tensor in which the layout of a peer differs, from `pack_layout`."""
     count, descriptions = unpack_layout(described)
     difference = layout.difference(descriptions, count) or "none that it describes"
     return f"first difference: {difference}"
@@ -188,14 +188,14 @@ class ServeSession:
         self._unsent: Outgoing | None = self._header(), None
 
     def grant(self, chunks: int) -> None:
-        """Add credit, up to the most that is ever in flight."""
+        """Add credit, up to the maximum in flight."""
         self._credit = min(self._credit + chunks, limits.MAX_CREDIT_CHUNKS)
 
     def due(self) -> Iterator[Outgoing]:
-        """Yield what may be sent now: the header, then the chunks that the credit allows.
+        """Yield the messages to send now: the header, then the chunks that the credit allows.
 
-        A payload stays as it is while the lease lasts, and counts as sent when the next one is
-        asked for: to leave the loop is to have it yielded again another time.
+        A payload does not change while the lease lasts, and counts as sent when the next one is
+        asked for. If you leave the loop, it is yielded again.
         """
         while True:
             if self._unsent is None:

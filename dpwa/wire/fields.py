@@ -1,4 +1,4 @@
-"""What the fields of messages may be, and what all messages have in common."""
+"""The allowed fields of messages, and the common part of all messages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Hard limits of the protocol, checked before anything is allocated.
 
-Chunks of 1 MiB were the fastest of 64 KiB to 8 MiB over loopback TCP; six in flight keep the wire
+Chunks of 1 MiB were the fastest of 64 KiB to 8 MiB over loopback TCP. Six in flight keep the wire
 full.
 """
 

@@ -1,7 +1,7 @@
-"""Messages of membership: who is there, told from node to node, and how one comes to join.
+"""Messages of membership, with which nodes exchange the members, and join.
 
     newcomer                         member
-    JoinRequest     ---------->      connects to the address that it says, and asks who is there
+    JoinRequest     ---------->      connects to the address in it, and asks who is there
     Here            <----------      WhoIs
     Welcome         <----------      or TurnedAway, with the reason
     Roster          <--------->      from now on, with what each knows of all others
@@ -10,7 +10,7 @@
     ProbeRequest    ---------->      asks a third one, of which the first has not heard for a while
     ProbeAnswer     <----------      if that one answers
 
-What the news mean is in `dpwa.policy.members.view`.
+`dpwa.policy.members.view` has the meaning of the news.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WithNews(BaseMessage):
 
 
 class Roster(WithNews):
-    """Tell what this node knows of the members; answered likewise if it `asks`."""
+    """Send this node's news of members. The receiver answers likewise if it `asks`."""
 
     type: Literal["roster"] = "roster"
     digest: Annotated[bytes, Field(max_length=limits.MAX_DIGEST_BYTES)]
@@ -47,9 +47,9 @@ class Roster(WithNews):
 
 
 class JoinRequest(WithNews):
-    """Ask to be let in, at this endpoint.
+    """Ask to be admitted, at this endpoint.
 
-    `expects`, unless it is empty, is who should be there: an address may be another's by now.
+    `expects`, unless it is empty, is the node that should be there, as an address may have changed.
     """
 
     type: Literal["join_request"] = "join_request"
@@ -59,7 +59,7 @@ class JoinRequest(WithNews):
 
 
 class Welcome(WithNews):
-    """Let a node in: the one that answers could connect to it."""
+    """Admit a node, because the sender could connect to it."""
 
     type: Literal["welcome"] = "welcome"
 
@@ -74,13 +74,13 @@ class TurnedAway(BaseMessage):
 
 
 class WhoIs(BaseMessage):
-    """Ask who is there."""
+    """Ask which node is there."""
 
     type: Literal["who_is"] = "who_is"
 
 
 class Here(BaseMessage):
-    """Say who is there."""
+    """Answer which node is there."""
 
     type: Literal["here"] = "here"
     name: Name
@@ -88,7 +88,7 @@ class Here(BaseMessage):
 
 
 class ProbeRequest(BaseMessage):
-    """Ask a member to ask another one, in this life of it: SWIM's `ping-req`."""
+    """Ask a member to ask a node in this incarnation, like SWIM's `ping-req`."""
 
     type: Literal["probe_request"] = "probe_request"
     target: Name
@@ -119,7 +119,7 @@ def pack_entries(entries: Iterable[MemberEntry]) -> bytes:
 
 
 def unpack_entries(payload: Frame) -> tuple[MemberEntry, ...]:
-    """Read news of members; `ProtocolError`: it is something else."""
+    """Read news of members. `ProtocolError` if the payload is invalid."""
     try:
         items = _ITEMS.validate_python(msgpack.unpackb(payload, max_ext_len=0))
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, ValidationError):

@@ -3,8 +3,8 @@
     frame 1   {"v": N, "type": "fetch", "request": 7, ...}      at most MAX_HEADER_BYTES
     frame 2   payload, for the types that carry one             at most MAX_CHUNK_BYTES
 
-Everything that arrives is foreign: types, ranges and sizes are checked before use, and what breaks
-a rule becomes a `ProtocolError`.
+Everything that arrives is untrusted. Types, ranges and sizes are checked before use, and a
+violation becomes a `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Cancel(BaseMessage):
 
 
 class AskStatus(BaseMessage):
-    """Ask a node how it is."""
+    """Ask a node for its status."""
 
     type: Literal["ask_status"] = "ask_status"
 
@@ -94,7 +94,7 @@ class AskIdentity(BaseMessage):
 
 
 class Identity(BaseMessage):
-    """Say which node answers; the node that asked has a name that the node at `taken_by` has.
+    """Answer which node this is. The asking node may have the name of the node at `taken_by`.
 
     `taken_by` is empty if the name is not taken. `is_certain`: the node at `taken_by` lives.
     """
@@ -118,13 +118,13 @@ class Goodbye(BaseMessage):
 
 
 class GoAway(BaseMessage):
-    """This node has as many connections as it may have: the peer closes this one if it is idle."""
+    """Ask a peer to close this connection if it is idle, because this node has too many."""
 
     type: Literal["go_away"] = "go_away"
 
 
 class Finishing(BaseMessage):
-    """Tell the fields of `policy.finishing.Ending`, and the newest version; answered likewise."""
+    """Send the fields of `policy.finishing.Ending`, and the newest version. Answered likewise."""
 
     type: Literal["finishing"] = "finishing"
     name: Name
@@ -139,7 +139,7 @@ class Finishing(BaseMessage):
 
 
 class SharedMemoryName(BaseMessage):
-    """The newest snapshot is in shared memory; the nonce proves that it is this folder."""
+    """The newest snapshot is in shared memory. The nonce proves that it is this folder."""
 
     type: Literal["shared_memory"] = "shared_memory"
     name: Annotated[str, Field(max_length=64)]
@@ -147,9 +147,9 @@ class SharedMemoryName(BaseMessage):
 
 
 class SnapshotHeader(BaseMessage):
-    """Pieces of a snapshot follow, one a chunk.
+    """Pieces of a snapshot follow, one in each chunk.
 
-    `trace` is of the parameters that the training began with.
+    `trace` is of the parameters with which the training began.
     """
 
     type: Literal["snapshot"] = "snapshot"
@@ -164,7 +164,7 @@ class SnapshotHeader(BaseMessage):
 
 
 class Chunk(BaseMessage):
-    """The next piece of a snapshot; the payload has it, encoded."""
+    """The next piece of a snapshot, encoded in the payload."""
 
     type: Literal["chunk"] = "chunk"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_CHUNK_BYTES
@@ -173,48 +173,48 @@ class Chunk(BaseMessage):
 
 
 class NewsMessage(BaseMessage):
-    """Pass on who has what loss; answered with the other side's news."""
+    """Pass on loss reports. Answered with the other side's reports."""
 
     type: Literal["news"] = "news"
     news: News
 
 
 class NotReady(BaseMessage):
-    """Nothing was published yet, or nothing since what the asking side has merged."""
+    """Nothing was published yet, or nothing since the version that the asking side has merged."""
 
     type: Literal["not_ready"] = "not_ready"
 
 
 class OtherModel(BaseMessage):
-    """Refused: the layouts differ; the payload describes the serving node's tensors."""
+    """Refused, because the layouts differ. The payload describes the serving node's tensors."""
 
     type: Literal["other_model"] = "other_model"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class AskSettings(BaseMessage):
-    """Ask for the settings that all nodes must have alike, if their digest is another."""
+    """Ask for the settings that must be equal on all nodes, if their digest differs."""
 
     type: Literal["ask_settings"] = "ask_settings"
     digest: Fingerprint
 
 
 class OtherSettings(BaseMessage):
-    """Differs in settings from the node that asks; the payload is a msgpack map of texts."""
+    """Differs in settings from the node that asks. The payload is a msgpack map of texts."""
 
     type: Literal["other_settings"] = "other_settings"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class Refused(BaseMessage):
-    """The request cannot be served: another protocol version, an unknown codec, or other terms."""
+    """The request cannot be served, because of the protocol version, the codec, or the terms."""
 
     type: Literal["refused"] = "refused"
     reason: Reason
 
 
 class Status(BaseMessage):
-    """How a node is; the payload is a msgpack map."""
+    """The status of a node. The payload is a msgpack map."""
 
     type: Literal["status"] = "status"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
@@ -228,7 +228,7 @@ _MODULE_OF = {kind: feature.messages for feature in FEATURES for kind in feature
 
 
 def message_types() -> tuple[type[Message], ...]:
-    """Return the classes of all messages, by name; this loads their modules."""
+    """Load the modules of all messages, and return the classes, by name."""
     for module in _MODULE_OF.values():
         importlib.import_module(module)
     return tuple(MESSAGE_TYPES[name] for name in sorted(MESSAGE_TYPES))
@@ -243,7 +243,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frames: Sequence[Frame]) -> tuple[Message, Frame]:
-    """Check the frames of one message, or raise `ProtocolError`; return it with its payload."""
+    """Check the frames of a message. Return it with its payload, or raise `ProtocolError`."""
     if not 1 <= len(frames) <= limits.MAX_FRAMES:
         raise ProtocolError(f"a message has 1 or {limits.MAX_FRAMES} frames, not {len(frames)}")
     message = _decode_header(frames[0])
@@ -279,7 +279,7 @@ def _decode_header(frame: Frame) -> Message:
 
 
 def _loaded(name: str) -> type[Message]:
-    """Load the class of a type of message; `ImportError`: its module cannot be loaded."""
+    """Load the class of a type of message. `ImportError` if its module cannot be loaded."""
     if name not in _MODULE_OF:
         raise ProtocolError("a message of an unknown type")
     importlib.import_module(_MODULE_OF[name])
@@ -287,7 +287,7 @@ def _loaded(name: str) -> type[Message]:
 
 
 def printable(text: str) -> str:
-    """Make foreign text safe to log and to show: one short line without control characters."""
+    """Make untrusted text safe to log and to show, as one short line without control characters."""
     shown = text[:DESCRIPTION_CHARACTERS]
     if shown.isprintable():
         return shown
@@ -299,9 +299,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: Frame) -> Any:
-    """Unpack foreign msgpack, or raise `ProtocolError`; parts are no larger
-    than the data itself.
-    """
+    """Unpack untrusted msgpack to parts no larger than the data, or raise `ProtocolError`."""
     try:
         return msgpack.unpackb(data, raw=False, strict_map_key=True, max_ext_len=0)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
@@ -312,7 +310,7 @@ _NEWS: TypeAdapter[News] = TypeAdapter(News, config=ConfigDict(strict=True))
 
 
 def unpack_news(data: Frame) -> News:
-    """Read news that were packed for a board; `ProtocolError`: it is something else."""
+    """Read loss reports that were packed for a board. `ProtocolError` if they are invalid."""
     try:
         return _NEWS.validate_python(unpack(data))
     except ValidationError:
@@ -320,14 +318,14 @@ def unpack_news(data: Frame) -> News:
 
 
 def pack_layout(layout: Layout) -> bytes:
-    """Pack what `OtherModel` carries: the number of descriptions and as many of them as fit."""
+    """Pack the payload of `OtherModel`: the number of descriptions and as many as fit."""
     ends = itertools.accumulate(len(pack(description)) for description in layout.descriptions)
     fitting = sum(end <= limits.MAX_DETAIL_BYTES - _DETAIL_SLACK_BYTES for end in ends)
     return pack([len(layout.descriptions), layout.descriptions[:fitting]])
 
 
 def unpack_layout(payload: Frame) -> tuple[int, list[str]]:
-    """Read what `OtherModel` carries: the number of descriptions and the first of them."""
+    """Read the payload of `OtherModel`: the number of descriptions and the first of them."""
     match unpack(payload):
         case [int(count), list(descriptions)] if all(isinstance(d, str) for d in descriptions):
             return max(count, len(descriptions)), [printable(d) for d in descriptions]

@@ -1,4 +1,4 @@
-"""A proposal, with which a transaction begins: the asking end, without sockets."""
+"""A proposal, with which a transaction begins, at the asking end, without sockets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ProposeSession:
         )
 
     def receive(self, message: Message, payload: Frame) -> Agreed | Ended:
-        """Take the answer; `ProtocolError`: it is none."""
+        """Accept the answer. `ProtocolError` if it is none."""
         if isinstance(message, Agreed) and message.transaction == self.transaction:
             return message
         if isinstance(message, Busy):

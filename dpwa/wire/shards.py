@@ -1,6 +1,6 @@
-"""Shards: which part of the parameters a round fetches, when it is not to fetch them all.
+"""Shards: the part of the parameters that a round fetches, if it does not fetch them all.
 
-With `fraction` below 1, ceil(1 / fraction) shards of about equal size take turns; so a thin link
+With `fraction` below 1, ceil(1 / fraction) shards of about equal size take turns. So a thin link
 carries a part of the model in each round, and every parameter is mixed once in that many rounds.
 """
 
@@ -16,7 +16,7 @@ from dpwa.wire import limits
 
 @dataclass(frozen=True)
 class Shard:
-    """Consecutive pieces of a snapshot that is cut into pieces of `chunk_bytes`; `count` 0: all."""
+    """Consecutive pieces of a snapshot, which is cut by `chunk_bytes`. `count` 0 means all."""
 
     chunk_bytes: int = limits.CHUNK_BYTES
     first: int = 0
@@ -28,7 +28,7 @@ NARROW = 1024  # pieces, for a shard of a few tensors
 
 
 def shard_of(layout: Layout, fraction: float, turn: int) -> Shard:
-    """Return the shard that is due in a turn (0, 1, 2, ...); snapshots without structure, whole."""
+    """Return the shard of a turn (0, 1, 2, ...). Snapshots without structure are whole."""
     nbytes = layout.nbytes
     if fraction >= 1.0 or not nbytes:
         return WHOLE
@@ -51,13 +51,13 @@ def shard_between(layout: Layout, start: int, stop: int) -> Shard:
 
 
 def _chunk_bytes(nbytes: int, pieces: int) -> int:
-    """Return how long the pieces are if there are to be so many."""
+    """Return the length of the pieces if there should be this many."""
     multiple = limits.CHUNK_MULTIPLE_BYTES
     wanted = -(-nbytes // (pieces * multiple)) * multiple
     return min(max(wanted, limits.MIN_CHUNK_BYTES), limits.CHUNK_BYTES)
 
 
 def shards_of(layout: Layout, fraction: float) -> list[Shard]:
-    """Return all shards that take turns: together they are the whole snapshot."""
+    """Return all shards that take turns, which together are the whole snapshot."""
     most = 1 if fraction >= 1.0 else math.ceil(1 / fraction)
     return list(dict.fromkeys(shard_of(layout, fraction, turn) for turn in range(most)))

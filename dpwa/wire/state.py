@@ -34,10 +34,10 @@ StateBytes = Annotated[int, Field(ge=1, le=limits.MAX_PIECES * limits.CHUNK_BYTE
 
 
 class AskState(BaseMessage):
-    """Ask for a part of the state, if it is of this kind; any kind will do when `kind` is empty.
+    """Ask for a part of the state, if it is of this kind, or of any kind if `kind` is empty.
 
-    `prepares`: the donor shall copy its state, to be fetched; else it only says how far it is.
-    `token` names a copy of which the joiner has another part already; empty: any will do.
+    `prepares`: the donor must copy its state, to be fetched. Otherwise it only sends its clock.
+    `token` names a copy of which the joiner has another part already. If empty, any copy will do.
     """
 
     type: Literal["ask_state"] = "ask_state"
@@ -48,9 +48,9 @@ class AskState(BaseMessage):
 
 
 class StateStanding(BaseMessage):
-    """How far a donor is; its state is not copied, or not yet.
+    """The progress of a donor, whose state is not copied, or not yet.
 
-    `is_trained`: whether there is any training behind it. `is_sound`: its loss is finite.
+    `is_trained`: whether it has trained at all. `is_sound`: its loss is finite.
     """
 
     type: Literal["state_standing"] = "state_standing"
@@ -67,14 +67,14 @@ class StateBusy(BaseMessage):
 
 
 class OtherState(BaseMessage):
-    """Refused: the donor's part is of another kind, which the payload describes."""
+    """Refused, because the donor's part is of a different kind, which the payload describes."""
 
     type: Literal["other_state"] = "other_state"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_DETAIL_BYTES
 
 
 class StateOffer(BaseMessage):
-    """A part of the state can be fetched by its token, in pieces; the payload has its numbers.
+    """A part of the state can be fetched by its token, in pieces. The payload has its numbers.
 
     Pieces of images whose layouts have equal fingerprints can be put together.
     """
@@ -89,7 +89,7 @@ class StateOffer(BaseMessage):
 
 
 class AskPiece(BaseMessage):
-    """Ask for a piece of what was offered."""
+    """Ask for a piece of an offered state."""
 
     type: Literal["ask_piece"] = "ask_piece"
     token: Token
@@ -107,7 +107,7 @@ class StatePiece(BaseMessage):
 
 
 class StateGone(BaseMessage):
-    """What was offered is not kept any more."""
+    """The offered state is not kept any more."""
 
     type: Literal["state_gone"] = "state_gone"
 

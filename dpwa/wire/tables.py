@@ -1,7 +1,7 @@
 """Messages of tables: numbered streams from member to member, and the answers to reads.
 
-All carry the view that the sender is in; whoever is in another one says so, and does nothing else.
-In a stream, messages are numbered from 1 in each view and taken in that order, each once.
+All carry the view of the sender. A receiver in a different view reports that, and does nothing
+else. In a stream, messages are numbered from 1 in each view and handled in that order, each once.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class FromMember(BaseMessage):
 
 
 class TableSeen(FromMember):
-    """All up to this number of the receiver's stream have come.
+    """All messages up to this number of the receiver's stream have arrived.
 
-    `wants`: what comes after it has been dropped, and is to be sent again.
+    `wants`: later messages have been dropped, and must be sent again.
     """
 
     type: Literal["table_seen"] = "table_seen"
@@ -40,7 +40,7 @@ class TableSeen(FromMember):
 
 
 class TableElsewhere(FromMember):
-    """The sender is not in this view, or the receiver is not in that of the sender."""
+    """The sender is not in this view, or the receiver is not in the sender's view."""
 
     type: Literal["table_elsewhere"] = "table_elsewhere"
 
@@ -66,7 +66,7 @@ class TableHoldings(InPieces):
 
 
 class TableMade(InPieces):
-    """A table was made in this view; the payload describes it."""
+    """A table was made in this view, which the payload describes."""
 
     type: Literal["table_made"] = "table_made"
     table: TableNumber
@@ -81,7 +81,7 @@ class TableReady(Numbered):
 
 
 class TableArrived(Numbered):
-    """The sender has come to a barrier, or has passed it; repeated while it waits."""
+    """The sender has reached a barrier, or has passed it. Repeated while it waits."""
 
     type: Literal["table_arrived"] = "table_arrived"
     passed: Count
@@ -91,9 +91,9 @@ class TableArrived(Numbered):
 class TableAddition(InPieces):
     """Add to a shard: `rows` ids (all rows if it is `None`), then the delta.
 
-    `is_first`: the values are to be replaced, and the updater is not asked. `contained`: how many
-    additions the primary has applied, with this one, which it passes on to a replica; 0: it is for
-    the primary.
+    `is_first`: the values are replaced, without the updater. `contained`: the number of additions
+    that the primary has applied, including this one, which it passes on to a replica. 0 if it is
+    for the primary.
     """
 
     type: Literal["table_addition"] = "table_addition"
@@ -117,7 +117,7 @@ class TableReplicated(Numbered):
 
 
 class TableAdded(Numbered):
-    """An addition is in all copies of its shard; or it was refused, and why."""
+    """An addition is in all copies of its shard, or it was `refused` for this reason."""
 
     type: Literal["table_added"] = "table_added"
     table: TableNumber
@@ -146,7 +146,7 @@ class TableStateTaken(Numbered):
 
 
 class TableGet(InPieces):
-    """Ask for rows of a shard: the payload has `rows` ids; all rows if it is `None`."""
+    """Ask for rows of a shard. The payload has `rows` ids. If it is `None`, for all rows."""
 
     type: Literal["table_get"] = "table_get"
     table: TableNumber
@@ -155,9 +155,9 @@ class TableGet(InPieces):
 
 
 class TableGot(BaseMessage):
-    """The bytes of the rows that were asked for, from `start` on, of `nbytes` altogether.
+    """The bytes of the requested rows, from `start` on, of `nbytes` altogether.
 
-    `image` names the memory that has the values of the shard, for nodes on the same host; 0: none.
+    `image` names the memory with the values of the shard, for nodes on the same host. 0: none.
     """
 
     type: Literal["table_got"] = "table_got"

@@ -1,4 +1,4 @@
-"""Messages by which two nodes agree that both merge, or neither; see `dpwa.policy.transactions`."""
+"""Messages by which two nodes agree to merge both or neither. See `dpwa.policy.transactions`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dpwa.wire.fields import (
 class Propose(BaseMessage):
     """Ask for a transaction, on this node's snapshot of this version.
 
-    With `exchange` both ends will merge the other's snapshot, or neither; with `share` the serving
+    With `exchange` both ends will merge the other's snapshot, or neither. With `share` the serving
     node gives half of its push-sum mass along with its own.
     """
 
@@ -46,7 +46,7 @@ class Agreed(BaseMessage):
 
 
 class Busy(BaseMessage):
-    """Decline a transaction: the serving node is in another one."""
+    """Decline a transaction, because the serving node is in a different one."""
 
     type: Literal["busy"] = "busy"
     transaction: Transaction
@@ -65,7 +65,7 @@ class Prepared(BaseMessage):
 
 
 class TransactionDecision(BaseMessage):
-    """Say whether a transaction holds; repeated until it is noted."""
+    """Send whether a transaction holds. Repeated until it is noted."""
 
     type: Literal["decision"] = "decision"
     transaction: Transaction

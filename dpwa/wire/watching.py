@@ -1,4 +1,4 @@
-"""Messages of those who watch a run: what a node has recorded of itself, and of another."""
+"""Messages for watching a run, with the records of a node about itself, and about others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AskHistory(BaseMessage):
     """Ask for the samples after a time, oldest first, and for the events after a number.
 
     `since` is in seconds since the epoch by the clock of the node that is asked. `of`, unless
-    empty, names another node: what this one has heard of it is told in place of its own samples.
+    empty, names a different node, whose samples this node has heard and sends in place of its own.
     """
 
     type: Literal["ask_history"] = "ask_history"
@@ -24,7 +24,7 @@ class AskHistory(BaseMessage):
 
 
 class HistoryMessage(BaseMessage):
-    """Some of the samples and events; the payload is a msgpack map."""
+    """Some of the samples and events. The payload is a msgpack map."""
 
     type: Literal["history"] = "history"
     max_payload_bytes: ClassVar[int | None] = limits.MAX_HISTORY_BYTES

@@ -1,6 +1,6 @@
-"""Codecs: how the pieces of a snapshot are made smaller for the wire.
+"""Codecs, which make the pieces of a snapshot smaller for the wire.
 
-    none    as they are
+    none    unchanged
     fp16    16-bit floats with 11 significant bits, up to 65504
     bf16    16-bit floats with 8 significant bits, in the range of float32
     int8    8-bit integers and one scale for every 256 values
@@ -40,7 +40,7 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
     It decorates a class, or a function that makes an object.
 
     Raises:
-        UserError: another codec already has this name.
+        UserError: a different codec already has this name.
     """
 
     def register(make: MakeCodec) -> MakeCodec:

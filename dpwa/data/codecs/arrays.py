@@ -16,19 +16,19 @@ KEPT_PAYLOADS = 16  # more than are usually on their way at once
 
 
 def tensor_over(data: ByteArray, dtype: torch.dtype) -> torch.Tensor:
-    """Return the bytes as a flat tensor: the same memory, or a copy if it must not be written."""
+    """Return the bytes as a flat tensor in the same memory, or a copy if it is read-only."""
     return torch.from_numpy(data if data.flags.writeable else data.copy()).view(dtype)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype to compute in: float32, or float64 for itself."""
+    """Return the dtype to compute in, which is float32, or float64 for itself."""
     return torch.promote_types(dtype, torch.float32)
 
 
 class PayloadMemory:
-    """Memory for payloads: new to whoever gets it, and used again when nobody looks at it any more.
+    """Memory for payloads, which is reused when nothing refers to it any more.
 
-    A socket may hold a payload long after it was sent. Memory fresh from the system would take
+    A socket may hold a payload long after it was sent. Fresh memory from the system would take
     several times as long as the encoding itself.
     """
 
@@ -36,7 +36,7 @@ class PayloadMemory:
         self._free: deque[ByteArray] = deque(maxlen=KEPT_PAYLOADS)
 
     def take(self, nbytes: int) -> ByteArray:
-        """Return an array of any content; its memory is reused after the last view of it."""
+        """Return an array of any content, whose memory is reused after the last view of it."""
         memory = self._free.pop() if self._free else None
         if memory is None or memory.nbytes < nbytes:
             memory = np.empty(nbytes, np.uint8)
@@ -44,7 +44,7 @@ class PayloadMemory:
 
 
 class _Loan:
-    """What an array is a view of; it ends with the last view, in whatever thread that is."""
+    """The base of an array's views, which ends with the last view, in any thread."""
 
     def __init__(self, memory: ByteArray, nbytes: int, free: deque[ByteArray]) -> None:
         self.__array_interface__ = memory[:nbytes].__array_interface__

@@ -1,4 +1,4 @@
-"""What every codec does, without any of them."""
+"""Codec, the interface of all codecs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:  # `codec_names()` is asked for where numpy is not needed
 
 
 class Codec(ABC):
-    """Makes the pieces of a snapshot smaller for the wire, and makes pieces of them again.
+    """Makes the pieces of a snapshot smaller for the wire, and restores the pieces.
 
     A piece is the bytes of values of one dtype, named as in a `Layout` ("float32", "bfloat16",
-    "bytes"), not empty; both ends know its size and dtype before the payload comes.
+    "bytes"), not empty. Both ends know its size and dtype before the payload arrives.
 
-    Threads: `encode` may keep scratch memory in the object, so one thread encodes; `decode` keeps
-    nothing, so any number of threads decode, each into a room of its own.
+    Threads: `encode` may keep scratch memory in the object, so only one thread encodes. `decode`
+    keeps nothing, so any number of threads decode, each into its own buffer.
 
     Attributes:
-        name: the name it was made under.
+        name: the name under which it was made.
     """
 
     name: str
@@ -30,27 +30,27 @@ class Codec(ABC):
     def encode(self, piece: ByteArray, dtype: str) -> ByteArray:
         """Return the payload for one piece.
 
-        The payload is `piece` itself or memory of its own, which stays as it is for as long as
-        anybody refers to it: it can be sent without a copy.
+        The payload is `piece` itself or separate memory, which does not change while anything
+        refers to it. So it can be sent without a copy.
 
         Args:
-            piece: the values, shape `(nbytes,)`; only read.
+            piece: the values, shape `(nbytes,)`, which are only read.
             dtype: of the values.
         """
 
     @abstractmethod
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:
-        """Return the piece that a payload stands for, as many bytes as `room` has.
+        """Decode a payload to a piece of as many bytes as `room` has, and return it.
 
-        The result is a view of `payload`, or it is `room`: only read it, and only as long as
-        neither of them changes. Nothing is allocated by what the payload says.
+        The result is a view of `payload`, or it is `room`. You may only read it, and only until one
+        of them changes. No sizes in the payload cause allocations.
 
         Args:
-            payload: foreign bytes, checked before they are used.
+            payload: untrusted bytes, checked before use.
             dtype: of the values.
             room: memory to decode into, writable, shape `(nbytes,)`.
 
         Raises:
-            ProtocolError: the payload is none of a piece of this size and dtype; `room` is as it
-                was.
+            ProtocolError: the payload is not of a piece of this size and dtype. `room` is
+                unchanged.
         """

@@ -12,17 +12,17 @@ from dpwa.types import Frame
 
 
 class Half(Codec):
-    """Rounds float32 and float64 to the nearest 16-bit float; other dtypes pass unchanged.
+    """Rounds float32 and float64 to the nearest 16-bit float. Other dtypes pass unchanged.
 
     A payload has 2 bytes for each value. The error of a value x is at most
 
         fp16   2^-11 |x|, or 2^-25 where |x| < 2^-14
         bf16   2^-8 |x|, or 2^-134 where |x| < 2^-126
 
-    while |x| is at most the largest finite one, 65504 or 3.39e38. Values beyond that become it, so
-    that what is finite stays finite; infinities and NaN stay what they are. float64 is rounded to
-    float32 first, which adds 2^-24 |x|, or 2^-150 where that is more. Source of the formats: IEEE
-    754 binary16; Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (2019).
+    while |x| is at most the largest finite one, 65504 or 3.39e38. Finite values beyond that become
+    the largest one, so that they stay finite. Infinities and NaN are kept. float64 is rounded to
+    float32 first, which adds 2^-24 |x|, or 2^-150 if that is more. Source of the formats: IEEE 754
+    binary16; Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training" (2019).
     """
 
     def __init__(self, on_the_wire: str) -> None:
@@ -48,7 +48,7 @@ class Half(Codec):
         return room
 
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the values, limited to what the narrow dtype holds; those not finite are kept."""
+        """Return the values, limited to the range of the narrow dtype. Not finite ones are kept."""
         low, high = torch.aminmax(values)
         if -self._largest <= float(low) and float(high) <= self._largest:  # not so if one is NaN
             return values

@@ -27,7 +27,7 @@ class Int8(Codec):
 
     up to the rounding of the floats themselves. No scale is smaller than the smallest normal
     number, so a block below 127 times that (1.5e-36 in float32) has an error of at most half of it.
-    Halfway cases go to the even code; equal pieces give equal payloads. A block with a NaN or an
+    Halfway cases go to the even code. Equal pieces give equal payloads. A block with a NaN or an
     infinity has such a scale, and every value of it decodes to NaN or an infinity.
 
     A payload is the scales (float32; float64 for float64) and then one byte for each value. 16-bit
@@ -63,7 +63,7 @@ class Int8(Codec):
 def _quantize(
     rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, room: torch.Tensor
 ) -> None:
-    """Set scales, shape `(rows, 1)`, and codes, shape `(rows, values)`; `room` is overwritten."""
+    """Set scales, shape `(rows, 1)`, and codes, shape `(rows, values)`, with `room` as scratch."""
     values = rows if rows.dtype == room.dtype else room.copy_(rows)
     torch.maximum(values.amax(1, keepdim=True), -values.amin(1, keepdim=True), out=scales)
     scales.mul_(SCALE_OF_LARGEST).clamp_(min=torch.finfo(scales.dtype).tiny)
@@ -74,7 +74,7 @@ def _quantize(
 def _blocks(
     values: torch.Tensor, payload: ByteArray, *others: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Walk through values, codes, scales and others: first all whole blocks, then the rest."""
+    """Yield values, codes, scales and others, first all whole blocks, then the rest."""
     at = payload.nbytes - values.numel()  # a byte for each value
     scales = tensor_over(payload[:at], wide(values.dtype)).view(-1, 1)
     flat = [values, tensor_over(payload[at:], torch.int8), *others]

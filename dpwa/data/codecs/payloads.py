@@ -1,4 +1,4 @@
-"""Payloads: how large they are, and seen as arrays. Without torch, which encodes them."""
+"""Sizes and arrays of payloads, without torch, which encodes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BLOCK_VALUES = 256  # of `int8`, which share a scale; see dpwa.data.codecs.int8
 
 
 def payload_bytes(codec: str, nbytes: int, dtype: str) -> int:
-    """Return how many bytes a codec makes of a piece: as many as it has, for one of a plugin."""
+    """Return the number of bytes of an encoded piece. For a plugin's codec, that of the piece."""
     values = nbytes // WIDTHS.get(dtype, 1)
     if codec in ("fp16", "bf16") and dtype in ("float32", "float64"):
         return 2 * values

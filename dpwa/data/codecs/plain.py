@@ -1,4 +1,4 @@
-"""The codec `none`: pieces as they are."""
+"""The codec `none`, which leaves pieces unchanged."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dpwa.types import Frame
 
 
 class Plain(Codec):
-    """Changes nothing and copies nothing: payload and piece are the same bytes, of any dtype."""
+    """Changes nothing and copies nothing. Payload and piece are the same bytes, of any dtype."""
 
     def encode(self, piece: ByteArray, dtype: str) -> ByteArray:  # noqa: ARG002
         return piece
 
     def decode(self, payload: Frame, dtype: str, room: ByteArray) -> ByteArray:  # noqa: ARG002
-        """Return a view of the payload; `room` only says how large it must be."""
+        """Return a view of the payload, which must be as large as `room`."""
         return exactly(payload, room.nbytes)

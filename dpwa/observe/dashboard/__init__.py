@@ -1,1 +1,1 @@
-"""The dashboard: a web page of a run, and the server that it comes from."""
+"""The dashboard: a web page of a run, and its server."""

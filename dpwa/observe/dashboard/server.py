@@ -1,4 +1,4 @@
-"""The web server of the dashboard: the page, a stream of what happens, and no way to change it."""
+"""The web server of the dashboard: the page, a stream of events, and no way to change a run."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ _POINT = ("loss", "consensus_distance", "clock")
 
 
 class Feed:
-    """Tells what is known of a run, and what has changed since it was asked last.
+    """Returns the state of a run, and its changes since the last call.
 
     Args:
-        view: returns what is known now.
+        view: returns the current state.
     """
 
     def __init__(self, view: Callable[[], RunView]) -> None:
@@ -68,7 +68,7 @@ class Feed:
         self._known: set[RunEvent] = set()
 
     def snapshot(self) -> JsonObject:
-        """Return all that was told so far: the next `update` goes on from there."""
+        """Return everything that was reported so far. The next `update` continues from there."""
         view = self._view()
         if not self._told:
             self._take(view)
@@ -91,7 +91,7 @@ class Feed:
         return {**_state(view), "points": points, "events": [_event(event) for event in events]}
 
     def node(self, name: str) -> JsonObject | None:
-        """Return more of one node; `None` if nobody knows it."""
+        """Return more about one node, or `None` if it is unknown."""
         found = next((node for node in self._view().nodes if node.name == name), None)
         if found is None:
             return None
@@ -140,7 +140,7 @@ def _state(view: RunView) -> JsonObject:
 
 
 def _title(view: RunView, rows: Sequence[NodeRow]) -> str:
-    """Return what the nodes run; no topology where nodes draw no peers by it."""
+    """Return the algorithm and the topology, which is omitted if nodes pick no peers by it."""
     told = next((node.answer for node in view.nodes if node.answer is not None), None)
     if told is None or not trains(rows):
         return ""  # collectives or tables only, as far as can be seen
@@ -183,7 +183,7 @@ def _node(row: NodeRow, node: Followed, *, trains: bool) -> JsonObject:
 
 
 def _edges(view: RunView) -> list[JsonObject]:
-    """Return who has merged from whom in the last seconds, the newest first."""
+    """Return the merges of the last seconds between nodes, the newest first."""
     found = [
         {"from": peer.name, "to": node.name, "age_s": peer.merged_s, "staleness": peer.staleness}
         for node in view.nodes
@@ -206,13 +206,13 @@ def _points(rows: Floats) -> list[list[float | str | None]]:
 
 
 def _thinned(rows: Floats, most: int) -> Floats:
-    """Return about so many samples, the newest among them."""
+    """Return at most about this many samples, including the newest."""
     stride = -(-len(rows) // most) if most else 1
     return rows[(len(rows) - 1) % stride :: stride] if stride > 1 else rows
 
 
 def _budget(rows: Floats) -> list[list[float | str | None]]:
-    """Return `[time, train, publish, wait, merge]`: shares of the time between samples."""
+    """Return `[time, train, publish, wait, merge]`, as shares of the time between samples."""
     rows = _thinned(rows, BUDGET_POINTS)
     spent = np.diff(rows[:, [1 + INDEX[f"{activity}_s"] for activity in ACTIVITIES]], axis=0)
     total = spent.sum(axis=1, keepdims=True)
@@ -245,7 +245,7 @@ HEADERS = {
 
 
 class Streams:
-    """Tells all readers of the stream what happens, made once for all of them."""
+    """Sends events to all readers of the stream, made once for all of them."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -265,9 +265,9 @@ class Streams:
         self._tell(None)
 
     def read(self, client: str) -> AsyncIterator[str]:
-        """Return all that is known, then what happens.
+        """Return the current state, then the events.
 
-        If there are too many readers, whoever has the most of them loses the oldest.
+        If there are too many readers, the client with most of them loses its oldest.
         """
         readers = Counter(self._readers.values())
         if len(self._readers) >= MAX_READERS:
@@ -308,9 +308,9 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
     """Return the web application.
 
     Args:
-        feed: what it tells.
-        host: where it is served.
-        token: without which nobody is told anything; empty: none is needed.
+        feed: the source of its data.
+        host: the host on which it is served.
+        token: required from readers. If it is empty, none is required.
     """
     streams = Streams(feed)
 
@@ -357,11 +357,11 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
 
 
 class Guard:
-    """Asks for the token, and adds the headers of all answers.
+    """Checks the token, and adds the headers of all answers.
 
     Args:
-        app: what is guarded.
-        token: empty: none is needed.
+        app: the application to guard.
+        token: if it is empty, none is required.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -394,7 +394,7 @@ class Guard:
 
 
 def new_token(host: str) -> str:
-    """Return a token for a dashboard that others can reach; empty for one that they cannot."""
+    """Return a token for a dashboard that others can reach, or "" if they cannot reach it."""
     return "" if host in LOOPBACK else secrets.token_urlsafe(16)
 
 
@@ -403,7 +403,7 @@ def listen(host: str, port: int | None) -> socket.socket:
 
     Args:
         host: name or address of this machine.
-        port: `None`: the usual one, or one of the next if it is in use; 0: any that is free.
+        port: `None`: the usual one, or one of the next if it is in use. 0: any that is free.
 
     Raises:
         UserError: the port is in use, or the host is none of this machine.
@@ -429,10 +429,10 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """Lets all readers go when it ends: it would wait for them, as they never go by themselves.
+    """Ends all streams when it ends, because it would wait for readers, which never leave.
 
     Args:
-        app: what `app_of` returned.
+        app: the result of `app_of`.
     """
 
     def __init__(self, app: Starlette) -> None:

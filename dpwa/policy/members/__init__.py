@@ -1,1 +1,1 @@
-"""Membership by gossip: what is known of members, and what one makes of what is heard."""
+"""Membership by gossip: the knowledge of members, and the effects of news."""

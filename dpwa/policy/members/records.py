@@ -1,24 +1,22 @@
-"""What one node knows of each other one, and the choice of whom to ask, tell about, and try again.
+"""A node's knowledge of the others, and its choice of those to ask, to notify, to try again.
 
-Dead nodes are remembered for `remember_s`, and tried again: at first after 1 s, then twice as long
+Dead nodes are remembered for `remember_s`, and tried again, at first after 1 s, then twice as long
 each time, up to 2.5 s, or 30 s if there are 16 or more (`Trials`). When they are forgotten, their
-last entry is kept for `tombstone_s` (`Forgotten`): of such a node only newer news counts. So
-old news brings nobody back, unless somebody passes it on who has not listened for as long as that;
-then it lasts until the dead node does not answer. Gone nodes that this one never knew are forgotten
-at once: each passes on only the deaths of those whom it knew alive, so that news of them dies out.
+last entry is kept for `tombstone_s` (`Forgotten`), and only newer news of such a node counts. So
+old news revives no node, unless a node passes it on that has not listened for that long. Then it
+lasts until the dead node does not answer. Gone nodes that this one never knew are forgotten at
+once. Each passes on only the deaths of nodes that it knew alive, so that news of them dies out.
 
-Which members answer: the failure detector of one node, without sockets.
-
-It is that of SWIM (A. Das, I. Gupta, A. Motivala, 2002), with the local health of Lifeguard
-(A. Dadgar, J. Phillips, J. Currey, 2017):
+The failure detector of one node, without sockets, is that of SWIM (A. Das, I. Gupta, A. Motivala,
+2002), with the local health of Lifeguard (A. Dadgar, J. Phillips, J. Currey, 2017):
 
 - A member that was asked and has not been heard from for `ask_others_after_s` is uncertain. A few
-  others are asked once to ask it: if one of them hears from it, only the way to it is broken.
-- If nobody has heard from it `suspect_after_s` after the question, it is suspected.
-- Who contradicted a suspicion of this node without having been heard from by it is given twice as
+  others are asked once to ask it. If one of them hears from it, only the link to it is broken.
+- If no node has heard from it `suspect_after_s` after the question, it is suspected.
+- A member that refuted a suspicion of this node, without being heard from by it, is given twice as
   much time, then four and eight times.
-- A node whose questions stay unanswered, or that is suspected itself, may be the slow one: it gives
-  everybody more time, `LocalHealth.most` times as much at the most, until questions are answered.
+- A node whose questions stay unanswered, or that is suspected itself, may be the slow one. It gives
+  all others more time, at most `LocalHealth.most` times as much, until questions are answered.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ MAX_PATIENCE = 8
 
 @dataclass(eq=False)
 class LocalHealth:
-    """How far this node trusts its own questions: `factor` times more time for all, 1 to `most`."""
+    """This node's trust in its own questions, as a `factor` of time for all, from 1 to `most`."""
 
     factor: int = 1
     most: int = 2  # of more, a node that is cut off would hold on to the others for too long
@@ -55,7 +53,7 @@ class LocalHealth:
 
 @dataclass(eq=False)
 class Probe:
-    """What one member was asked, and whether it was heard from; seconds of any monotonic clock."""
+    """The question to one member, and its answers. Seconds are of any monotonic clock."""
 
     heard_at: float = -math.inf  # last; -inf: never
     asked_at: float | None = None  # first since then; `None`: it was not
@@ -64,12 +62,12 @@ class Probe:
     is_accused: bool = False  # this node itself suspects it
 
     def asked(self, now: float) -> None:
-        """Note a question: from now on it should be heard from."""
+        """Note a question, after which the member should be heard from."""
         if self.asked_at is None:
             self.asked_at = now
 
     def heard(self, now: float) -> bool:
-        """Note a message of its own; return whether it was waited for."""
+        """Note a message of the member. Return whether it was expected."""
         was_awaited = self.asked_at is not None
         self.answered()
         self.heard_at, self.patience, self.is_accused = now, 1, False
@@ -85,13 +83,13 @@ class Probe:
             self.patience = max(2, self.patience)
 
     def contradicted(self) -> None:
-        """Note that it says it is alive, though this node does not hear from it."""
+        """Note that the member refutes, though this node does not hear from it."""
         self.answered()
         self.is_accused = False
         self.patience = min(MAX_PATIENCE, 2 * self.patience)
 
     def is_silent(self, now: float, limit_s: float, health: LocalHealth) -> bool:
-        """Tell whether it has not answered for so long; some are given more time."""
+        """Return whether it has not answered for this long. Some members are given more time."""
         if self.asked_at is None:
             return False
         return now - self.asked_at >= limit_s * max(self.patience, health.factor)
@@ -104,7 +102,7 @@ OTHERS_ASKED = 3  # about a member that is uncertain
 
 @dataclass(eq=False)
 class MemberRecord:
-    """What is known of one node; mutable."""
+    """A node's knowledge of one other node. It is mutable."""
 
     entry: MemberEntry
     since: float  # when it got its status, or was given fresh time
@@ -114,7 +112,7 @@ class MemberRecord:
     retry_at: float = 0.0  # when it is tried next
 
     def due(self, now: float, times: Times, health: LocalHealth) -> Event | None:
-        """Return what has happened to it as time went by, if anything."""
+        """Return the event that is due for it by now, if any."""
         status = self.entry.status
         if status is MemberStatus.ALIVE:
             has_failed = self.probe.is_silent(now, times.suspect_after_s, health)
@@ -124,7 +122,7 @@ class MemberRecord:
         return event if now - self.since >= limit_s else None
 
     def give_fresh_time(self, now: float) -> None:
-        """Wait for no answer to what it was asked, and begin anew if it is suspected."""
+        """Expect no answer to earlier questions, and start the time of a suspect again."""
         self.probe.answered()
         self.stays_suspect(now)
 
@@ -135,7 +133,7 @@ class MemberRecord:
 
 
 def digest_of(entries: Iterable[MemberEntry]) -> bytes:
-    """Return a digest of the members; the gone do not count: not all forget them at once."""
+    """Return a digest of the members, without gone ones, which nodes forget at different times."""
     packed = msgpack.packb(sorted(entry for entry in entries if entry.status.is_member))
     return hashlib.blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
@@ -143,10 +141,10 @@ def digest_of(entries: Iterable[MemberEntry]) -> bytes:
 def to_pass_on(
     records: Iterable[MemberRecord], first: list[MemberEntry], most: int, rng: random.Random
 ) -> tuple[MemberEntry, ...]:
-    """Choose what to pass on, at most so many entries, and note that it was.
+    """Choose at most `most` entries to pass on, and note that they were.
 
-    After those that go `first` comes what has changed and was not told often yet, then members
-    drawn at random, then those who are gone.
+    After the entries that go `first` come changes that were not sent often yet, then random
+    members, then nodes that are gone.
     """
     rest = [record for record in records if record.entry not in first]
     rng.shuffle(rest)
@@ -160,7 +158,7 @@ def to_pass_on(
 def drawn_from(
     members: Sequence[MemberRecord], near: Collection[str], most: int, rng: random.Random
 ) -> list[MemberRecord]:
-    """Draw members at random, mostly those that are connected, see `policy.near_peers`."""
+    """Pick members at random, mostly connected ones, see `policy.near_peers`."""
     connected = [record for record in members if record.entry.name in near]
     drawn = members if is_among_all(rng) or len(connected) < most else connected
     return rng.sample(drawn, min(most, len(drawn)))
@@ -245,7 +243,7 @@ class _Kept(NamedTuple):
 
 
 class Forgotten:
-    """The last entries of nodes that are forgotten, for `lasts_s`; mutable, without a lock."""
+    """The last entries of forgotten nodes, for `lasts_s`. It is mutable, without a lock."""
 
     def __init__(self, lasts_s: float, most: int) -> None:
         self._lasts_s = lasts_s
@@ -257,7 +255,7 @@ class Forgotten:
         return None if kept is None else kept.entry
 
     def keep(self, entry: MemberEntry, now: float) -> None:
-        """Keep what a node was that is over."""
+        """Keep the last entry of a node."""
         self._entries.pop(entry.name, None)
         if len(self._entries) >= self._most:
             del self._entries[next(iter(self._entries))]

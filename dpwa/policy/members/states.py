@@ -1,15 +1,15 @@
-"""What can be said of a member, and what each event makes of it: one table.
+"""The statuses of a member, and one table with the effect of each event on them.
 
 The states are those of SWIM (A. Das, I. Gupta, A. Motivala: Scalable Weakly-consistent
 Infection-style Process Group Membership Protocol, 2002), and LEFT. See `policy/members/view.py`.
 
 **Hearsay of a death is only a suspicion.** Every node waits `dead_after_s` itself before it drops
-another one. That is no slower, as suspicions spread faster than that, and when a partition heals,
-the news that one half takes the other for dead drops nobody: there is time to contradict it.
+another node. That is no slower, because suspicions spread faster than that. When a partition heals,
+the news that one half considers the other dead drops no node, as there is time to refute.
 
-**Signs of life.** To hear from a suspect gives it fresh time here; what is passed on remains that
-it is suspected, until it contradicts, or others could never agree. `news(to=...)` tells a node
-first what is said of itself, so it will.
+**Signs of life.** A message of a suspect gives it fresh time here. The node still passes on that it
+is suspected until it refutes, because otherwise others could never agree. `news(to=...)` begins
+with the receiver's own status, so that the receiver refutes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HIGHEST_HEARSAY = 2**52
 
 
 class MemberStatus(IntEnum):
-    """What is said of a node; of two sayings of one version the greater holds."""
+    """The status of a node. Of two reports with one version, the greater status holds."""
 
     ALIVE = 0
     SUSPECT = 1
@@ -39,7 +39,7 @@ class MemberStatus(IntEnum):
 
 
 class MemberEntry(NamedTuple):
-    """What is said of one node. News of a node is ordered by (incarnation, version, status)."""
+    """An entry about one node. News of a node is ordered by (incarnation, version, status)."""
 
     name: str
     endpoint: str  # where peers connect to it
@@ -76,7 +76,7 @@ class Times:
 
 
 class Change(NamedTuple):
-    """What has become of a node."""
+    """A change of a node's status."""
 
     entry: MemberEntry  # the last one if it is unknown now
     # `None`: unknown; the same as `after` if only incarnation, endpoint or version changed
@@ -86,10 +86,10 @@ class Change(NamedTuple):
 
 
 class Event(Enum):
-    """What happens to the entry of a node; the values are for logs.
+    """The events of a node's entry. The values are for logs.
 
-    News is *newer* if its (incarnation, version) is higher than what is known, or was known of a
-    node that is forgotten, and the *same* if it is equal. Older news is no event.
+    News is *newer* if its (incarnation, version) is higher than the known one, or the last known
+    one of a forgotten node, and the *same* if it is equal. Older news is no event.
     """
 
     NEWER_ALIVE = "it says that it is alive"
@@ -132,14 +132,12 @@ _SAME = (Event.SAME_ALIVE, Event.SAME_SUSPECT, Event.SAME_DEAD, Event.SAME_LEFT)
 
 
 def news_event(news: MemberEntry, known: MemberEntry | None) -> Event | None:
-    """Return what news means to who knows an entry of the node, or its last one; `None`: it is
-    older.
-    """
+    """Return the event of news, given the known or last entry, or `None` if the news is older."""
     if known is None or news.stamp > known.stamp:
         return NEWER[news.status]
     return _SAME[news.status] if news.stamp == known.stamp else None
 
 
 def after(event: Event, status: MemberStatus | None) -> MemberStatus | None:
-    """Return what an event makes of a status; `None` is unknown."""
+    """Return the status after an event. `None` is unknown."""
     return _TABLE[event][0 if status is None else status + 1]

@@ -1,19 +1,19 @@
-"""Who is there, known to everybody without a coordinator: nodes come, go, die, and come back.
+"""Members, which all nodes know without a coordinator, while nodes come, go, die, and return.
 
-Each node has a table of all others and passes on what changed, with every message. It is the
-membership of SWIM (A. Das, I. Gupta, A. Motivala, 2002): a node that does not answer is suspected
-first, the suspicion is passed on, and only if the node does not contradict it in time is it dead.
-`policy/members/states.py` has the one table that says what each event makes of an entry, and
-`policy/members/records.py` says when a node is suspected.
+Each node has a table of all others and passes on changes with every message. It is the membership
+of SWIM (A. Das, I. Gupta, A. Motivala, 2002). A node that does not answer is first suspected, and
+the suspicion is passed on. Only if the node does not refute it in time, it is dead.
+`policy/members/states.py` has the one table with the effect of each event, and
+`policy/members/records.py` decides when a node is suspected.
 
 **News of a node is ordered** by (incarnation, version, status), and older news is ignored, so
-order, duplicates and delays of messages make no difference. Only a node itself raises its version:
-when it hears that it is suspected, dead, or gone. So two halves of a cluster that took each other
-for dead are one again as soon as each has heard what the other says of it. A restarted node has a
-higher incarnation and takes the place of the earlier one at once.
+order, duplicates and delays of messages make no difference. Only a node itself raises its version,
+when it learns that it is suspected, dead, or gone. So two halves of a cluster that considered each
+other dead are one again as soon as each has heard the entries of the other. A restarted node has a
+higher incarnation and replaces the earlier one at once.
 
-**A sleeper accuses nobody**: when a process was stopped (`woke`), all peers get fresh time, and no
-question is taken to be unanswered.
+**A sleeper accuses no node**: when a process was stopped (`woke`), all peers get fresh time, and no
+question counts as unanswered.
 
 `now` is in seconds, on any clock that never goes back. No clocks are compared, so a node whose
 clock is wrong can take part.
@@ -32,21 +32,21 @@ clock is wrong can take part.
 >>> [entry.version for entry in a.hear(b.news(random.Random(1)), now=9.0) and a.peers]
 [1]
 
-Claims: hearsay that a member is another process than the one known, or somewhere else.
+Claims are hearsay that a member is a different process than the known one, or somewhere else.
 
-Anybody can say so of anybody. So it is believed only once the process that is meant has been called
-where it is said to be, and has answered by that name and number. One claim of each name is looked
-into at a time, for `CHECK_WITHIN_S` at the most, and then no other for `PAUSE_S`; and of all names
-a few at a time. A claim that is dropped will be heard again if it is true.
+Any node can claim this of any other. So it is believed only once that process has been called at
+the claimed place, and has answered with that name and number. One claim of each name is checked at
+a time, for at most `CHECK_WITHIN_S`, and then no other for `PAUSE_S`, and a few of all names at a
+time. A claim that is dropped will be heard again if it is true.
 
-Keys keep liars out, a view does not; but what a lie can do is bounded. Suspicions, deaths and
-departures are contradicted by the node itself. Invented nodes do not answer, so they are gone
-within seconds, and never more than `most` are kept; when all places are taken, whoever else is
-heard of is called, and one that answers takes the place of one that never has. Only a later process
-that answers takes this node's own name (`replaced_by`), and its owner does not fight over it; if
-none does, a higher incarnation contradicts. There is always room for that: an incarnation above
-`HIGHEST_HEARSAY` is a claim whoever it is about, so hearsay lifts nobody further, and beyond that a
-node climbs by one for each contradiction.
+Keys exclude liars, a view does not. But the effect of a lie is bounded. A node itself refutes
+suspicions, deaths and departures. Invented nodes do not answer, so they are gone within seconds,
+and never more than `most` are kept. When all places are taken, further nodes are called, and one
+that answers replaces one that never has. Only a later process that answers takes this node's own
+name (`replaced_by`), and the node does not fight over it. If no process answers, a higher
+incarnation refutes. There is always room for that, because an incarnation above `HIGHEST_HEARSAY`
+is a claim about any node, so hearsay raises no node further, and beyond that a node rises by one
+for each refutation.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ MAX_CLAIMS = 256
 
 
 def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
-    """Tell whether news has to be checked, given what is known of the node."""
+    """Return whether news must be checked, given the known entry of the node."""
     if known is not None and (news.stamp <= known.stamp or _is_same_process(news, known)):
         return False
     is_member = known is not None and known.status.is_member
@@ -97,7 +97,7 @@ def is_claim(news: MemberEntry, known: MemberEntry | None) -> bool:
 
 
 def is_rival(news: MemberEntry, own: MemberEntry) -> bool:
-    """Tell whether news is of a later process, elsewhere, with the name of this node."""
+    """Return whether news is about a later process, elsewhere, with the name of this node."""
     is_later = news.stamp > own.stamp and news.status.is_member
     return is_later and news.endpoint != own.endpoint
 
@@ -114,15 +114,13 @@ class _Claim:
 
 
 class Claims:
-    """The claims that are being looked into, at most one of each name."""
+    """The claims that are being checked, at most one for each name."""
 
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
 
     def put(self, entry: MemberEntry, now: float) -> None:
-        """Look into a claim, unless one of this name is in the way; of too many the first is
-        dropped.
-        """
+        """Check a claim, unless there is one with this name. The first of too many is dropped."""
         other = self._claims.get(entry.name)
         if other is not None and now < other.until:
             return
@@ -134,7 +132,7 @@ class Claims:
         self._claims[entry.name] = _Claim(entry, now + CHECK_WITHIN_S)
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return who is to be called now, each once; of many, some that are drawn at random."""
+        """Return the nodes to call now, each once. Of many, some are picked at random."""
         self._claims = {name: claim for name, claim in self._claims.items() if now < claim.until}
         asked = sum(claim.is_asked for claim in self._claims.values())
         waiting = [claim for claim in self._claims.values() if not claim.is_asked]
@@ -154,7 +152,7 @@ class Claims:
 
 
 def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
-    """Return what a node has to say so that it holds against the news; `None`: it does already."""
+    """Return the entry with which a node refutes news, or `None` if its own already does."""
     is_wild = news.incarnation > max(own.incarnation, HIGHEST_HEARSAY)  # nobody believes it
     if is_wild or news.stamp < own.stamp or news == own:
         return None
@@ -165,9 +163,7 @@ def contradiction(own: MemberEntry, news: MemberEntry) -> MemberEntry | None:
 
 
 def outlived(own: MemberEntry, news: Iterable[MemberEntry]) -> MemberEntry:
-    """Return the entry of a node just let in, newer than what is told of
-    earlier lives of its name.
-    """
+    """Return the entry of a new member, newer than those of earlier incarnations of its name."""
     told = [e.incarnation for e in news if e.name == own.name and e.incarnation < HIGHEST]
     if max(told, default=-1) <= own.incarnation:
         return own
@@ -178,13 +174,13 @@ TELLS = 3  # how often a change is passed on, times log2 of the number of nodes
 
 
 class Membership:
-    """What one node knows of itself and of all others; mutable, without a lock.
+    """A node's knowledge of itself and of all others. It is mutable, without a lock.
 
     At most `most` others are known, and as many of the forgotten kept. If there are more, the dead
-    are forgotten first, then those that never answered, for one that has; who is only heard of is
-    not taken in before. `near` are the names of members that are connected, which are asked and
-    told before others. `replaced_by` is another process that has this node's name and came later;
-    there is no way back.
+    are forgotten first, then those that never answered, for one that has. A node known only by
+    hearsay is not added before. `near` are the names of connected members, which are asked and
+    notified before others. `replaced_by` is a different process that has this node's name and
+    started later, which is final.
     """
 
     def __init__(self, own: MemberEntry, times: Times | None = None, most: int = 4096) -> None:
@@ -202,14 +198,14 @@ class Membership:
 
     @property
     def peers(self) -> tuple[MemberEntry, ...]:
-        """All other members, by name: who is alive, or only suspected."""
+        """All other members, by name, which are alive or only suspected."""
         if self._peers is None:
             self._peers = self._known(lambda status: status.is_member)
         return self._peers
 
     @property
     def remembered(self) -> tuple[MemberEntry, ...]:
-        """Dead nodes that may come back, by name."""
+        """Dead nodes that may return, by name."""
         return self._known(lambda status: status is MemberStatus.DEAD)
 
     def entry(self, name: str) -> MemberEntry | None:
@@ -217,7 +213,7 @@ class Membership:
         return None if record is None else record.entry
 
     def digest(self) -> bytes:
-        """Digest of the view: equal if nodes agree on all members, see `digest_of`."""
+        """Digest of the view, which is equal if nodes agree on all members, see `digest_of`."""
         if self._digest is None:
             self._digest = digest_of((self.own, *self.peers))
         return self._digest
@@ -225,11 +221,12 @@ class Membership:
     # What happens
 
     def hear(self, news: Iterable[MemberEntry], now: float) -> list[Change]:
-        """Take in what a peer passed on, as far as it is news.
+        """Store the news of a peer, if it is newer.
 
-        What is said of this node itself is contradicted: a change of its own entry. That a member
-        was restarted or is elsewhere is a claim; it changes nothing yet, see `to_check`; so is one
-        for whom there is no place. No more than `most` entries are read, and nonsense is ignored.
+        News about this node itself is refuted by a change of its own entry. News that a member was
+        restarted or is elsewhere is a claim, which changes nothing yet, see `to_check`. The same
+        holds for a node for which there is no place. At most `most` entries are read, and nonsense
+        is ignored.
         """
         changes: list[Change] = []
         is_crowded = self._is_crowded()
@@ -248,10 +245,11 @@ class Membership:
         return changes
 
     def checked(self, claim: MemberEntry, incarnation: int | None, now: float) -> list[Change]:
-        """Take note of who has answered where a claim said that somebody is (`None`: nobody).
+        """Note the process that answered at the place of a claim (`None`: no process).
 
-        If a later process has the name of this node, `replaced_by` says so, and the change leads to
-        `None`. If not, the claim was of an earlier life of this node, or a lie; both are outlived.
+        If a later process has the name of this node, it is set as `replaced_by`, and the change
+        leads to `None`. If not, the claim was about an earlier incarnation, or a lie, and is
+        refuted.
         """
         for claims in (self._claims, self._newcomers):
             claims.settle(claim.name, now)
@@ -265,12 +263,12 @@ class Membership:
         return self._contradict(claim)
 
     def unchecked(self, claim: MemberEntry) -> None:
-        """Take note that nobody could be called just now to check a claim."""
+        """Note that no node could be called just now to check a claim."""
         for claims in (self._claims, self._newcomers):
             claims.drop(claim.name)
 
     def believe(self, news: MemberEntry, now: float) -> list[Change]:
-        """Take in news of another node that is certain, such as of one that was called."""
+        """Store certain news of a different node, for example one that was called."""
         changes = self._learn(news, now, is_certain=True)
         record = self._records.get(news.name)
         if record is not None and record.entry.incarnation == news.incarnation:
@@ -288,18 +286,18 @@ class Membership:
         return self._meet(news, event, now, is_certain=is_certain)
 
     def outlive(self, news: Iterable[MemberEntry]) -> None:
-        """Take a higher incarnation than any that is told of this name, see `outlived`."""
+        """Use a higher incarnation than any that is reported of this name, see `outlived`."""
         self.own = outlived(self.own, news)
         self._has_changed()
 
     def asked(self, name: str, now: float) -> None:
-        """Note that a node was asked something: from now on it should be heard from."""
+        """Note that a node was asked, so that it should be heard from."""
         record = self._records.get(name)
         if record is not None:
             record.probe.asked(now)
 
     def heard_from(self, name: str, incarnation: int, now: float) -> None:
-        """Note a message of a node itself. One who is taken for dead must also contradict that."""
+        """Note a message of a node itself. A node considered dead must also refute that."""
         record = self._records.get(name)
         if record is None or record.entry.incarnation != incarnation:
             return
@@ -315,15 +313,15 @@ class Membership:
             record.probe.helped(helper)
 
     def heard_at(self, name: str) -> float:
-        """Return when a node was last heard from, in this life of it; -inf: never."""
+        """Return when this incarnation of a node was last heard from, or -inf if never."""
         record = self._records.get(name)
         return -math.inf if record is None else record.probe.heard_at
 
     def lost(self, name: str, now: float) -> list[Change]:
         """Note that the connection to a node is gone, or that it cannot be reached.
 
-        It is suspected at once; if it has contradicted that before and was not heard from since,
-        that is no more than a question without an answer.
+        It is suspected at once. If it has refuted that before and was not heard from since, this
+        counts only as a question without an answer.
         """
         record = self._records.get(name)
         if record is None:
@@ -339,7 +337,7 @@ class Membership:
         return [] if record is None else self._accuse(record, now)
 
     def tick(self, now: float) -> list[Change]:
-        """Let time pass; to be called several times a second."""
+        """Let time pass. Call this several times a second."""
         self._forgotten.tick(now)
         changes: list[Change] = []
         # All are judged alike: what one of them is found to be gives the others no more time.
@@ -354,12 +352,12 @@ class Membership:
         return changes
 
     def woke(self, now: float) -> None:
-        """Note that this process was stopped until now: whoever did not answer may have."""
+        """Note that this process was stopped until now, so that answers may have been missed."""
         for record in self._records.values():
             record.give_fresh_time(now)
 
     def leave(self) -> MemberEntry:
-        """Say good-bye: `news` tells it from now on, and nothing is contradicted any more."""
+        """Leave. From now on `news` announces it, and this node refutes nothing."""
         self.own = self.own._replace(status=MemberStatus.LEFT)
         self._has_changed()
         return self.own
@@ -369,10 +367,10 @@ class Membership:
     def news(
         self, rng: random.Random, most: int = 32, to: str | None = None
     ) -> tuple[MemberEntry, ...]:
-        """Choose what to pass on: each node at most once, at most `most`.
+        """Choose entries to pass on, each node at most once, at most `most`.
 
-        First this node itself, then what is said of the receiver (`to`) if that is not that it is
-        alive, then others, see `to_pass_on`.
+        First this node itself, then the entry of the receiver (`to`) unless it is alive, then
+        others, see `to_pass_on`.
         """
         first, said = [self.own], None
         if to is not None and to != self.own.name:
@@ -382,7 +380,7 @@ class Membership:
         return to_pass_on(self._records.values(), first, most, rng)
 
     def to_ask(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Choose whom to ask for news now, about twice a second, and note that they were asked."""
+        """Choose nodes to ask for news now, about twice a second, and note that they were asked."""
         return to_ask(self._records.values(), now, rng, self.near)
 
     def to_ask_others(self, now: float, rng: random.Random) -> list[tuple[MemberEntry, str]]:
@@ -393,19 +391,19 @@ class Membership:
         return to_ask_others(records, now, rng, self._times, self._health, self.near)
 
     def to_tell(self, rng: random.Random, most: int) -> list[MemberEntry]:
-        """Choose members that are to hear at once of what has changed."""
+        """Choose members to notify at once of changes."""
         members = [r for r in self._records.values() if r.entry.status.is_member]
         return [record.entry for record in drawn_from(members, self.near, most, rng)]
 
     def to_check(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the claims to check now, by calls: what came of them is for `(un)checked`."""
+        """Return the claims to check now by calls. The results go to `checked` or `unchecked`."""
         is_over = self.own.status is MemberStatus.LEFT or self.replaced_by is not None
         if is_over:
             return []
         return [*self._claims.to_check(now, rng), *self._newcomers.to_check(now, rng)]
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
-        """Return the dead nodes whose endpoints are to be tried now, and note that they were."""
+        """Return the dead nodes whose endpoints should be tried now, and note that they were."""
         return self._trials.due(self._records.values(), now, rng)
 
     # How
@@ -443,7 +441,7 @@ class Membership:
     def _take(
         self, record: MemberRecord, event: Event, now: float, news: MemberEntry | None = None
     ) -> list[Change]:
-        """Let the table say what becomes of a known node."""
+        """Apply an event to a known node, by the table."""
         known = record.entry
         status = after(event, known.status)
         if status is None:
@@ -483,9 +481,9 @@ class Membership:
         return Change(record.entry, record.entry.status, None, event.value)
 
     def _make_room(self, now: float, *, is_certain: bool) -> list[Change]:
-        """If all places are taken, forget who has been gone for the longest time.
+        """If all places are taken, forget the node that has been gone the longest.
 
-        For a node that has answered also one that never has, which may be heard of again.
+        For a node that has answered, also forget one that never has, which may be heard of again.
         """
         if len(self._records) < self._most:
             return []
@@ -500,7 +498,7 @@ class Membership:
         return [Change(silent.entry, silent.entry.status, None, "it never answered")]
 
     def _never_heard(self) -> MemberRecord | None:
-        """Return whoever has never been heard from, first one that was asked."""
+        """Return a node that has never been heard from, preferably one that was asked."""
         never = [r for r in self._records.values() if r.probe.heard_at == -math.inf]
         return min(never, key=lambda r: (r.probe.asked_at is None, r.since), default=None)
 

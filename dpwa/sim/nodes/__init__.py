@@ -1,1 +1,1 @@
-"""Simulation of whole nodes: the very objects of a real one, in virtual time, in one thread."""
+"""Simulation of whole nodes, with the objects of a real node, in virtual time, in one thread."""

@@ -1,7 +1,7 @@
-"""Whole nodes in virtual time: each is a `DpwaConnection`, as real programs make it.
+"""Whole nodes in virtual time, each of which is a `DpwaConnection`, as in real programs.
 
-One thread runs them all, one at a time, as greenlets; the network between them is virtual. The same
-seed has the same run, to the byte.
+One thread runs them all, one at a time, as greenlets. The network between them is virtual. The same
+seed gives the same run, to the byte.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ LOOKS_PER_ROUND = 4  # at least, if there is a target
 
 
 def run(spec: RunSpec, watch: Watch) -> RunOutcome:
-    """Simulate a run; `watch` is shown each sample as it is taken, and returns whether to go on."""
+    """Simulate a run. `watch` gets each sample as it is taken, and returns whether to continue."""
     return NodesRun(spec, watch).run()
 
 
 def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
-    """Return a configuration without what reaches out of the simulation.
+    """Return a configuration without the settings that reach out of the simulation.
 
-    `scale`: how many bytes on the wire each byte of a snapshot stands for.
+    `scale`: number of bytes on the wire that each byte of a snapshot stands for.
     """
     limit = config.max_upload_mbps
     return config.model_copy(
@@ -113,7 +113,7 @@ class NodesRun:
         return self.end(was_interrupted=was_interrupted)
 
     def begin(self) -> None:
-        """Plan what is to happen; it does when the network is run."""
+        """Plan the events, which take place when the network is run."""
         for time_s, nodes in self._conditions.partition_changes():
             self.network.call_later(time_s, partial(self._partition, cut_in_words(nodes)))
         self._plan_next_change()
@@ -154,7 +154,7 @@ class NodesRun:
         self._note(told)
 
     def _plan_next_change(self) -> None:
-        """Let happen what does at this moment, and plan what comes after it."""
+        """Apply the changes of this moment, and plan the next ones."""
         now = self.network.clock.now()
         for change in self._changes:
             if change.time_s > now:
@@ -179,7 +179,7 @@ class NodesRun:
                 self.leave(node)
 
     def _look(self) -> None:
-        """Look how far the run is, and end it if it is over."""
+        """Check the progress of the run, and end it if it is over."""
         goes_on = self._recorder.observe(self._moment())
         if not goes_on or self._is_over():
             self.network.stop()
@@ -187,7 +187,7 @@ class NodesRun:
         self.network.call_later(self._look_every_s, self._look)
 
     def _is_over(self) -> bool:
-        """Tell whether all that live have taken their updates, and nobody else is still to come."""
+        """Return whether all living nodes have taken their updates, and no more will start."""
         living = [node for node in self.nodes if node.lives_now]
         have_come = all(node.lives for node in self.nodes)
         return all(node.is_done for node in living) and (
@@ -228,7 +228,7 @@ class NodesRun:
     def work(
         self, node: SimulatedNode, runtime: VirtualRuntime, connection: DpwaConnection
     ) -> None:
-        """Train, as the program of a node does once it has a connection."""
+        """Train, like the program of a node once it has a connection."""
         x = self.parameters[node.index : node.index + 1]
         training = ArrayTraining(connection, x[0], self._scaled)
         node.has_taken_over = training.take_over()
@@ -265,7 +265,7 @@ class NodesRun:
             node.trained_s += self._merge_s
 
     def step(self, node: SimulatedNode, x: Floats) -> float | None:
-        """Take a training step, in place; return its loss, if the task has any."""
+        """Take a training step, in place, and return its loss, if the task has any."""
         losses = self._task.step(x, np.array([node.index]))
         return None if losses is None else float(losses[0])
 
@@ -281,19 +281,19 @@ class NodesRun:
         return min((n.pace for n in self.nodes if n.has_joined and not n.is_done), default=0)
 
     def _pass_turns(self) -> None:
-        """Let those go on that wait for this round, if it is another one now."""
+        """Let nodes continue that wait for this round, if it has changed."""
         before, self._pace = self._pace, self._slowest() if self._is_lockstep else 0
         for node in self.nodes if self._pace != before else ():
             if node.advanced is not None:
                 node.advanced.notify_all()
 
     def kill(self, node: SimulatedNode) -> None:
-        """End a node without a word."""
+        """End a node without notice."""
         self._note(NodeChangeKind.KILL.told_of(node.name))
         self._end(node)
 
     def leave(self, node: SimulatedNode) -> None:
-        """End a node in good order: it says goodbye."""
+        """End a node in good order, with a goodbye."""
         self._note(NodeChangeKind.LEAVE.told_of(node.name))
         runtime, connection = node.runtime, node.connection
         if runtime is None or connection is None:  # it is still starting
@@ -348,7 +348,7 @@ class NodesRun:
 
 
 class ConditionLinks:
-    """The links of a scenario, by the names of its nodes; `rng` is for jitter and losses."""
+    """The links of a scenario, by the names of its nodes. `rng` is for jitter and losses."""
 
     def __init__(self, conditions: Conditions, rng: random.Random) -> None:
         self._conditions = conditions
@@ -364,7 +364,7 @@ class ConditionLinks:
         return client == server or not self._conditions.is_behind_nat(self._index[server])
 
     def upload(self, node: str) -> float:  # noqa: ARG002
-        """Return bytes per second; nodes keep to `max_upload_mbps` themselves."""
+        """Return bytes per second. Nodes apply `max_upload_mbps` themselves."""
         return self._conditions.link_bytes_per_s
 
     def download(self, node: str) -> float:  # noqa: ARG002
@@ -381,10 +381,10 @@ class ConditionLinks:
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """Keep back all warnings of dpwa.
+    """Suppress all warnings of dpwa.
 
-    Also those of a real node in the same process, which few have beside a simulation: loggers know
-    nothing of whose message it is, and a level costs the simulation nothing.
+    This includes those of a real node in the same process, which few have beside a simulation.
+    Loggers do not know the node of a message, and a level costs the simulation nothing.
     """
     logger = logging.getLogger("dpwa")
     level = logger.level
@@ -420,7 +420,7 @@ class SimulatedNode:
 
     @property
     def trains(self) -> bool:
-        """Whether its parameters count: a process that returns asks its peers for theirs."""
+        """Whether its parameters count. A process that returns asks its peers for theirs first."""
         return self.lives_now and (self.has_joined or self.lives == 1)
 
     def report(self) -> tuple[int, int]:

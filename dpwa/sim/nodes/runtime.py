@@ -1,8 +1,8 @@
 """The `dpwa.runtime.Runtime` of a simulated process, whose threads are greenlets.
 
-Whatever waits switches to the scheduler, the greenlet that runs the event heap of a
-`VirtualNetwork`, and is switched back to when its time has come, or when somebody has woken it. In
-between nothing else runs: so locks, which nobody holds while it waits, need nothing here.
+A greenlet that waits switches to the scheduler, which is the greenlet that runs the event heap of a
+`VirtualNetwork`. It is switched back to when its time has come, or when it is woken. In between
+nothing else runs, so locks, which no greenlet holds while it waits, do nothing here.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class VirtualRuntime:
         return current is not None and current.runtime is self
 
     def kill(self) -> None:
-        """End the process without a word: its threads go no further, its connections close."""
+        """End the process without notice. Its threads stop, and its connections close."""
         self.is_dead = True
         self.now = self._now_of_dead
         for context in self._contexts:
@@ -117,7 +117,7 @@ class VirtualRuntime:
         self._threads.clear()
 
     def pass_by(self, seconds: float) -> None:
-        """Let time pass for whoever clears up after it, and for nobody else."""
+        """Let time pass for the cleanup after this process, and for no other process."""
         self._passed_by_s += seconds
 
     def _now_of_dead(self) -> float:
@@ -136,7 +136,7 @@ class Sleeper:
         self._is_woken = False
 
     def sleep(self, timeout_s: float | None) -> bool:
-        """Wait until `wake`, at most for so long; return whether that has come.
+        """Wait until `wake`, at most for this long. Return whether it was called.
 
         Raises GreenletExit if the process of this greenlet is dead.
         """
@@ -155,7 +155,7 @@ class Sleeper:
         return self._is_woken
 
     def wake(self) -> None:
-        """Have it go on, after all that happens at this moment."""
+        """Let the greenlet continue, after all that happens at this moment."""
         if not self._is_woken and not self._is_over:
             self._is_woken = True
             self._runtime.network.call_later(0.0, self._resume)
@@ -203,7 +203,7 @@ class GreenletThread(threading.Thread):
             self._ended.wait(timeout)
 
     def kill(self) -> None:
-        """Go no further; called by the scheduler."""
+        """Stop here. Called by the scheduler."""
         if self._greenlet is not None:
             self._greenlet.throw()
         self._greenlet = self._work = None
@@ -238,14 +238,14 @@ class VirtualEvent(threading.Event):
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for it; return whether it has happened, or will never."""
+        """Wait for the event. Return whether it has happened, or never will."""
         if self._is_set:
             return True
         return _sleep(self._runtime, self._sleepers, timeout) or self._is_set
 
 
 class VirtualCondition(Condition):
-    """A condition of greenlets; its lock locks nothing, as nobody waits with it."""
+    """A condition of greenlets. Its lock does nothing, because no greenlet holds it and waits."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self._runtime = runtime
@@ -314,7 +314,7 @@ class VirtualWaker(Waker):
 
 
 class VirtualQueue:
-    """A queue of greenlets, as `queue.SimpleQueue`."""
+    """A queue of greenlets, like `queue.SimpleQueue`."""
 
     def __init__(self, runtime: VirtualRuntime) -> None:
         self._runtime = runtime

@@ -1,9 +1,10 @@
 """Connections between simulated processes, in the time of a `VirtualNetwork`.
 
-Within a connection all arrives, in order. A packet that is lost takes longer. A process that is
-killed closes its connections, as its kernel would: the other end hears of it as of any message.
-Across a partition nothing comes through; what is silent for too long is broken by its heartbeats.
-Large transfers share the links of their ends (`FairLinks`), so each has a rate that changes.
+Within a connection everything arrives, in order. A lost packet takes longer. A process that is
+killed closes its connections, as its kernel would, and the other end notices it like any message.
+Nothing passes across a partition. A connection that is silent for too long is broken by its
+heartbeats. Large transfers share the links of their ends (`FairLinks`), so each has a rate that
+changes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Traffic:
 
 
 class VirtualTcp:
-    """All connections and listeners; each lent byte stands for `scale` bytes on the wire."""
+    """All connections and listeners. Each lent byte stands for `scale` bytes on the wire."""
 
     def __init__(self, network: VirtualNetwork, model: LinkModel, scale: float = 1.0) -> None:
         self.network = network
@@ -130,7 +131,7 @@ class Stream:
             self._under_way_now(None)
 
     def drop(self) -> None:
-        """Do without what has not left."""
+        """Drop the messages that have not left."""
         if self._transfer is not None:
             self._tcp.links.end(self._transfer)
             self._transfer = None
@@ -139,7 +140,7 @@ class Stream:
         self._waiting.clear()
 
     def look(self, *, is_cut: bool) -> None:
-        """Stand still while the link is cut, and go on afterwards."""
+        """Stand still while the link is cut, and continue afterwards."""
         if self._transfer is not None:
             self._tcp.links.hold(self._transfer, is_held=is_cut)
         if not is_cut:
@@ -177,7 +178,7 @@ class Stream:
         self._send_next()
 
     def _leaves(self, message: WireMessage) -> None:
-        """Send a small message: it needs no share."""
+        """Send a small message, which needs no share."""
         self._left_at = max(self._left_at, self._network.clock.now()) + message.nbytes / self._rate
         self._count(message)
         self._under_way_now(message.frames)
@@ -226,7 +227,7 @@ class TcpConnection:
         self._cut_at: float | None = None
 
     def close_client(self, *, flushes: bool = False) -> None:
-        """Close it on the side of the DEALER; `flushes`: after all that it has sent."""
+        """Close it on the side of the DEALER. `flushes`: after all its sent messages."""
         self._dealer = None
         self._closed(self.requests, flushes=flushes)
 
@@ -289,10 +290,10 @@ class TcpConnection:
 
 
 class LinkModel(Protocol):
-    """What is known of the links of nodes, which go by their names."""
+    """The properties of links between nodes, by their names."""
 
     def delay_s(self, sender: str, to: str) -> float:
-        """Draw what one message takes, one way, beside the time for its bytes."""
+        """Return a random one-way delay of a message, without the time for its bytes."""
         ...
 
     def may_connect(self, client: str, server: str) -> bool:
@@ -300,13 +301,13 @@ class LinkModel(Protocol):
         ...
 
     def upload(self, node: str) -> float:
-        """Return how many bytes a node sends in a second."""
+        """Return the number of bytes that a node sends in a second."""
         ...
 
     def download(self, node: str) -> float:
-        """Return how many bytes a node receives in a second."""
+        """Return the number of bytes that a node receives in a second."""
         ...
 
     def shared_link(self, sender: str, to: str) -> tuple[str, float] | None:
-        """Return a link that others use too, such as that of a site: its name, bytes a second."""
+        """Return a link that others also use, such as that of a site: its name, bytes a second."""
         ...

@@ -1,7 +1,7 @@
-"""What an adapter does for a module, for the numbers of one simulated node.
+"""The work of an adapter for a module, for the numbers of one simulated node.
 
-To copy and to check a hundred megabytes at each step of each node would take minutes. So a snapshot
-has fewer bytes, but goes in as many pieces, and each counts on the wire as what it stands for
+Copying and checking a hundred megabytes at each step of each node would take minutes. So a snapshot
+has fewer bytes, but the same number of pieces, and each counts on the wire as the real one
 (`ScaledSnapshots`).
 """
 
@@ -31,10 +31,10 @@ Floats = NDArray[np.float64]
 
 
 class ScaledModel(ArrayModel):
-    """The values `x` of a node; its snapshots have them again and again."""
+    """The values `x` of a node, which its snapshots repeat."""
 
     def _fill(self, room: NumericArray, array: NumericArray) -> None:
-        """Write a snapshot: codecs choose by what changes."""
+        """Write a snapshot that repeats the values, because codecs depend on changes."""
         size, copies = array.size, room.size // array.size
         super()._fill(room[:size], array)
         room[size : copies * size].reshape(-1, size)[...] = room[:size]
@@ -42,7 +42,7 @@ class ScaledModel(ArrayModel):
 
 
 class ArrayTraining:
-    """Gossip of the values `x`, shape (D,), of one node, as an adapter does it for a module."""
+    """Gossip of the values `x`, shape (D,), of one node, like an adapter's for a module."""
 
     def __init__(self, connection: DpwaConnection, x: Floats, scaled: ScaledSnapshots) -> None:
         self.rounds = connection.node.rounds
@@ -53,19 +53,19 @@ class ArrayTraining:
         self._paced = self._paced_rounds() if self.rounds.algorithm.averages_gradients else None
 
     def take_over(self) -> bool:
-        """Begin where peers have come to, if they train already; return whether they do."""
+        """Begin with the state of peers, if they train already. Return whether they do."""
         layout = self._model.layout
         image = Target("values", layout, None, limits.MAX_UNSTRUCTURED_BYTES, self._load)
         return self._states.start(image) is not None
 
     def send(self, loss: float | None) -> None:
-        """Publish, and begin a fetch; as `DpwaPyTorchAdapter.update_send`."""
+        """Publish, and begin a fetch, like `DpwaPyTorchAdapter.update_send`."""
         if self._paced is not None:
             self._paced.update(self.rounds.algorithm)
         self._trainer.send(loss)
 
     def wait(self, loss: float | None) -> None:
-        """Wait for the fetch, and merge; as `DpwaPyTorchAdapter.update_wait`."""
+        """Wait for the fetch, and merge, like `DpwaPyTorchAdapter.update_wait`."""
         self._trainer.wait(loss)
         if self._paced is not None:
             self._paced.stepped()
@@ -128,7 +128,7 @@ class ScaledLayout(Layout):
 
 @dataclass(frozen=True)
 class ScaledSnapshots:
-    """What the snapshots of a run are like."""
+    """The form of the snapshots of a run."""
 
     layout: ScaledLayout
     scale: float  # how many bytes on the wire each of its bytes stands for
@@ -151,11 +151,12 @@ class ScaledSnapshots:
 
 
 def _pieces_in_one(spec: RunSpec, conditions: Conditions, nbytes: float) -> int:
-    """Return how many pieces of a real snapshot go as one: each takes time to simulate.
+    """Return how many pieces of a real snapshot are sent as one, because each costs simulation
+    time.
 
-    It is one, unless all go alike in larger pieces: no sender ever stands still for want of credit,
-    since what is granted at once keeps the fastest link busy until more is; none has to keep to its
-    upload; no piece is lost; and fetches are of all pieces.
+    It is one, unless larger pieces have the same effect. That is so if no sender ever waits for
+    credit, as each grant keeps the fastest link busy until the next one, if no node limits its
+    upload, no piece is lost, and fetches are of all pieces.
     """
     network, config = spec.scenario.network, spec.config
     if config.fraction < 1.0 or config.max_upload_mbps is not None or network.loss:

@@ -1,7 +1,7 @@
-"""As much of ZeroMQ as nodes use, over `VirtualTcp`.
+"""The part of ZeroMQ that nodes use, over `VirtualTcp`.
 
-A ROUTER that listens, DEALERs that connect and go on connecting, PAIRs within a process, monitors
-that tell of connections, and pollers. Errors and events are those of libzmq 4.3.5.
+It has a ROUTER that listens, DEALERs that connect and reconnect, PAIRs within a process, monitors
+that report connections, and pollers. Errors and events are those of libzmq 4.3.5.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SRCFD = int(zmq.SRCFD)
 
 
 class VirtualFrame:
-    """A frame that was received, as `zmq.Frame`."""
+    """A received frame, like `zmq.Frame`."""
 
     __slots__ = ("_address", "_descriptor", "buffer", "more")
 
@@ -45,7 +45,7 @@ class VirtualFrame:
         self._address = address
 
     def get(self, key: int | str) -> int | str:
-        """Return the connection that it came over, or the address of its other end."""
+        """Return the connection of the frame, or the address of its other end."""
         if key == SRCFD and self._descriptor >= 0:
             return self._descriptor
         if key == "Peer-Address" and self._address:
@@ -54,7 +54,7 @@ class VirtualFrame:
 
 
 class VirtualPoller:
-    """Waits for sockets, as `zmq.Poller`; `sleeper` makes what waits."""
+    """Waits for sockets, like `zmq.Poller`. `sleeper` makes the object that waits."""
 
     def __init__(self, sleeper: Callable[[], Sleeper]) -> None:
         self._sleeper = sleeper
@@ -76,7 +76,7 @@ class VirtualPoller:
         self._maybe.pop(socket, None)
 
     def poll(self, timeout: int | None = None) -> list[tuple[VirtualSocket, int]]:
-        """Return the sockets that can be read, after `timeout` milliseconds at the most."""
+        """Return the sockets that can be read, after at most `timeout` milliseconds."""
         ready = self._ready()
         if ready or timeout == 0:
             return ready
@@ -98,7 +98,7 @@ class VirtualPoller:
 
 
 class VirtualSocket:
-    """What all sockets have; options can be set as attributes."""
+    """The common part of all sockets. Options can be set as attributes."""
 
     sndhwm = 1000
 
@@ -130,7 +130,7 @@ class VirtualSocket:
             poller.notice(self)
 
     def recv(self, flags: int = 0, copy: bool = True) -> Any:  # noqa: ARG002
-        """Receive one frame; it never waits."""
+        """Receive one frame, without waiting."""
         if not self._rest:
             if not self._received:
                 raise zmq.Again
@@ -156,7 +156,7 @@ class VirtualSocket:
         copy: bool = True,
         track: bool = False,  # noqa: ARG002
     ) -> VirtualReceipt | None:
-        """Send one frame; it never waits."""
+        """Send one frame, without waiting."""
         if self.closed:
             raise zmq.ZMQError(zmq.ENOTSOCK)
         if not self._begun:
@@ -203,7 +203,7 @@ class VirtualSocket:
             self._monitor.send(self.endpoint.encode())
 
     def close(self, linger: int = 0) -> None:
-        """Close it; what was not sent within `linger` milliseconds is dropped."""
+        """Close it. Messages that are not sent within `linger` milliseconds are dropped."""
         if not self.closed:
             self.closed = True
             self.disable_monitor()
@@ -227,7 +227,7 @@ class PairSocket(VirtualSocket):
         self._early: list[list[bytes]] = []
 
     def bind(self, endpoint: str) -> None:
-        """Wait for another to connect, or meet one that has come before."""
+        """Wait for the other socket to connect, or meet one that has connected before."""
         self._meet(endpoint)
 
     def connect(self, endpoint: str) -> None:
@@ -261,7 +261,7 @@ class PairSocket(VirtualSocket):
 
 
 class VirtualContext:
-    """Makes sockets of one process, as `zmq.Context`."""
+    """Makes sockets of one process, like `zmq.Context`."""
 
     max_sockets = 1023
 
@@ -284,13 +284,13 @@ class VirtualContext:
         self._sockets.pop(socket, None)
 
     def kill(self) -> None:
-        """Close all sockets, as the kernel does for a process that was killed."""
+        """Close all sockets, as the kernel does for a killed process."""
         self.is_dead = True
         for socket in list(self._sockets):
             socket.close()
 
     def term(self) -> None:
-        """Do nothing: nothing is left."""
+        """Do nothing, because nothing is left."""
 
 
 class RouterSocket(VirtualSocket):
@@ -382,7 +382,7 @@ class DealerSocket(VirtualSocket):
         self._after(there, attempt, lambda: self._answered(attempt, server))
 
     def _answered(self, attempt: int, server: str) -> None:
-        """The other host has answered: it refuses, or lets both shake hands."""
+        """Note that the other host has answered, which refuses, or starts the handshake."""
         if not self.tcp.connects(self.host, server):
             self._after(self.connect_timeout / 1000.0, attempt, self._failed)
         elif self.endpoint not in self.tcp.listeners:
@@ -439,7 +439,7 @@ class DealerSocket(VirtualSocket):
 
 
 def _message(frames: list[bytes], scale: float, receipt: VirtualReceipt) -> WireMessage:
-    """Return a message; `scale`: what a byte of its last frame stands for."""
+    """Return a message. `scale`: number of bytes that a byte of its last frame stands for."""
     *first, last = map(len, frames)
     return WireMessage(frames, wire_bytes([*first, int(last * scale)]), receipt)
 

@@ -1,8 +1,8 @@
 """Plain pulls in lockstep, for all nodes at once: x += f * (x[peers] - x) on one array.
 
-For `algorithm: gossip` where all nodes are there at all times and reach each other, and no fetch
-takes too long; so nothing fails, and flow control has nothing to learn: as long as all peers have
-the same score, it draws each of them alike. The factors are those of the very rules that nodes use.
+For `algorithm: gossip` if all nodes are there at all times and reach each other, and no fetch takes
+too long. So nothing fails, and flow control has nothing to learn. As long as all peers have the
+same score, it picks each of them alike. The factors are those of the nodes' own rules.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ASKS, _PEERS = 101, 102  # purposes of chance
 
 
 class ArrayRounds:
-    """All nodes of a run, as arrays: their parameters are `x`, shape (N, D)."""
+    """All nodes of a run, as arrays. Their parameters are `x`, shape (N, D)."""
 
     def __init__(self, spec: RunSpec) -> None:
         config, nodes = spec.config, spec.scenario.nodes
@@ -71,7 +71,7 @@ class ArrayRounds:
         return is_plain and is_usual and is_calm and are_in_time
 
     def simulate(self, watch: Watch) -> RunOutcome:
-        """Take the rounds of the run; `watch` sees each sample, and tells whether to go on."""
+        """Take the rounds of the run. `watch` gets each sample, and returns whether to continue."""
         scenario = self._spec.scenario
         recorder = RunRecorder(self._spec, self._task, self.x, watch)
         rounds, seconds = scenario.rounds or math.inf, scenario.seconds or math.inf
@@ -112,7 +112,7 @@ class ArrayRounds:
         )
 
     def _round(self, ends_s: float) -> None:
-        """Publish, ask, train and merge, all nodes together; nothing if there is no time for it."""
+        """Publish, ask, train and merge, all nodes together, if there is time for it."""
         readers, peers = self._asking()
         fetch_s = self._links.fetch_s(readers, peers)
         if not self._pass_time(readers, fetch_s, ends_s):
@@ -139,7 +139,7 @@ class ArrayRounds:
         return nodes, peers
 
     def _pass_time(self, readers: Integers, fetch_s: Floats, ends_s: float) -> bool:
-        """Let a round pass; return whether it ends in time."""
+        """Let a round pass, and return whether it ends in time."""
         step_s = self._conditions.steps_s(self._all, np.full(len(self.x), self.rounds), self.time_s)
         step_s = step_s + self._conditions.own_work_s
         taken_s = step_s.copy()
@@ -197,7 +197,7 @@ class ArrayRounds:
 
 
 def part_of(fraction: float, turn: int, dimension: int) -> slice:
-    """Return which parameters a fetch brings: with a fraction, consecutive parts take turns."""
+    """Return the parameters of a fetch. With a fraction, consecutive parts take turns."""
     parts = min(dimension, math.ceil(1 / fraction))
     index = turn % parts
     return slice(dimension * index // parts, dimension * (index + 1) // parts)
@@ -207,7 +207,7 @@ EVERYBODY = ("random", "full")
 
 
 class NeighbourDraws:
-    """Draws of peers in the topology of a configuration."""
+    """Random picks of peers in the topology of a configuration."""
 
     def __init__(self, config: Config, nodes: int) -> None:
         self._nodes = nodes
@@ -218,7 +218,7 @@ class NeighbourDraws:
         self._known: dict[int, tuple[Integers, Integers, Integers]] = {}
 
     def draw(self, round_number: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
-        """Draw a peer for each node that has any; return nodes and peers, both of shape (K,)."""
+        """Pick a peer for each node that has any. Return nodes and peers, both of shape (K,)."""
         nodes = np.arange(self._nodes)
         if self._topology.name in EVERYBODY:
             if self._nodes < 2:
@@ -231,7 +231,7 @@ class NeighbourDraws:
         return asking, flat[(first + position)[asking]]
 
     def _at(self, round_number: int) -> tuple[Integers, Integers, Integers]:
-        """Return where the neighbours of each node begin, how many they are, and all of them."""
+        """Return each node's first neighbour, its number of neighbours, and all neighbours."""
         phase = round_number % self._period
         if phase not in self._known:
             found: list[Sequence[int]] = [

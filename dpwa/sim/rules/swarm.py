@@ -1,9 +1,9 @@
-"""Swarms in one process: the real algorithms on numpy arrays, without threads, clocks or networks.
+"""Swarms in one process: the real algorithms on numpy arrays, without threads or networks.
 
-A round is what all nodes do between two steps: publish, ask, train, merge. All of them do one thing
-before any does the next (lockstep), as if every message were faster than any step. The phases can
-be called one by one, for some of the workers only, to have it otherwise. What one worker tells, all
-others hear at once. Chance comes from seeds.
+A round is the work of all nodes between two steps: publish, ask, train, merge. All of them do one
+thing before any does the next (lockstep), as if every message were faster than any step. The phases
+can be called one by one, for some of the workers only, to change that. All workers hear the reports
+of each at once. Randomness comes from seeds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LONG_S = 1e9
 
 @dataclass(frozen=True)
 class SwarmSettings:
-    """What a configuration would say."""
+    """The settings that a configuration would have."""
 
     seed: int = 0
     topology: Topology = field(default_factory=lambda: topology("random"))
@@ -52,7 +52,7 @@ class SwarmSettings:
 
 @dataclass(frozen=True)
 class ArraySnapshot:
-    """What a worker has published."""
+    """The published values of a worker."""
 
     values: ArrayValues
     buffers: ArrayValues
@@ -61,7 +61,7 @@ class ArraySnapshot:
 
 @dataclass(frozen=True)
 class ArrayArrival:
-    """A snapshot that has come to a worker, with this one's own of the round."""
+    """A snapshot that has arrived at a worker, with this one's own of the round."""
 
     peer: str
     snapshot: ArraySnapshot
@@ -71,7 +71,7 @@ class ArrayArrival:
 
 @dataclass
 class ArrayReceived:
-    """`dpwa.algorithms.Received`: an arrival with its factor."""
+    """`dpwa.algorithms.Received`, which is an arrival with its factor."""
 
     peer: str
     factor: float
@@ -102,7 +102,7 @@ class ArrayReceived:
 
 
 class Worker:
-    """`dpwa.algorithms.View`: one worker, with all that is its own.
+    """`dpwa.algorithms.View`, which is one worker with its state.
 
     It begins at `array`, of any shape, which has its parameters from now on. It remembers all that
     it has asked and merged.
@@ -151,7 +151,7 @@ class Worker:
 
     @property
     def newest(self) -> ArraySnapshot:
-        """The snapshot that others read; LookupError if nothing was published yet."""
+        """The snapshot that others read. LookupError if nothing was published yet."""
         if self.snapshot is None:
             raise LookupError(f"{self.name} has published nothing yet")
         return self.snapshot
@@ -166,11 +166,11 @@ class Worker:
         return self.reports.has_groups(self._now())
 
     def total_updates(self) -> float:
-        """Return how many updates all have made together, as far as the news goes."""
+        """Return the number of updates of all together, as far as the reports show."""
         return self.reports.total_updates(self._now(), len(self.peers) + 1)
 
     def publish(self) -> None:
-        """Do what `update_send` does first."""
+        """Do the first work of `update_send`."""
         self.updates += 1
         self.clock += 1.0
         if self.algorithm.follows_leaders or self.asks_leader:
@@ -184,14 +184,14 @@ class Worker:
             self.mass.published()
 
     def asks(self) -> list[Ask]:
-        """Return whom the algorithm wants to ask now, one after the other."""
+        """Return the requests of the algorithm now, one after the other."""
         ask = self.algorithm.asks(self)
         asks = [] if ask is None else [ask, *self.algorithm.more]
         self.asked += asks
         return asks
 
     def merge(self) -> None:
-        """Do what `update_wait` does: end the step, and merge what has come."""
+        """Do the work of `update_wait`: end the step, and merge the arrivals."""
         self.algorithm.after_step(self)
         for arrival in self.inbox:
             self._merge(arrival)
@@ -207,7 +207,7 @@ class Worker:
         self.merged.append((arrival.peer, factor))
 
     def _factor(self, arrival: ArrayArrival) -> float:
-        """Return the factor to merge with; mass that has come counts as received."""
+        """Return the factor to merge with. Arriving mass counts as received."""
         if arrival.units:
             factor = self.mass.factor(arrival.units)
             self.mass.received(arrival.units)
@@ -221,7 +221,7 @@ Train = Callable[[Worker], float | None]
 
 
 class Swarm:
-    """Workers w0, w1, ... that run the same algorithm; they begin at `starts`, shape `(N, ...)`."""
+    """Workers w0, w1, ... with the same algorithm, which begin at `starts`, shape `(N, ...)`."""
 
     def __init__(
         self, name: str, starts: Any, settings: SwarmSettings | None = None, **options: Any
@@ -264,7 +264,7 @@ class Swarm:
             self._spread_news(workers)
 
     def ask(self, workers: Sequence[Worker]) -> None:
-        """Let algorithms ask; whoever has published is asked at once."""
+        """Let algorithms ask. A worker that has published is asked at once."""
         answers = {
             Terms.PULL: self._pull,
             Terms.EXCHANGE: self._exchange,
@@ -275,7 +275,7 @@ class Swarm:
                 answers[ask.terms](worker, self._candidates(worker, ask))
 
     def merge(self, workers: Sequence[Worker]) -> None:
-        """End the round: what has come is merged."""
+        """End the round by merging the arrivals."""
         for asker, answerer, transaction in self._transactions:
             _expect(asker.transactions.decide(transaction, commit=True, now=self.now))
             outcome = answerer.transactions.decided(transaction, commit=True)
@@ -321,7 +321,7 @@ class Swarm:
             peer.mass.delivered(transaction)
 
     def _exchange(self, worker: Worker, peers: Sequence[Worker]) -> None:
-        """Agree on one with the first who is not engaged; both merge when it is decided."""
+        """Agree on an exchange with the first idle worker. Both merge when it is decided."""
         for peer in peers:
             transaction, expires = self.rng.randbytes(8), self.now + 1.0
             if not worker.transactions.propose(transaction, peer.name, self.now, expires):

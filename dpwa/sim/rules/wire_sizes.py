@@ -1,12 +1,12 @@
-"""How many bytes nodes send, as they are on the wire, and how long fetches take in closed form.
+"""The bytes that nodes send on the wire, and the times of fetches in closed form.
 
 With `r` readers at one serving node, latency `L` each way, `S` bytes of an answer in `P` pieces,
 and `s` fetches that leave a site for others, fetches that begin together take
 
     F = 2 L + max(r S / upload, S / download, s S / between sites, (ceil(P / 6) - 1) 2 L)
 
-The last term is of the credit: 6 pieces are on their way before the reader says that it wants more.
-All who read begin at the same moment, so links are shared fairly by all of them to the end.
+The last term is of the credit, because 6 pieces are on their way before the reader grants more. All
+readers begin at the same moment, so links are shared fairly by all of them to the end.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class WireSizes:
 
 
 def _layout(spec: RunSpec, dimension: int) -> Layout:
-    """Return the layout of a snapshot: the task's parameters, or as large as the scenario says."""
+    """Return the layout of a snapshot of the task's parameters, or of the scenario's size."""
     megabytes = spec.scenario.model_mb
     count = dimension if megabytes is None else max(1, round(megabytes * 1e6 / VALUE_BYTES))
     return Layout((TensorSpec("parameters", "float32", (count,), VALUE_BYTES),))
@@ -87,7 +87,7 @@ SHORT_BYTES = 256
 
 
 def wire_bytes(sizes: Sequence[int]) -> int:
-    """Return what a message of frames of these sizes takes on the wire."""
+    """Return the bytes on the wire of a message with frames of these sizes."""
     framed = sum(n + (SHORT_FRAME_BYTES if n < SHORT_BYTES else FRAME_BYTES) for n in sizes)
     return framed + PACKET_BYTES * -(-framed // SEGMENT_BYTES)
 
@@ -103,7 +103,7 @@ class Links:
         self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
 
     def fetch_s(self, readers: Integers, servers: Integers) -> Floats:
-        """Return what fetches take that begin together: seconds, shape (K,)."""
+        """Return the seconds of fetches that begin together, shape (K,)."""
         conditions, nbytes = self._conditions, self._sizes.answer
         flows = np.bincount(servers, minlength=conditions.nodes)[servers]
         latency_s = conditions.mean_delay_s(conditions.latencies_s(readers, servers))
@@ -118,7 +118,7 @@ class Links:
         return taken_s
 
     def longest_s(self, readers: int) -> float:
-        """Return what a fetch may take if so many read from one node at once."""
+        """Return the maximum seconds of a fetch if this many nodes read from one node at once."""
         conditions = self._conditions
         network_s = conditions.mean_delay_s(np.array([conditions.longest_latency_s]))[0]
         between = conditions.nodes / conditions.between_sites_bytes_per_s
