@@ -121,7 +121,7 @@ def _show_plainly(watch: Watch, look: ViewChoices, interval_s: float, *, as_json
 def _print(
     view: RunView, look: ViewChoices, *, as_json: bool, known: Collection[RunEvent] = frozenset()
 ) -> None:
-    from dpwa.cli.top_page import Screen, Shown, lines_of
+    from dpwa.cli.top_page import Shown, printed
     from dpwa.observe.rows import rows_of
 
     rows, events = rows_of(view), [event for event in view.events if event not in known]
@@ -129,7 +129,7 @@ def _print(
         typer.echo(json.dumps(_plain_data(view, rows, events), allow_nan=False))
         return
     console = screen.console()
-    for line in lines_of(Shown(view, rows, events), look, Screen(console.width, None)):
+    for line in printed(Shown(view, rows, events), look, console.width):
         console.print(line, no_wrap=True, crop=False, overflow="ignore")
 
 
@@ -159,7 +159,7 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
     """Show the newest view in the place of the one before, until somebody ends it."""
     from rich.console import Group
 
-    from dpwa.cli.top_page import Screen, Shown, lines_of
+    from dpwa.cli.top_page import Shown, screen_of
     from dpwa.cli.top_terminal import open_terminal
     from dpwa.observe.rows import rows_of
 
@@ -173,8 +173,7 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
                 shown = Shown(view, rows_of(view), view.events)
                 is_new = not view.through and now - began < FIRST_ANSWERS_S
                 due = now + (asking.MIN_INTERVAL_S if is_new else interval_s)
-            width, height = console.size
-            terminal.show(Group(*lines_of(shown, look, Screen(width, height))))
+            terminal.show(Group(*screen_of(shown, look, *console.size)))
             for key in terminal.keys(due - time.monotonic()):
                 if key == "q":
                     return

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, JustifyMethod, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +25,7 @@ from dpwa.report.wording import clock, number, plural, share, size
 from dpwa.wire.messages import printable
 
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
-MIN_CURVE_COLUMNS = 6
+SIGNS = {"bad": "X", "odd": "!"}
 MIN_ROWS = 3
 SHARE_OF_MATTERS = 3  # of the lines, one in so many
 MAX_EVENTS = 5  # lines, if the nodes need the room, and there are this many:
@@ -31,11 +33,8 @@ MIN_LINES_FOR_EVENTS = 14
 MAX_EVENTS_AT_ONCE = 20  # where there is no page for all of them
 MAX_EVENTS_OF_PAGE = 500
 MAX_ABOUT_COLUMNS = 16  # columns for the node that an event is about, before what has happened
-Value = float | None
-MIN_NAME_COLUMNS = 4
 MAX_CURVE_COLUMNS = 40
 BLOCKS = "▁▂▃▄▅▆▇█"
-SIGNS = {"bad": "X", "odd": "!"}
 
 
 @dataclass
@@ -47,14 +46,10 @@ class ViewChoices:
     first: int = 0  # line of the list that is shown
     visible: int = 1  # how many lines of it were shown last
 
-    def clamp(self, length: int) -> None:
+    def show(self, length: int, height: int) -> None:
+        """Show as much of a list of this length as there are lines."""
+        self.visible = max(height, 0)
         self.first = max(min(self.first, length - self.visible), 0)
-
-
-@dataclass(frozen=True)
-class Screen:
-    width: int
-    height: int | None  # `None`: as many lines as there are
 
 
 @dataclass(frozen=True)
@@ -64,76 +59,85 @@ class Shown:
     events: Sequence[RunEvent] = ()  # oldest first
 
 
-def lines_of(shown: Shown, look: ViewChoices, screen: Screen) -> list[Text]:
+def printed(shown: Shown, look: ViewChoices, width: int) -> list[Text]:
+    """Return all nodes, their problems and the newest events; no line is wider."""
+    rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
+    events = _hanging(_told(_notable(shown)[-MAX_EVENTS_AT_ONCE:], shown), width)
+    head = _head(shown, look.command, width)
+    return [head, *_table(rows, rows, width), *_matters(rows, width), *events]
+
+
+def screen_of(shown: Shown, look: ViewChoices, width: int, height: int) -> list[Text]:
     """Return the lines of a screen; none is wider than it is, and there are as many as it has."""
-    page = {"nodes": _nodes, "matters": _matters, "events": _all_events, "keys": _keys}[look.page]
-    head = _head(shown, look.command, screen)
-    if screen.height is None:
-        return [head, *page(shown, look, screen, None)]
-    body = page(shown, look, screen, max(screen.height - 2, 0))
-    blank = [Text("")] * (screen.height - 2 - len(body))
-    return [head, *body, *blank, _foot(len(shown.rows), look, screen)][: screen.height]
+    rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
+    space = max(height - 2, 0)
+    if look.page == "nodes":
+        body = _nodes(shown, rows, look, width, space)
+    else:
+        title, lines = _list(shown, rows, look.page, width)
+        look.show(len(lines), space - 1)
+        body = [*_title(title, width), *lines[look.first : look.first + look.visible]]
+    blank = [Text("")] * (space - len(body))
+    foot = _foot(len(rows), look, width)
+    return [_head(shown, look.command, width), *body, *blank, foot][:height]
 
 
 # Head and foot
 
 
-def _head(shown: Shown, command: str, screen: Screen) -> Text:
+def _head(shown: Shown, command: str, width: int) -> Text:
     view, rows = shown.view, shown.rows
     words = Counter(word_of(row) for row in rows)
     counts = [f"{count} {word}" for word, count in words.most_common() if word != "live"]
-    nodes = plural(len(rows), "node")
+    nodes = ", ".join([plural(len(rows), "node"), *counts])
     if view.through:
-        parts = [", ".join([nodes, *counts]), clock(view.time), f"read through {view.through}"]
+        parts = [nodes, clock(view.time), f"read through {view.through}"]
     else:
         has_answered = any(node.answer is not None for node in view.nodes)
         told = "nobody answers any more" if has_answered else "nobody answers yet"
         if view.has_ended or (words and words.keys() <= {"finished", "left"}):
             told = "the run has ended"
-        parts = [told, clock(view.time), ", ".join([nodes, *counts])]
-    return Text(_joined(["dpwa top", *parts, printable(command)], screen.width), style="bold")
+        parts = [told, clock(view.time), nodes]
+    return _line(["dpwa top", *parts, printable(command)], width, "bold")
 
 
-def _joined(parts: Sequence[str], width: int) -> str:
-    joined = parts[0]
-    for part in parts[1:]:
-        if cell_len(f"{joined}  {part}") <= width:
-            joined = f"{joined}  {part}"
-    return set_cell_size(joined, width).rstrip()
-
-
-def _foot(count: int, look: ViewChoices, screen: Screen) -> Text:
+def _foot(count: int, look: ViewChoices, width: int) -> Text:
     if look.page != "nodes":
-        parts = ["Esc: back", "q: quit", "arrows: scroll"]
-    else:
-        order = "largest first" if look.is_reversed else "smallest first"
-        by = f"by {look.sort}" + ("" if look.sort in (NAME, STATE) else f", {order}")
-        some = f"{look.first + 1}-{min(look.first + look.visible, count)} of {count}"
-        parts = ["?: keys", "q: quit", *([some] if look.visible < count else []), by]
-    return Text(_joined(parts, screen.width), style="reverse")
+        return _line(["Esc: back", "q: quit", "arrows: scroll"], width, "reverse")
+    order = "largest first" if look.is_reversed else "smallest first"
+    by = f"by {look.sort}" + ("" if look.sort in ("name", "state") else f", {order}")
+    some = f"{look.first + 1}-{min(look.first + look.visible, count)} of {count}"
+    parts = ["?: keys", "q: quit", some if look.visible < count else "", by]
+    return _line(parts, width, "reverse")
+
+
+def _line(parts: Iterable[str], width: int, style: str = "") -> Text:
+    """Return the parts in one line, which is cut if it is too long."""
+    line = Text("  ".join(filter(None, parts)), style)
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 # The nodes, their problems, and the events
 
 
-def _nodes(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
-    rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
-    matters = _matter_lines(rows, screen)
-    if height is None:
-        look.first, look.visible = 0, len(rows)
-        newest = _notable(shown)[-MAX_EVENTS_AT_ONCE:]
-        return [*_table(rows, rows, screen), *matters, *_event_lines(newest, shown, screen)]
+def _nodes(
+    shown: Shown, rows: Sequence[NodeRow], look: ViewChoices, width: int, height: int
+) -> list[Text]:
+    matters = _matters(rows, width)
     most = max(height // SHARE_OF_MATTERS, height - 1 - len(rows) - 2)
-    matters = _at_most(matters, min(most, max(height - 1 - MIN_ROWS, 0)))
+    most = min(most, max(height - 1 - MIN_ROWS, 0))
+    if len(matters) > most:
+        matters = [*matters[: most - 1], Text("  more of it: key v")] if most else []
     left = height - 1 - len(matters)
     kept = MAX_EVENTS if left >= MIN_LINES_FOR_EVENTS else 0
     for_events = max(left - len(rows), kept) - 1  # below a line of its own
-    events = _notable(shown)[-for_events:] if for_events > 0 else []
-    look.visible = max(left - (1 + len(events) if events else 0), 0)
-    look.clamp(len(rows))
-    table = _table(rows, rows[look.first : look.first + look.visible], screen)
-    title = _title("newest events", screen) if events else []
-    return [*table, *matters, *title, *_event_lines(events[::-1], shown, screen, is_cut=True)]
+    events = _told(_notable(shown)[: -for_events - 1 : -1], shown) if for_events > 0 else []
+    newest = [_line([f"{at} {told}"], width) for at, told, _ in events]
+    title = _title("newest events", width) if events else []
+    look.show(len(rows), left - len(title) - len(newest))
+    table = _table(rows, rows[look.first : look.first + look.visible], width)
+    return [*table, *matters, *title, *newest]
 
 
 def _notable(shown: Shown) -> list[RunEvent]:
@@ -141,41 +145,22 @@ def _notable(shown: Shown) -> list[RunEvent]:
     return [event for event in shown.events if event.kind != "checkpoint"]
 
 
-def _matters(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
-    rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
-    lines = _matter_lines(rows, screen) or [Text("  no problems")]
-    return _scrolled(_title("problems", screen), lines, look, height)
-
-
-def _all_events(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:
-    lines = _event_lines(shown.events[: -MAX_EVENTS_OF_PAGE - 1 : -1], shown, screen)
-    title = _title("events, newest first", screen)
-    return _scrolled(title, lines or [Text("  none yet")], look, height)
-
-
-def _keys(shown: Shown, look: ViewChoices, screen: Screen, height: int | None) -> list[Text]:  # noqa: ARG001
+def _list(
+    shown: Shown, rows: Sequence[NodeRow], page: str, width: int
+) -> tuple[str, Sequence[Text]]:
+    """Return the title and the lines of a page that is one list."""
+    if page == "matters":
+        return "problems", _matters(rows, width) or [Text("  no problems")]
+    if page == "events":
+        events = _told(shown.events[: -MAX_EVENTS_OF_PAGE - 1 : -1], shown)
+        return "events, newest first", _hanging(events, width) or [Text("  none yet")]
     told = [("q", "quit; ? and Esc: these keys, and back to the nodes")]
     told += [("v", "all problems, in full"), ("e", "all events")]
     told += [("r", "reverse the order; arrows, PgUp, PgDn: scroll")]
-    told += [("n", "sort by name"), ("m", "sort by problem")]
-    told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values()]
+    told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values() if column.key]
     told += [("X", "takes no part any more, or harms others"), ("!", "odd"), ("?", "no answer yet")]
-    lines = _hanging([(f"{key} ", text, "") for key, text in told], screen)
-    return _scrolled(_title("keys, and signs of nodes", screen), lines, look, height)
-
-
-def _scrolled(
-    title: list[Text], lines: list[Text], look: ViewChoices, height: int | None
-) -> list[Text]:
-    look.visible = len(lines) if height is None else max(height - 1, 0)
-    look.clamp(len(lines))
-    return [*title, *lines[look.first : look.first + look.visible]]
-
-
-def _at_most(lines: list[Text], most: int) -> list[Text]:
-    if len(lines) <= most:
-        return lines
-    return [*lines[: most - 1], Text("  more of it: key v")] if most > 0 else []
+    keys = _hanging([(f"{key} ", text, "") for key, text in told], width)
+    return "keys, and signs of nodes", keys
 
 
 # What rich lays out
@@ -184,8 +169,8 @@ def _at_most(lines: list[Text], most: int) -> list[Text]:
 _CONSOLE = Console(file=None, width=80, color_system=None, legacy_windows=False)
 
 
-def _lines(laid_out: RenderableType, screen: Screen) -> list[Text]:
-    options = _CONSOLE.options.update(width=max(screen.width, 1))
+def _lines(laid_out: RenderableType, width: int) -> list[Text]:
+    options = _CONSOLE.options.update(width=max(width, 1))
     lines = [
         Text.assemble(*((part.text, part.style or "") for part in line))
         for line in _CONSOLE.render_lines(laid_out, options, pad=False)
@@ -195,25 +180,18 @@ def _lines(laid_out: RenderableType, screen: Screen) -> list[Text]:
     return lines
 
 
-def _title(text: str, screen: Screen) -> list[Text]:
-    return _lines(Rule(text, align="left", style="dim"), screen)
+def _title(text: str, width: int) -> list[Text]:
+    return _lines(Rule(text, align="left", style="dim"), width)
 
 
-def _hanging(
-    rows: Sequence[tuple[str, str, str]], screen: Screen, *, is_cut: bool = False
-) -> list[Text]:
-    """Return what stands first and a text beside it, wrapped or cut, for each row in a style."""
-    first_width = max((len(first) for first, _, _ in rows), default=0)
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(width=first_width)
-    table.add_column(
-        width=max(screen.width - first_width - 1, 1),
-        no_wrap=is_cut,
-        overflow="ellipsis" if is_cut else "fold",
-    )
+def _hanging(rows: Sequence[tuple[str, str, str]], width: int) -> list[Text]:
+    """Return what stands first and a text that is wrapped beside it, for each row in a style."""
+    table = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
     for first, text, style in rows:
-        table.add_row(Text(first), Text(_harmless(text)), style=style)
-    return _lines(table, screen)
+        table.add_row(Text(first), Text(text), style=style)
+    return _lines(table, width) if rows else []
 
 
 def _harmless(text: str) -> str:
@@ -221,51 +199,47 @@ def _harmless(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _table(rows: Sequence[NodeRow], visible: Sequence[NodeRow], screen: Screen) -> list[Text]:
+def _table(rows: Sequence[NodeRow], visible: Sequence[NodeRow], width: int) -> list[Text]:
     """Return the headings and the visible ones of the rows, in columns as wide as all need."""
-    widths = _widths(rows, screen.width)
-    names = [name for name in ORDER if name in widths]
+    widths = _widths(rows, width)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column(width=1)
-    for name in names:
-        heading = COLUMNS[name].heading if name in COLUMNS else name
-        justify: JustifyMethod = "left" if name in (NAME, STATE) else "right"
-        table.add_column(heading, width=widths[name], justify=justify, no_wrap=True)
+    for name, columns in widths.items():
+        justify = "left" if name in ("name", "state") else "right"
+        table.add_column(COLUMNS[name].heading, width=columns, justify=justify, no_wrap=True)
     for row in visible:  # a name that has no room is whole below the table, if it matters
-        cells = (cell_of(row, name, widths[name]) for name in names)
+        cells = (COLUMNS[name].cell(row, columns) for name, columns in widths.items())
         table.add_row(*map(Text, (sign_of(row), *cells)), style=STYLES[sign_of(row)])
-    return _lines(table, screen)
+    return _lines(table, width)
 
 
 def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
-    needed = {
-        name: max([least, *(cell_len(cell_of(row, name)) for row in rows)])
-        for name, least in MIN_WIDTHS.items()
-    }
-    longest, needed[NAME] = needed[NAME], min(needed[NAME], max(width // 3, MIN_NAME_COLUMNS))
+    """Return the columns for which there is room, and how wide they are."""
     found, left = dict[str, int](), width - 1  # for the sign
     unknown = missing(rows)
-    unknown |= {CURVE: ""} if "loss" in unknown else {}
-    for name in IMPORTANCE:
-        if name in unknown:
-            continue
-        if 1 + needed[name] > left:
+    needed = {
+        name: max([column.width, *(cell_len(column.cell(row, column.width)) for row in rows)])
+        for name, column in COLUMNS.items()
+        if ("loss" if name == "curve" else name) not in unknown
+    }
+    longest, needed["name"] = needed["name"], min(needed["name"], max(width // 3, 4))
+    for name, columns in needed.items():
+        if 1 + columns > left:
             break
-        found[name] = needed[name]
-        left -= 1 + needed[name]
-    if NAME in found:
-        more = min(left, longest - found[NAME])
-        found[NAME] += more
-        left -= more
-    if CURVE in found:
-        found[CURVE] += min(left, MAX_CURVE_COLUMNS - MIN_CURVE_COLUMNS)
+        found[name] = columns
+        left -= 1 + columns
+    for name, most in (("name", longest), ("curve", MAX_CURVE_COLUMNS)):
+        if name in found:
+            more = min(left, most - found[name])
+            found[name] += more
+            left -= more
     return found
 
 
 # Texts
 
 
-def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> list[Text]:
+def _matters(rows: Sequence[NodeRow], width: int) -> list[Text]:
     found = [
         (SIGNS[verdict.severity], f"{row.name} {verdict.text}")
         for row in rows
@@ -292,87 +266,19 @@ def _matter_lines(rows: Sequence[NodeRow], screen: Screen) -> list[Text]:
         if why and name in COLUMNS:
             reasons.setdefault(why, []).append(COLUMNS[name].heading)
     found += [(" ", f"no {', '.join(names)}: {why}") for why, names in reasons.items()]
-    return _hanging([(sign, text, STYLES[sign]) for sign, text in found], screen)
+    return _hanging([(sign, _harmless(text), STYLES[sign]) for sign, text in found], width)
 
 
-def _event_lines(
-    events: Sequence[RunEvent], shown: Shown, screen: Screen, *, is_cut: bool = False
-) -> list[Text]:
-    """Return events wrapped beside their moments; those that are cut take one line each."""
+def _told(events: Iterable[RunEvent], shown: Shown) -> list[tuple[str, str, str]]:
+    """Return the moment and the text of each event, for `_hanging`."""
     wide = min(max([1, *(len(other.about) for other in shown.events)]), MAX_ABOUT_COLUMNS)
     rows = []
     for event in events:
         by = f", noticed by {event.node}" if event.node not in ("", event.about) else ""
         text = f": {event.text}" if event.text else ""
         told = f"{event.about:<{wide}} {event.kind.replace('_', ' ')}{by}{text}"
-        rows.append((clock(event.time), told, ""))
-    return _hanging(rows, screen, is_cut=is_cut)
-
-
-# The columns: what stands in each, and how nodes are sorted by it
-
-
-@dataclass(frozen=True)
-class Column:
-    name: str  # by which `--sort` knows it
-    key: str  # that sorts by it
-    heading: str
-    width: int  # at least; it is as wide as its widest cell
-    value: Callable[[NodeRow], Value]
-    cell: Callable[[float], str]
-    text: str  # what it is, for the page of keys
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 999.5 else number(value)
-
-
-def _waiting(row: NodeRow) -> Value:
-    return None if row.rates.shares is None else row.rates.shares["wait"]
-
-
-_COLUMNS = (
-    Column("loss", "l", "loss", 7, lambda r: r.loss, number, "training loss"),
-    Column("clock", "c", "clock", 6, lambda r: r.clock, number, "training clock"),
-    Column("taken", "z", "steps", 6, lambda r: r.steps, number, "steps of this process so far"),
-    Column("steps", "s", "steps/s", 7, lambda r: r.rates.steps_per_s, _short, "steps a second"),
-    Column("rounds", "u", "rounds/s", 8, lambda r: r.rates.rounds_per_s, _short, "rounds a second"),
-    Column("wait", "w", "wait", 5, _waiting, share, "share of the time waiting for peers"),
-    Column("in", "i", "in/s", 7, lambda r: r.rates.received_per_s, size, "bytes received a second"),
-    Column("out", "o", "out/s", 7, lambda r: r.rates.sent_per_s, size, "bytes sent a second"),
-    Column(
-        "mapped",
-        "a",
-        "map/s",
-        7,
-        lambda r: r.rates.mapped_per_s,
-        size,
-        "bytes read from memory of peers a second",
-    ),
-    Column(
-        "staleness",
-        "t",
-        "stale",
-        5,
-        lambda r: r.rates.staleness,
-        _short,
-        "staleness of what is merged",
-    ),
-    Column(
-        "distance", "d", "distance", 8, lambda r: r.consensus_distance, _short, "consensus distance"
-    ),
-    Column("score", "p", "score", 5, lambda r: r.score, _short, "score that its peers give it"),
-)
-COLUMNS = {column.name: column for column in _COLUMNS}
-NAME, STATE, CURVE = "name", "state", "curve"
-SORTS = {NAME: "n", STATE: "m", **{name: column.key for name, column in COLUMNS.items()}}
-# As they stand, and from what is left out last to what is left out first.
-ORDER = [NAME, STATE, "loss", CURVE, "clock", "taken", "steps", "rounds", "wait", "in", "out"]
-ORDER += ["mapped", "staleness", "distance", "score"]
-MIN_WIDTHS = {NAME: MIN_NAME_COLUMNS, STATE: 5, CURVE: MIN_CURVE_COLUMNS}
-MIN_WIDTHS |= {name: column.width for name, column in COLUMNS.items()}
-IMPORTANCE = [NAME, STATE, "loss", "steps", "wait", CURVE, "clock", "taken", "rounds", "mapped"]
-IMPORTANCE += ["in", "out", "staleness", "distance", "score"]
+        rows.append((clock(event.time), _harmless(told), ""))
+    return rows
 
 
 def word_of(row: NodeRow) -> str:
@@ -392,20 +298,71 @@ def sign_of(row: NodeRow) -> str:
     return "?" if row.state == "unknown" else " "
 
 
-def cell_of(row: NodeRow, name: str, width: int = MIN_CURVE_COLUMNS) -> str:
-    if name in (NAME, STATE):
-        return printable(row.name) if name == NAME else word_of(row)
-    if name == CURVE:
-        return sparkline(row.losses, width)
-    value = _known(row, name)
-    if value is None:
-        return "-"
-    return "inf" if math.isinf(value) else COLUMNS[name].cell(value)
+# The columns, from what is left out last to what is left out first
 
 
-def _known(row: NodeRow, name: str) -> Value:
-    value = COLUMNS[name].value(row)
-    return None if value is None or math.isnan(value) else value
+@dataclass(frozen=True)
+class Column:
+    name: str  # by which `--sort` knows it
+    key: str  # that sorts by it; empty: none does
+    heading: str
+    width: int  # at least; it is as wide as its widest cell
+    text: str  # what it is, for the page of keys
+    value: Callable[[NodeRow], Any]  # by which nodes are sorted; `None` where it is not known
+    cell: Callable[[NodeRow, int], str]  # in these columns of the terminal
+
+
+def _figure(
+    name: str,
+    key: str,
+    heading: str,
+    width: int,
+    text: str,
+    attribute: str,
+    told: Callable[[float], str],
+) -> Column:
+    value = attrgetter(attribute)
+
+    def cell(row: NodeRow, _: int) -> str:
+        found = value(row)
+        return "-" if found is None else "inf" if math.isinf(found) else told(found)
+
+    return Column(name, key, heading, width, text, value, cell)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else number(value)
+
+
+def _order(row: NodeRow) -> list[Any]:
+    return natural_order(row.name)
+
+
+def _sign_order(row: NodeRow) -> int:
+    return "X!? ".index(sign_of(row))
+
+
+COLUMNS = {
+    column.name: column
+    for column in (
+        Column("name", "n", "name", 4, "name", _order, lambda row, _: printable(row.name)),
+        Column("state", "m", "state", 5, "problem", _sign_order, lambda row, _: word_of(row)),
+        _figure("loss", "l", "loss", 7, "training loss", "loss", number),
+        _figure("steps", "s", "steps/s", 7, "steps a second", "rates.steps_per_s", _short),
+        _figure("wait", "w", "wait", 5, "share of the time waiting for peers", "rates.wait", share),
+        Column("curve", "", "curve", 6, "", _order, lambda row, w: sparkline(row.losses, w)),
+        _figure("clock", "c", "clock", 6, "training clock", "clock", number),
+        _figure("taken", "z", "steps", 6, "steps of this process so far", "steps", number),
+        _figure("rounds", "u", "rounds/s", 8, "rounds a second", "rates.rounds_per_s", _short),
+        _figure("mapped", "a", "map/s", 7, "bytes mapped a second", "rates.mapped_per_s", size),
+        _figure("in", "i", "in/s", 7, "bytes received a second", "rates.received_per_s", size),
+        _figure("out", "o", "out/s", 7, "bytes sent a second", "rates.sent_per_s", size),
+        _figure("staleness", "t", "stale", 5, "staleness of merges", "rates.staleness", _short),
+        _figure("distance", "d", "distance", 8, "consensus distance", "consensus_distance", _short),
+        _figure("score", "p", "score", 5, "score that its peers give it", "score", _short),
+    )
+}  # fmt: skip
+SORTS = {column.name: column.key for column in COLUMNS.values() if column.key}
 
 
 def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) -> list[NodeRow]:
@@ -413,14 +370,10 @@ def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) 
 
     By state, nodes with a problem are first.
     """
-    by_name = sorted(rows, key=lambda row: natural_order(row.name))
-    if by == NAME:
-        return by_name[::-1] if is_reversed else by_name
-    if by == STATE:
-        return sorted(by_name, key=lambda row: "X!? ".index(sign_of(row)), reverse=is_reversed)
-    known = [row for row in by_name if _known(row, by) is not None]
-    known.sort(key=lambda row: _known(row, by) or 0.0, reverse=is_reversed)
-    return known + [row for row in by_name if _known(row, by) is None]
+    value, by_name = COLUMNS[by].value, sorted(rows, key=_order)
+    known = [row for row in by_name if value(row) is not None]
+    unknown = [row for row in by_name if value(row) is None]
+    return sorted(known, key=value, reverse=is_reversed) + unknown
 
 
 def sparkline(losses: Sequence[float], width: int) -> str:

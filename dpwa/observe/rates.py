@@ -47,6 +47,11 @@ class Rates:
     staleness: float | None = None
     idle_s: float = 0.0
 
+    @property
+    def wait(self) -> float | None:
+        """Share of the time waiting for peers."""
+        return None if self.shares is None else self.shares["wait"]
+
 
 UNKNOWN = Rates()
 

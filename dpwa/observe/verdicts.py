@@ -173,8 +173,8 @@ def _pace(rates: Rates, usual: _Usual) -> list[NodeVerdict]:
     found = []
     if text := _slow(rates, usual):
         found.append(NodeVerdict("slow", text, "odd"))
-    if rates.shares is not None and rates.shares["wait"] > WAITS_MUCH:
-        share = f"{100 * rates.shares['wait']:.0f} %"
+    if rates.wait is not None and rates.wait > WAITS_MUCH:
+        share = f"{100 * rates.wait:.0f} %"
         found.append(NodeVerdict("waiting", f"spends {share} of its time waiting for peers", "odd"))
     return found
 

@@ -23,7 +23,7 @@ from support.times import at_most
 
 from dpwa import DpwaConnection
 from dpwa.cli.top import press
-from dpwa.cli.top_page import SORTS, Screen, Shown, ViewChoices, lines_of
+from dpwa.cli.top_page import SORTS, Shown, ViewChoices, printed, screen_of
 from dpwa.errors import without_codes
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import NAMES
@@ -213,7 +213,7 @@ def test_what_keys_do():
 def test_the_first_line_has_the_command_of_a_run_that_was_found_where_there_is_room():
     shown = Shown(RunView(0.0, "w1", (), ()), ())
     heads = [
-        lines_of(shown, ViewChoices(command="python x.py"), Screen(width, 24))[0].plain
+        screen_of(shown, ViewChoices(command="python x.py"), width, 24)[0].plain
         for width in (80, 30)
     ]
     assert heads[0].endswith("read through w1  python x.py")
@@ -222,7 +222,7 @@ def test_the_first_line_has_the_command_of_a_run_that_was_found_where_there_is_r
 
 def test_all_keys_and_signs_fit_a_terminal_of_24_lines():
     shown = Shown(RunView(0.0, "", (), ()), ())
-    lines = [line.plain for line in lines_of(shown, ViewChoices(page="keys"), Screen(80, 24))]
+    lines = [line.plain for line in screen_of(shown, ViewChoices(page="keys"), 80, 24)]
     assert len(lines) == 24
     for key in ("q", "v", "e", "r", *SORTS.values(), "X", "!", "?"):
         assert any(line.startswith(f"{key}  ") for line in lines), key
@@ -235,14 +235,20 @@ def test_who_finishes_and_for_whom_it_waits_stands_below_the_table_and_checkpoin
     events = [RunEvent(float(n), "w1", "checkpoint", "w1") for n in range(20)]
     rows = [row, replace(row, name="w4"), replace(row, name="w5", waits_for=("w2",))]
     shown = Shown(RunView(0.0, "w1", (), ()), rows, [RunEvent(0.0, "", "left", "w9"), *events])
-    for screen in (Screen(80, 24), Screen(80, None), Screen(44, 20)):
-        lines = [line.plain for line in lines_of(shown, ViewChoices(), screen)]
+    look = ViewChoices()
+    screens = (
+        screen_of(shown, look, 80, 24),
+        printed(shown, look, 80),
+        screen_of(shown, look, 44, 20),
+    )
+    for screen in screens:
+        lines = [line.plain for line in screen]
         assert lines[0].startswith("dpwa top  3 nodes, 3 finishing")
         assert "  finishing, waits for w2, w3: w1, w4" in lines
         assert "  finishing, waits for w2: w5" in lines
         assert any("left" in line for line in lines)
         assert not any("checkpoint" in line for line in lines)
-    page = lines_of(shown, ViewChoices(page="events"), Screen(80, None))
+    page = screen_of(shown, ViewChoices(page="events"), 80, 40)
     assert sum("checkpoint" in line.plain for line in page) == 20
 
 

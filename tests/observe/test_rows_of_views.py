@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from dpwa.cli.top_page import Screen, Shown, ViewChoices, lines_of
+from dpwa.cli.top_page import Shown, ViewChoices, printed
 from dpwa.observe.figures import NAMES, OTHER_NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.rows import groups, missing, rows_of
@@ -132,7 +132,7 @@ def test_a_node_that_is_not_there_or_never_was_has_no_score(heard_s, silent_s):
 def test_the_first_line_tells_a_run_that_has_ended_from_one_that_is_lost():
     def first_line(*nodes, has_ended=False):
         view = RunView(1e9, "", nodes, (), has_ended)
-        return lines_of(Shown(view, rows_of(view)), ViewChoices(), Screen(80, None))[0].plain
+        return printed(Shown(view, rows_of(view)), ViewChoices(), 80)[0].plain
 
     last, lost = node("w2", silent_s=6.0, ended=""), node("w3", silent_s=6.0)
     assert "the run has ended" in first_line(last)
