@@ -122,6 +122,16 @@ AtOption = Annotated[
 ]
 
 
+def gone(option: str, instead: str) -> Any:
+    """Return an option that is there no more: it says what to use in its place."""
+
+    def refuse(value: str | None) -> None:
+        if value is not None:
+            raise UserError(f"{option} is gone: use {instead} [DPWA-E284]")
+
+    return typer.Option(option, hidden=True, callback=refuse)
+
+
 def run_of(config: Path | None) -> Path:
     """Return the configuration that was named, or that of `run_here`."""
     return config or run_here().config

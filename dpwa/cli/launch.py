@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.asking import MAX_PORT
+from dpwa.cli.asking import MAX_PORT, gone
 from dpwa.errors import UserError
 from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable
@@ -212,11 +212,6 @@ def _close(file: TextIO) -> None:
 DEFAULT_RESTARTS = 3
 
 
-class Cpus(str, enum.Enum):
-    pin = "pin"
-    none = "none"
-
-
 class EngineName(str, enum.Enum):
     local = "local"
     ray = "ray"
@@ -239,10 +234,6 @@ def launch(
         Path | None,
         typer.Option("-c", "--config", metavar="FILE", help="Start the nodes of this file."),
     ] = None,
-    cpus: Annotated[
-        Cpus,
-        typer.Option(help="pin: give every node its own share of the cores."),
-    ] = Cpus.none,
     restart: Annotated[
         str,
         typer.Option(
@@ -278,14 +269,14 @@ def launch(
         str | None,
         typer.Option(metavar="CPU=1,...", help="With Ray: resources of each node."),
     ] = None,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="The Ray cluster, instead of RAY_ADDRESS."),
-    ] = None,
     log_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Also append the output of each node to DIR/NAME.log."),
     ] = None,
+    _cpus: Annotated[
+        str | None, gone("--cpus", "`sh -c 'taskset -c $DPWA_RANK python train.py'` as COMMAND")
+    ] = None,
+    _address: Annotated[str | None, gone("--ray-address", "the variable RAY_ADDRESS")] = None,
 ) -> None:
     """Run COMMAND once for each node, as processes on this machine or on a Ray cluster.
 
@@ -328,11 +319,8 @@ def launch(
     """
     from dpwa.launch import LaunchSpec
 
-    has_ray_option = resources is not None or ray_address is not None
     is_local = engine is EngineName.local
-    _require(
-        not (is_local and has_ray_option), "--resources and --ray-address are for --engine ray"
-    )
+    _require(resources is None or not is_local, "--resources is for --engine ray")
     has_host_option = host is not None or port is not None
     _require(
         nodes_from is not None or not has_host_option, "--host and --port are for --nodes-from"
@@ -340,13 +328,12 @@ def launch(
     restarts = restarts_of(restart)
     _require(is_local or not spare, "--spare is for --engine local")
     _require(restarts > 0 or not spare, "--spare is for --restart on-failure")
-    spec = LaunchSpec(command, Path(), (), cpus.value, restarts=restarts, spare=spare)
+    spec = LaunchSpec(command, Path(), (), restarts=restarts, spare=spare)
     if engine is EngineName.ray:
         _require(count is not None, "--engine ray needs a number of nodes (-n N)")
         _require(config is None, "-c is for --engine local: Ray says where nodes are")
-        _require(cpus is Cpus.none, "--cpus is for --engine local: Ray shares out the cores")
         _require(nodes_from is None, "--nodes-from is for --engine local: Ray knows its machines")
-        run = _ray_run(spec, count or 1, resources_of(resources), ray_address)
+        run = _ray_run(spec, count or 1, resources_of(resources))
     elif nodes_from is not None:
         _require(config is None, "give either --nodes-from or -c")
         run = _hosts_run(spec, count, nodes_from, host, port)
@@ -468,7 +455,7 @@ def _hosts_run(
 
 @contextmanager
 def _ray_run(
-    spec: LaunchSpec, count: int, resources: Mapping[str, float], address: str | None
+    spec: LaunchSpec, count: int, resources: Mapping[str, float]
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
     """Yield what is to run in actors of Ray, as long as these are there."""
     from dpwa.config import NodeConfig
@@ -478,7 +465,7 @@ def _ray_run(
 
     names = [f"w{number}" for number in range(1, count + 1)]
     needed = {resource: each * count for resource, each in resources.items()}
-    with _folder() as folder, connected(address, needed):
+    with _folder() as folder, connected(needed):
         placed = place_actors(names, resources, NodeConsole(names).note)
         nodes = [
             NodeConfig(name=name, host=place.host, port=place.port)

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -205,7 +205,7 @@ def _table(rows: Sequence[NodeRow], visible: Sequence[NodeRow], width: int) -> l
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column(width=1)
     for name, columns in widths.items():
-        justify = "left" if name in ("name", "state") else "right"
+        justify: JustifyMethod = "left" if name in ("name", "state") else "right"
         table.add_column(COLUMNS[name].heading, width=columns, justify=justify, no_wrap=True)
     for row in visible:  # a name that has no room is whole below the table, if it matters
         cells = (COLUMNS[name].cell(row, columns) for name, columns in widths.items())

@@ -1,6 +1,6 @@
 """First step of every node process, which prepares itself, then becomes the command.
 
-Run as a script: `child.py LAUNCHER_PID CORES COMMAND...`. A separate process can do this safely
+Run as a script: `child.py LAUNCHER_PID COMMAND...`. A separate process can do this safely
 even if the launcher has threads. Code between fork and exec could not.
 """
 
@@ -18,10 +18,8 @@ def main() -> None:
     # A launcher in the background of a script ignores Ctrl-C, and its children would inherit that.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the workers of Ray block it, too
-    launcher_pid, cores, *command = sys.argv[1:]
+    launcher_pid, *command = sys.argv[1:]
     end_with_launcher(int(launcher_pid))
-    if cores:
-        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     try:
         os.execvp(command[0], command)  # noqa: S606  (no shell is the point)
     except OSError as error:

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from dpwa.config.schema import PATHS, PREFIX, variable_of
 
@@ -26,7 +26,6 @@ class LaunchSpec:
         command: the program and its arguments, the same for every node.
         config_path: the configuration that the nodes read.
         names: the nodes to start. A node's rank is its place in this order.
-        cpus: `pin` gives every node its own share of the cores this process may use.
         environment: variables added to those of this process.
         restarts: maximum number of restarts of a node that fails.
         world: all nodes of the run, if others are started elsewhere. Ranks are places in it.
@@ -37,7 +36,6 @@ class LaunchSpec:
     command: Sequence[str]
     config_path: Path
     names: Sequence[str]
-    cpus: Literal["pin", "none"] = "none"
     environment: Mapping[str, str] = field(default_factory=dict)
     restarts: int = 0
     world: Sequence[str] = ()
@@ -144,28 +142,3 @@ def node_environments(
     return [
         {**shared, "DPWA_NAME": name, "DPWA_RANK": str(world.index(name))} for name in spec.names
     ]
-
-
-def node_cores(spec: LaunchSpec, cores: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the cores to which each node is bound, or () if it may use any."""
-    if spec.cpus == "none":
-        return [()] * len(spec.names)
-    return core_slices(cores, len(spec.names))
-
-
-def core_slices(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Divide cores among `count` nodes.
-
-    Neighbouring cores go to one node. If the division has a remainder, the first nodes get one
-    more. If there are more nodes than cores, the nodes take turns.
-
-    >>> core_slices([0, 1, 2, 3, 4], 2)
-    [(0, 1, 2), (3, 4)]
-    >>> core_slices([0, 1], 3)
-    [(0,), (1,), (0,)]
-    """
-    if count > len(cores):
-        return [(cores[rank % len(cores)],) for rank in range(count)]
-    share, extra = divmod(len(cores), count) if count else (0, 0)
-    starts = [rank * share + min(rank, extra) for rank in range(count + 1)]
-    return [tuple(cores[starts[rank] : starts[rank + 1]]) for rank in range(count)]

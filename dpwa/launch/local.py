@@ -31,12 +31,10 @@ from dpwa.launch.engine import (
     NodeEnded,
     Printed,
     available_cores,
-    node_cores,
     node_environments,
 )
 from dpwa.launch.stopping import PASSED_ON
 from dpwa.lifecycle import ENDING, Closeable, told_ending
-from dpwa.types import JsonObject
 
 CHILD_SCRIPT = Path(__file__).with_name("child.py")
 SPARE_SCRIPT = CHILD_SCRIPT.with_name("spare.py")
@@ -131,7 +129,6 @@ def start(
     name: str,
     command: Sequence[str],
     environment: Mapping[str, str],
-    cores: Sequence[int] = (),
     stdin: int = subprocess.DEVNULL,
 ) -> subprocess.Popen[bytes]:
     """Start a command, in a session and process group of its own.
@@ -142,10 +139,9 @@ def start(
         UserError: the system cannot start a further process.
     """
     prepare = [sys.executable, "-I", "-S", str(CHILD_SCRIPT)]
-    arguments = [str(os.getpid()), ",".join(str(core) for core in cores), *command]
     try:
         return subprocess.Popen(  # noqa: S603  (running the user's command is the task)
-            [*prepare, *arguments],
+            [*prepare, str(os.getpid()), *command],
             bufsize=0,
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -279,9 +275,7 @@ class _Spare(Closeable):
         else:
             self._process, self._control = NodeProcess("spare", started), control
 
-    def take(
-        self, node: str, environment: Mapping[str, str], cores: Sequence[int]
-    ) -> NodeProcess | None:
+    def take(self, node: str, environment: Mapping[str, str]) -> NodeProcess | None:
         """Return the process, which is this node from now on, or `None` if there is none."""
         self._take_in()
         self._due = Deadline(self._clock, SPARE_AFTER_S)
@@ -291,7 +285,7 @@ class _Spare(Closeable):
         own = dict(environment.items() - self._environment.items())
         self._process = None
         with control:
-            self._tell(control, {"environment": own, "cores": list(cores)})
+            self._tell(control, own)
         process.name = node
         if process.has_ended():
             process.discard()
@@ -312,15 +306,15 @@ class _Spare(Closeable):
         self._process, self._control, self._outputs = None, None, []
         _adopt_orphans(is_wanted=False)
 
-    def _tell(self, control: socket.socket, node: JsonObject) -> None:
-        """Send the process its node, and the pipes of the next one."""
+    def _tell(self, control: socket.socket, environment: Mapping[str, str]) -> None:
+        """Send the process the variables of its node, and the pipes of the next one."""
         self._control, given = None, []
         if _adopt_orphans(is_wanted=True):
             self._control, theirs = socket.socketpair()
             pipes = os.pipe(), os.pipe()
             self._outputs = [os.fdopen(reading, "rb", buffering=0) for reading, _ in pipes]
             given = [theirs.detach(), *(writing for _, writing in pipes)]
-        line = f"{json.dumps(node)}\n".encode()
+        line = f"{json.dumps(environment)}\n".encode()
         with suppress(OSError):  # it has ended
             control.sendall(line[socket.send_fds(control, [line], given) :])
         for descriptor in given:
@@ -357,12 +351,10 @@ class LocalEngine:
     """Starts the nodes of a spec on this machine. On Linux they die with the starting thread."""
 
     def __init__(self, spec: LaunchSpec, clock: Clock | None = None) -> None:
-        cores = available_cores()
         self._command = spec.command
         self._clock = SystemClock() if clock is None else clock
-        environments = node_environments(spec, os.environ, len(cores))
+        environments = node_environments(spec, os.environ, len(available_cores()))
         self._environments = dict(zip(spec.names, environments, strict=True))
-        self._placements = dict(zip(spec.names, node_cores(spec, cores), strict=True))
         self._selector = selectors.DefaultSelector()
         self._watched: dict[str, _Watched] = {}
         self._spare = (
@@ -382,9 +374,8 @@ class LocalEngine:
         ending = self._ending_of(node)
         ending.unlink(missing_ok=True)  # of the process before
         environment = {**self._environments[node], ENDING: str(ending)}
-        cores = self._placements[node]
-        process = self._spare.take(node, environment, cores) if self._spare else None
-        process = process or NodeProcess(node, start(node, self._command, environment, cores))
+        process = self._spare.take(node, environment) if self._spare else None
+        process = process or NodeProcess(node, start(node, self._command, environment))
         self._watched[node] = _Watched(process)
         for stream, pipe in process.outputs.items():
             self._selector.register(pipe, selectors.EVENT_READ, (pipe, node, stream))

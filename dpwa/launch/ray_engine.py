@@ -39,16 +39,16 @@ Resources = Mapping[str, float]
 
 
 @contextmanager
-def connected(address: str | None, needed: Resources) -> Iterator[None]:
+def connected(needed: Resources) -> Iterator[None]:
     """Connect to Ray, until the end of the block.
 
-    Without an address it is that of RAY_ADDRESS, or of a cluster on this machine. If there is none,
-    or it is `local`, Ray is started here meanwhile, with as many CPUs as all nodes need.
+    The cluster is that of RAY_ADDRESS, or the one on this machine. If there is none, or the address
+    is `local`, Ray is started here meanwhile, with as many CPUs as all nodes need.
     """
     with from_extra("ray", "--engine ray needs Ray [DPWA-E071]"):
         import ray
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    named = address or os.environ.get("RAY_ADDRESS", "").strip()
+    named = os.environ.get("RAY_ADDRESS", "").strip()
     is_own = named == "local"
     if not is_own:
         _require_answer(named)

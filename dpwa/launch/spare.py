@@ -1,10 +1,9 @@
 """A process that waits, with torch imported, until it is needed as a node.
 
 Run as a script: `spare.py SCRIPT ARGUMENTS...` or `spare.py -m MODULE ARGUMENTS...`, with a socket
-as standard input. A line of JSON there says which node it becomes: `environment` (variables to be
-set) and `cores` (none: any). Three descriptors with it are standard input, output and error of the
-next such process: this one forks it first, so that nothing is imported again. The end of the input,
-without a line, ends it.
+as standard input. A line of JSON there has the variables of the node that it becomes. Three
+descriptors with it are standard input, output and error of the next such process: this one forks it
+first, so that nothing is imported again. The end of the input, without a line, ends it.
 """
 
 import gc
@@ -41,14 +40,10 @@ def main() -> None:
         _ = dpwa.connect, dpwa.DpwaPyTorchAdapter  # which load what they use
     gc.freeze()  # the node does not look through it either
     gc.enable()
-    node = told()
-    if node is None:
+    variables = told()
+    if variables is None:
         return
-    os.environ.update(node["environment"])
-    if node["cores"]:
-        for thread in Path("/proc/self/task").iterdir():  # numpy has started some
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), node["cores"])
+    os.environ.update(variables)
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
     sys.argv = arguments if is_module else [program, *arguments]

@@ -98,10 +98,9 @@ def test_the_last_failure_says_how_often_the_node_was_started_again():
     [
         (["--engine", "ray", "true"], "--engine ray needs a number of nodes (-n N)"),
         (["--engine", "ray", "-n", "1", "-c", "x", "true"], "-c is for --engine local"),
-        (["--engine", "ray", "-n", "1", "--cpus", "pin", "true"], "--cpus is for --engine local"),
         (["--engine", "ray", "-n", "1", "--resources", "CPU", "true"], "(got CPU)"),
         (["--engine", "ray", "-n", "1", "--resources", "CPU=-1", "true"], "NAME=NUMBER,..."),
-        (["-n", "1", "--resources", "CPU=1", "true"], "are for --engine ray"),
+        (["-n", "1", "--resources", "CPU=1", "true"], "--resources is for --engine ray"),
         (["-n", "1", "--restart", "always", "true"], "--restart: expected no, on-failure or"),
         (["-n", "1", "--restart", "on-failure:x", "true"], "(got on-failure:x)"),
         (["-n", "1", "--spare", "true"], "--spare is for --restart on-failure"),

@@ -3,11 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpwa.launch import LaunchSpec
-from dpwa.launch.engine import core_slices, node_cores, node_environments
+from dpwa.launch.engine import node_environments
 
 SPEC = LaunchSpec(["true"], Path("some/dpwa.yaml"), ("alice", "bob", "carol"))
 
@@ -52,23 +50,3 @@ def test_extra_variables_win_over_inherited_ones_but_not_over_identity() -> None
     (found,) = node_environments(spec, {"A": "inherited"}, 1)
     assert found["A"] == "spec"
     assert found["DPWA_NAME"] == "w1"
-
-
-@given(st.integers(1, 64), st.integers(1, 64))
-def test_core_slices_use_every_core_once_when_there_are_enough(cores: int, count: int) -> None:
-    slices = core_slices(range(cores), count)
-    assert len(slices) == count
-    assert all(slices)
-    if count <= cores:
-        assert [core for part in slices for core in part] == list(range(cores))
-        assert max(map(len, slices)) - min(map(len, slices)) <= 1
-    else:
-        assert {core for part in slices for core in part} == set(range(cores))
-
-
-def test_more_nodes_than_cores_take_turns() -> None:
-    assert core_slices([4, 7], 5) == [(4,), (7,), (4,), (7,), (4,)]
-
-
-def test_nodes_are_not_bound_unless_asked() -> None:
-    assert node_cores(SPEC, [0, 1, 2]) == [(), (), ()]

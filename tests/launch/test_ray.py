@@ -166,7 +166,7 @@ def test_who_waits_for_room_says_so_and_can_be_stopped(
 
 
 def test_a_cluster_that_is_not_there_is_one_message() -> None:
-    done = launch_on_ray("-n", "2", "--ray-address", "127.0.0.1:1", "true")
+    done = launch_on_ray("-n", "2", "true", env=os.environ | {"RAY_ADDRESS": "127.0.0.1:1"})
     assert (done.returncode, done.stdout) == (2, "")
     problem = "[Errno 111] Connection refused [DPWA-E072]"
     assert done.stderr == f"dpwa: no Ray cluster at 127.0.0.1:1: {problem}\n"
@@ -174,11 +174,11 @@ def test_a_cluster_that_is_not_there_is_one_message() -> None:
 
 @pytest.mark.slow
 def test_without_a_cluster_ray_is_started_here_with_room_for_all() -> None:
-    options = ("-n", "3", "--resources", "CPU=4", "--ray-address", "local")
-    done = launch_on_ray(*options, "--", "echo", "hi")
+    here = os.environ | {"RAY_ADDRESS": "local"}
+    done = launch_on_ray("-n", "3", "--resources", "CPU=4", "--", "echo", "hi", env=here)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["w1 | hi", "w2 | hi", "w3 | hi"]
-    too_much = launch_on_ray("-n", "2", "--resources", "GPU=100", "--ray-address", "local", "true")
+    too_much = launch_on_ray("-n", "2", "--resources", "GPU=100", "true", env=here)
     assert too_much.returncode == 2
     assert (
         "dpwa: the nodes need GPU=200 in all, but Ray on this machine has GPU=" in too_much.stderr

@@ -22,7 +22,6 @@ from support.times import at_most
 from dpwa.data.shared_memory import SHARED_MEMORY_ROOT
 from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, local, run_nodes, stopping
-from dpwa.launch.engine import available_cores
 
 Maker = Callable[..., LaunchSpec]
 
@@ -415,17 +414,6 @@ def test_a_file_that_the_system_cannot_run_is_a_failure_of_the_node(
     assert transcript.lines["w1", "stderr"] == [
         f"dpwa launch: cannot run {script}: Exec format error"
     ]
-
-
-def test_pinned_nodes_run_on_their_own_cores(nodes_running: Maker, transcript: Transcript) -> None:
-    code = IMPORTS + "print(*sorted(os.sched_getaffinity(0)))"
-    transcript.run(nodes_running(code, cpus="pin"))
-    first, second = (
-        {int(core) for core in transcript.lines[node, "stdout"][0].split()} for node in ("w1", "w2")
-    )
-    cores = set(available_cores())
-    assert first | second == cores
-    assert not first & second or len(cores) == 1
 
 
 def test_nodes_react_to_ctrl_c_even_if_this_process_ignores_it(
