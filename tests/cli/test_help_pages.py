@@ -90,17 +90,3 @@ def test_every_command_has_examples_that_are_commands(path, tmp_path, monkeypatc
 def test_the_version_is_one_short_line():
     result = run_dpwa("--version")
     assert (result.exit_code, result.stdout) == (0, f"dpwa {dpwa.__version__}\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "option"),
-    [
-        (("demo", "--nodes", "x"), "--nodes"),
-        (("demo", "--nodes", "1"), "--nodes"),
-        (("bench", "link", "--seconds", "z"), "--seconds"),
-    ],
-)
-def test_wrong_options_are_named(arguments, option):
-    result = run_dpwa(*arguments)
-    assert result.exit_code == 2
-    assert f"Invalid value for '{option}': " in result.stderr

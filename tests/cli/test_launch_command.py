@@ -110,13 +110,6 @@ def test_nodes_of_a_generated_configuration_know_who_they_are(temporary_folder: 
     assert list(temporary_folder.iterdir()) == []
 
 
-def test_a_generated_configuration_is_there_while_the_nodes_run(tmp_path: Path) -> None:
-    copy = tmp_path / "copy.yaml"
-    code = f"import os, shutil; shutil.copy(os.environ['DPWA_CONFIG'], {str(copy)!r})"
-    assert launch("-n", "1", *python(code)).returncode == 0
-    assert [node.name for node in load_config(copy).nodes] == ["w1"]
-
-
 def test_all_nodes_of_a_configuration_start(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(config.parent)
     done = launch("-c", config.name, *python(ENVIRONMENT))
@@ -245,22 +238,6 @@ def test_a_signal_before_the_nodes_run_leaves_no_folder() -> None:
     with pytest.raises(KeyboardInterrupt), run_folder() as folder:
         os.kill(os.getpid(), signal.SIGTERM)
     assert not folder.exists()
-
-
-def test_a_second_ctrl_c_kills_stubborn_nodes(
-    launcher: Callable[..., Launcher],
-) -> None:
-    process = launcher("-n", "2", *python(STUBBORN))
-    pids = pids_of_ready_nodes(process, 2)
-    process.send_signal(signal.SIGINT)
-    assert "with SIGINT" in process.stderr.readline()
-    started = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - started < at_most(4)
-    assert errors.startswith("dpwa launch: stopping w1, w2 with SIGKILL\n")
-    assert process.returncode == 130
-    assert_gone(*pids)
 
 
 def test_of_what_nodes_print_at_ctrl_c_only_its_own_tracebacks_are_not_shown(

@@ -58,6 +58,7 @@ def test_a_file_that_is_no_text(path):
 def test_what_is_no_file(tmp_path):
     assert "SCENARIO: expected a file, or one of datacenter, " in refused(tmp_path)
     assert "(got nowhere.yaml)" in refused("nowhere.yaml")
+    assert "(got datacentre); did you mean datacenter?" in refused("datacentre")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,11 @@ def test_what_is_no_file(tmp_path):
     [
         (["--set", "nodes"], "--set: expected KEY=VALUE (got nodes)"),
         (["--set", "nods=3"], "nods: unknown key; did you mean nodes?"),
+        (
+            ["--set", "nodes=3", "--sweep", "nodes=3,4"],
+            "--sweep: expected each key once, and not with --set (got nodes)",
+        ),
+        (["--sweep", "algorithm=gossip,lsdg"], "did you mean lsgd?"),
         (["--sweep", "topolgy=ring,random"], "topolgy: unknown key; did you mean topology?"),
         (["--sweep", "topology="], "--sweep: expected values between the commas (got topology=)"),
         (["--sweep", "topology"], "--sweep: expected KEY=A,B,C (got topology)"),

@@ -136,27 +136,6 @@ def test_a_run_of_a_sweep_that_cannot_be_simulated_is_told_beside_the_others(sce
     assert "detail: expected auto or nodes, as arrays are only for" in alone.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["datacentre"], "(got datacentre); did you mean datacenter?"),
-        (["none.yaml"], "SCENARIO: expected a file, or one of datacenter, "),
-        (["datacenter", "--set", "nodes"], "--set: expected KEY=VALUE (got nodes)"),
-        (["datacenter", "--sweep", "=3"], "--sweep: expected KEY=A,B,C (got"),
-        (
-            ["datacenter", "--set", "nodes=3", "--sweep", "nodes=3,4"],
-            "--sweep: expected each key once, and not with --set (got nodes)",
-        ),
-        (["datacenter", "--set", "latency=3"], "latency: unknown key"),
-        (["datacenter", "--sweep", "algorithm=gossip,lsdg"], "did you mean lsgd?"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_one_clear_error(arguments, told):
-    result = sim(*arguments)
-    assert result.exit_code == 2
-    assert told in result.stderr
-
-
 def test_ctrl_c_on_a_terminal_shows_the_results_so_far(scenario):
     command = [*DPWA, "sim", str(scenario), "--set", "rounds=400000"]
     endless = [*command, "--set", "target.variance_ratio=1e-300", "--set", "task=quadratic"]

@@ -20,7 +20,6 @@ from support.nodes import config_of
 from support.processes import descriptors
 from support.times import at_most
 
-from dpwa.errors import UserError
 from dpwa.launch import LaunchSpec, Restart, local, run_nodes, supervisor
 from dpwa.launch.supervisor import Restarts
 
@@ -77,11 +76,6 @@ def test_a_node_that_keeps_failing_is_given_up(nodes_running: Maker, told: Told)
     assert [(r.number, r.code, r.pause_s) for r in told.restarts] == [(1, -9, 0.1), (2, -9, 0.2)]
     assert told.exits == [("w1", -signal.SIGKILL)]
     assert len(told.lines) == 3
-
-
-def test_without_restarts_a_failure_is_the_end(nodes_running: Maker, told: Told) -> None:
-    assert told.run(nodes_running(IMPORTS + "sys.exit(3)", "w1")) == {"w1": 3}
-    assert told.restarts == []
 
 
 def test_who_fails_after_ctrl_c_is_not_started_again(nodes_running: Maker, told: Told) -> None:
@@ -472,8 +466,3 @@ def test_ctrl_c_ends_the_spare_process_before_the_nodes(spec_of: Maker) -> None:
             on_signal=lambda *_: left.append(spares_of(os.getpid())),
         )
     assert left[0] == []
-
-
-def test_a_spare_process_needs_a_script(nodes_running: Maker) -> None:
-    with pytest.raises(UserError, match="DPWA-E309"):
-        run_nodes(nodes_running("pass", restarts=1, spare=True), print)

@@ -124,23 +124,6 @@ def test_a_flooding_node_waits_for_a_slow_reader(nodes_running: Maker) -> None:
         run_nodes(nodes_running(code, "w1"), stall_at_first)
 
 
-def test_a_failure_is_reported_and_the_others_go_on(
-    nodes_running: Maker, transcript: Transcript
-) -> None:
-    code = IMPORTS + FIRST + "sys.exit(3)\ntime.sleep(0.5)\nprint('finished')"
-    assert transcript.run(nodes_running(code)) == {"w1": 3, "w2": 0}
-    assert transcript.exits == [("w1", 3), ("w2", 0)]
-    assert transcript.lines["w2", "stdout"] == ["finished"]
-    assert transcript.signals == []
-
-
-def test_the_end_by_a_signal_is_a_negative_code(
-    nodes_running: Maker, transcript: Transcript
-) -> None:
-    code = IMPORTS + "os.kill(os.getpid(), signal.SIGKILL)"
-    assert transcript.run(nodes_running(code, "w1")) == {"w1": -signal.SIGKILL}
-
-
 def test_shared_memory_of_nodes_that_were_killed_is_removed(
     tmp_path: Path, transcript: Transcript
 ) -> None:

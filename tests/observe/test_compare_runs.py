@@ -7,7 +7,6 @@ from support.commands import run_dpwa
 from support.pages import Page
 from support.run_logs import BEGAN, write_log
 
-from dpwa.errors import UserError
 from dpwa.observe.run_reading import read_run
 from dpwa.report.curves import band_of, curves_of
 from dpwa.report.facts import facts_of
@@ -138,11 +137,3 @@ def test_the_command_compare_names_what_has_its_work(folders):
     result = run_dpwa("compare", *folders, "--loss", "0.5")
     assert result.exit_code == 2
     assert "dpwa: compare is gone: use `dpwa report RUN_DIR RUN_DIR`" in result.stderr
-
-
-def test_a_folder_without_logs_is_named(folders, tmp_path):
-    with pytest.raises(UserError, match="no run logs"):
-        read_run(tmp_path)
-    pytest.importorskip("matplotlib")
-    result = run_dpwa("report", folders[0], tmp_path)
-    assert (result.exit_code, str(tmp_path) in result.stderr) == (2, True)

@@ -279,23 +279,3 @@ def test_without_a_file_the_scenario_is_printed_with_what_the_run_was(logs):
     assert (result.exit_code, result.stderr) == (0, "")
     assert load_scenario(yaml.safe_load(result.stdout)).scenario.nodes == 4
     assert "# steps per second: " in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("none", "it does not exist"), ("empty", "no run logs"), ("file", "it is a file")],
-)
-def test_what_is_no_run_directory_is_one_clear_error(name, text, tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").write_text("")
-    result = run_dpwa("sim", "calibrate", tmp_path / name)
-    assert result.exit_code == 2
-    assert text in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_logs_of_a_newer_version_are_told(copy):
-    rewrite(next(copy.glob("n1-*")), lambda line: line | {"run_log": 99})
-    result = run_dpwa("sim", "calibrate", copy)
-    assert result.exit_code == 2
-    assert "a newer dpwa has written it" in result.stderr
