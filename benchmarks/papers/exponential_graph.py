@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 from claims import Claim, Paper, main, verdict
+from swarm import Swarm, SwarmSettings
 
 from dpwa.policy.mixing import mixing_matrix, second_modulus
 from dpwa.policy.topology import Topology, log2_ceiling, topology
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 from dpwa.types import NoOptions
 
 EXACT = 1e-12  # of the distance at the beginning: rounding

@@ -8,9 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 from claims import Claim, Paper, main, verdict
+from swarm import Swarm, SwarmSettings
 from training import distance, make, train_round
-
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 NODES = 8
 PROBABILITIES = (0.01, 0.02, 0.1, 0.4, 1.0)

@@ -7,9 +7,8 @@ import statistics
 
 import numpy as np
 from claims import Claim, Paper, main, verdict
+from swarm import Swarm, SwarmSettings
 from training import make, train_round
-
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 WORKERS = 8  # that factorise
 SIZE = 64  # rows and columns of the matrix

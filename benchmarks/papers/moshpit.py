@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 from claims import Claim, Paper, listed, main, verdict
+from swarm import Swarm, SwarmSettings
 
 from dpwa.policy.topology import topology
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 TARGET = 1e-9  # of V / V0
 EXACT = 1e-24

@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 from claims import Claim, Paper, main, verdict
+from swarm import Swarm, SwarmSettings
 
 from dpwa.policy.mixing import pull_matrix, stationary_weights
 from dpwa.policy.topology import EdgeList, edges_topology, topology
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 LR = 0.01
 EXACT = 1e-9

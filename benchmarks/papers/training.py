@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from swarm import Swarm
 
-from dpwa.sim.rules.swarm import Swarm
 from dpwa.sim.tasks import TASKS, TrainingTask
 
 

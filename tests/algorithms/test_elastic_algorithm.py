@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.swarms import Swarm, SwarmSettings
 
 from dpwa.algorithms.elastic import ElasticOptions
 from dpwa.config import load_config
 from dpwa.errors import ConfigError
 from dpwa.policy.elastic import elastic_limit, elastic_round
 from dpwa.policy.topology import topology
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 67
 SIZE = 3

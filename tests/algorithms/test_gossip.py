@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.swarms import Swarm, SwarmSettings
 
 from dpwa.adapters.values import TensorValues
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 29
 SEEDS = st.integers(0, 2**32 - 1)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
+from support.swarms import Swarm, SwarmSettings
 
 SEED = 47
 SIZE = 3

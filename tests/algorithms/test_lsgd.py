@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.swarms import LONG_S, Swarm, SwarmSettings
 
 from dpwa.algorithms.lsgd import LSGD, LSGDOptions
 from dpwa.policy.leaders import LossReports
-from dpwa.sim.rules.swarm import LONG_S, Swarm, SwarmSettings
 
 SEED = 53
 SIZE = 3

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.swarms import Swarm, SwarmSettings
 
 from dpwa.policy.topology import topology
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 43
 SIZE = 4

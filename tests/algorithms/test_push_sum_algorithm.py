@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.swarms import Swarm, SwarmSettings
 
 from dpwa.policy.mixing import pull_matrix, stationary_weights
 from dpwa.policy.push_sum import UNIT
 from dpwa.policy.topology import EdgeList, edges_topology
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 37
 NODES = 6

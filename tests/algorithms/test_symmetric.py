@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 import pytest
+from support.swarms import Swarm, SwarmSettings
 
 from dpwa.policy.topology import topology
-from dpwa.sim.rules.swarm import Swarm, SwarmSettings
 
 SEED = 31
 

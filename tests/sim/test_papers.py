@@ -11,7 +11,7 @@ from support.processes import ended, start
 ROOT = Path(__file__).parent.parent.parent
 PAPERS = ROOT / "benchmarks" / "papers"
 PAGE = ROOT / "docs" / "papers.md"
-SHARED = {"claims", "everything", "training"}
+SHARED = {"claims", "everything", "swarm", "training"}
 NAMES = sorted({path.stem for path in PAPERS.glob("*.py")} - SHARED)
 HOLDS, IN_PART = "holds", "holds in part"
 # What the short form finds.
@@ -33,7 +33,8 @@ def script(monkeypatch):
     """Return the module of a script by its name."""
     monkeypatch.syspath_prepend(str(PAPERS))
     yield importlib.import_module
-    sys.modules.pop("training", None)  # others have a module of this name, too
+    for name in ("training", "swarm"):  # others may have modules of these names, too
+        sys.modules.pop(name, None)
 
 
 def test_every_reproduction_is_here():
