@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.asking import JsonOption, gone
 from dpwa.cli.sim_calibrate import calibrate
 from dpwa.errors import UserError
 
@@ -84,10 +84,6 @@ def sim(
             help="One run for each value, or for each combination of several keys.",
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Seed of the simulation; the same as --set seed=N."),
-    ] = None,
     repeat: Annotated[
         int,
         typer.Option(
@@ -114,6 +110,7 @@ def sim(
             "--out", metavar="DIR", help="Write samples, nodes and events to this folder."
         ),
     ] = None,
+    _seed: Annotated[str | None, gone("--seed", "--set seed=N")] = None,
 ) -> None:
     """Simulate a run of many nodes in virtual time, and compare settings.
 
@@ -137,7 +134,7 @@ def sim(
     from dpwa.sim.load import scenario_file
 
     file = scenario_file(scenario)
-    fixed = _fixed(settings or (), seed)
+    fixed = dict(_pair("--set", text, "VALUE") for text in settings or ())
     varied = _varied(sweep or (), fixed)
     from dpwa.cli.sim_report import Comparison, show
     from dpwa.sim.sweep import StopRequest, plan_runs, run_all, stopped_by_signals
@@ -174,13 +171,6 @@ def _make(folder: Path) -> None:
 
 def _unwritable(folder: Path, error: OSError) -> UserError:
     return UserError(f"--out: {folder} cannot be written ({error.strerror or error}) [DPWA-E290]")
-
-
-def _fixed(settings: Sequence[str], seed: int | None) -> dict[str, object]:
-    fixed: dict[str, object] = dict(_pair("--set", text, "VALUE") for text in settings)
-    if seed is not None:
-        fixed["seed"] = seed
-    return fixed
 
 
 def _varied(sweep: Sequence[str], fixed: Mapping[str, object]) -> dict[str, list[str]]:

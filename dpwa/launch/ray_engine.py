@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpwa.clock import Clock, Deadline, SystemClock
+from dpwa.clock import Deadline, SystemClock
 from dpwa.errors import UserError, from_extra
 from dpwa.launch.engine import Event, LaunchSpec, NodeEnded, Printed, available_cores
 from dpwa.launch.local import LocalEngine
@@ -164,7 +164,6 @@ class RayEngine:
         spec: LaunchSpec,
         placed: Mapping[str, tuple[Any, RayPlace]],
         resources: Resources,
-        clock: Clock | None = None,
     ) -> None:
         self._spec = replace(spec, world=spec.names)
         self._config = spec.config_path.read_text(encoding="utf-8")
@@ -172,7 +171,7 @@ class RayEngine:
         self._actors = {name: actor for name, (actor, _) in placed.items()}
         self._machines = {name: place.machine for name, (_, place) in placed.items()}
         self._resources = resources
-        self._clock = SystemClock() if clock is None else clock
+        self._clock = SystemClock()
         self._asked: dict[Any, str] = {}  # one call of each node that runs is under way
         self._starting: set[str] = set()
         self._kill: Deadline | None = None

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
 
-FIRST_ROOM = 16  # samples; it grows with what comes
 EARLY = 0.9  # of a period: threads wake up a little sooner or later
 
 
@@ -44,22 +43,16 @@ class Ring:
     """
 
     def __init__(self, resolution: Resolution, width: int) -> None:
-        self._resolution = resolution
-        self._rows = np.empty((FIRST_ROOM, 1 + width), np.float64)
+        self._period_s = resolution.period_s
+        self._rows = np.empty((resolution.capacity, 1 + width), np.float64)
         self._count = 0  # samples taken, with those that were overwritten
         self._due = -np.inf
 
     def add(self, time: float, values: Sequence[float]) -> None:
         """Take a sample of a time, in seconds, that is not before the last one."""
-        period_s, capacity = self._resolution.period_s, self._resolution.capacity
         if time < self._due:
             return
-        self._due = time + EARLY * period_s
-        room = len(self._rows)
-        if self._count == room < capacity:
-            grown = np.empty((min(2 * room, capacity), self._rows.shape[1]), np.float64)
-            grown[:room] = self._rows
-            self._rows = grown
+        self._due = time + EARLY * self._period_s
         row = self._rows[self._count % len(self._rows)]
         row[0] = time
         row[1:] = values

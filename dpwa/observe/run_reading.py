@@ -20,7 +20,7 @@ from dpwa.files import open_regular
 from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import FIGURES, NAMES
-from dpwa.observe.history import FIRST_ROOM, Floats
+from dpwa.observe.history import Floats
 from dpwa.observe.run_data import (
     BestLoss,
     Exchanged,
@@ -245,8 +245,7 @@ class ThinnedRows:
     """
 
     def __init__(self, capacity: int, width: int) -> None:
-        self._capacity = capacity
-        self._rows = np.empty((min(capacity, FIRST_ROOM), width), np.float64)
+        self._rows = np.empty((capacity, width), np.float64)
         self._count = 0
         self._period = 0.0
         self._due = -np.inf
@@ -268,12 +267,8 @@ class ThinnedRows:
         """Keep the last added row, regardless of its time."""
         if self._newest is None:
             return
-        if self._count == self._capacity:
+        if self._count == len(self._rows):
             self._halve()
-        elif self._count == len(self._rows):
-            grown = np.empty((min(2 * self._count, self._capacity), self._rows.shape[1]))
-            grown[: self._count] = self._rows
-            self._rows = grown
         self._rows[self._count] = self._newest()
         self._count += 1
         self._newest = None

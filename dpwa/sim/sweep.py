@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -195,11 +195,7 @@ def _in_processes(
             "a process of the sweep was killed; is there memory enough for so many at once? "
             "Try --processes 1 [DPWA-E292]"
         )
-    return [future.result() for future in futures if _has_result(future)]
-
-
-def _has_result(future: Future[SimulatedRun]) -> bool:
-    return not isinstance(future.exception(), BrokenProcessPool)
+    return [f.result() for f in futures if not isinstance(f.exception(), BrokenProcessPool)]
 
 
 SAMPLES, NODES, EVENTS, SUMMARY = "samples.csv", "nodes.csv", "events.jsonl", "summary.json"
@@ -220,8 +216,8 @@ def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Pa
     ended = [(index, run.outcome) for index, run in enumerate(runs) if run.outcome]
     samples = ((index, sample) for index, outcome in ended for sample in outcome.samples)
     nodes = ((index, node) for index, outcome in ended for node in outcome.nodes)
-    _write_table(folder / SAMPLES, [field.name for field in fields(Sample)], samples)
-    _write_table(folder / NODES, [field.name for field in fields(NodeFigures)], nodes)
+    _write_table(folder / SAMPLES, Sample, samples)
+    _write_table(folder / NODES, NodeFigures, nodes)
     with written(folder / EVENTS) as out:
         for index, outcome in ended:
             for time_s, text in outcome.events:
@@ -233,11 +229,11 @@ def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Pa
 
 
 def _write_table(
-    path: Path, columns: Sequence[str], rows: Iterable[tuple[int, Sample | NodeFigures]]
+    path: Path,
+    kind: type[Sample | NodeFigures],
+    rows: Iterable[tuple[int, Sample | NodeFigures]],
 ) -> None:
     with written(path) as out, io.TextIOWrapper(out, encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["run", *columns])
-        for index, row in rows:
-            values = asdict(row)
-            writer.writerow([index, *(values[column] for column in columns)])
+        writer = csv.DictWriter(file, ["run", *(field.name for field in fields(kind))])
+        writer.writeheader()
+        writer.writerows({"run": index, **asdict(row)} for index, row in rows)

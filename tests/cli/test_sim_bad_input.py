@@ -73,6 +73,7 @@ def test_what_is_no_file(tmp_path):
         (["--sweep", "algorithm=gossip,lsdg"], "did you mean lsgd?"),
         (["--sweep", "topolgy=ring,random"], "topolgy: unknown key; did you mean topology?"),
         (["--sweep", "topology="], "--sweep: expected values between the commas (got topology=)"),
+        (["--seed", "3"], "--seed is gone: use --set seed=N"),
         (["--sweep", "topology"], "--sweep: expected KEY=A,B,C (got topology)"),
         (["--set", "churn.lost=[{at_s: 1, share: 1}]"], "churn.lost[0].share: expected a share"),
     ],

@@ -51,7 +51,9 @@ def test_a_run_has_its_figures_at_the_top(scenario):
 
 
 def test_the_same_seed_is_the_same_run_to_the_byte(scenario):
-    first, same, other = (sim(scenario, "--json", "--seed", seed).stdout for seed in (3, 3, 4))
+    first, same, other = (
+        sim(scenario, "--json", "--set", f"seed={seed}").stdout for seed in (3, 3, 4)
+    )
     assert first == same
     assert first != other
 
@@ -96,7 +98,7 @@ def test_a_table_fits_a_terminal_and_has_no_colours(scenario):
 
 
 def test_repeats_have_seeds_of_their_own_and_a_median(scenario):
-    found = simulated(scenario, "--repeat", 3, "--seed", 5, "-j", 1)
+    found = simulated(scenario, "--repeat", 3, "--set", "seed=5", "-j", 1)
     assert [run["seed"] for run in found["runs"]] == [5, 6, 7]
     result = sim(scenario, "--repeat", 3, "--sweep", "topology=random,full", "-j", 1)
     assert "3/3" in result.stdout

@@ -90,7 +90,7 @@ def simulated(file, **settings):
     """Return the figures of simulations with other seeds: the median of three of each."""
     task = {"task": "quadratic", **{f"quadratic.{key}": value for key, value in TASK.items()}}
     words = [f"--set={key}={value}" for key, value in (task | settings).items()]
-    result = run_dpwa("sim", file, *words, "--seed", 11, "--repeat", 3, "--json", "-j", 1)
+    result = run_dpwa("sim", file, *words, "--set", "seed=11", "--repeat", 3, "--json", "-j", 1)
     assert result.exit_code == 0, result.stderr
     runs = json.loads(result.stdout)["runs"]
     known = [name for name in FIGURES if all(run[name] is not None for run in runs)]
