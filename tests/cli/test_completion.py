@@ -172,7 +172,7 @@ def test_an_answer_comes_soon_and_loads_nothing_heavy(environment, tmp_path):
         "except SystemExit: pass\n"
         f"print(json.dumps([name for name in {HEAVY} if name in sys.modules]), file=sys.stderr)"
     )
-    asked = {"_DPWA_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "dpwa sta"}
+    asked = {"_DPWA_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "dpwa launch --engine r"}
     taken_s = []
     for _ in range(2):
         began = time.monotonic()
@@ -185,6 +185,6 @@ def test_an_answer_comes_soon_and_loads_nothing_heavy(environment, tmp_path):
             timeout=60,
         )
         taken_s.append(time.monotonic() - began)
-        assert "status" in done.stdout
+        assert "ray" in done.stdout
         assert json.loads(done.stderr) == []
     assert min(taken_s) < at_most(SOON_S)
