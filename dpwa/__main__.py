@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C before it has begun ends it quietly."""
+    """Run the command line. Ctrl-C before it has begun ends it quietly."""
     try:
         from dpwa.cli.main import main as run
 

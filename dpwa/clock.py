@@ -9,10 +9,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from; tests and the simulator pass their own."""
+    """A source of time. Tests and the simulator pass their own."""
 
     def now(self) -> float:
-        """Seconds since an arbitrary start; never goes backwards."""
+        """Seconds since an arbitrary start. They never decrease."""
         ...
 
 
@@ -27,10 +27,10 @@ class SystemClock:
 
 
 class AwakeClock:
-    """Time as far as this process was awake: between two looks at most `most_s` of it passes.
+    """The time in which this process was awake. Between two calls of `look` at most `most_s` count.
 
-    A process that stands still hears nobody: the silence is its own. One thread at a time looks;
-    any thread may ask for the time.
+    A process that stands still hears no others, so their silence is its own. One thread at a time
+    calls `look`. Any thread may ask for the time.
     """
 
     def __init__(self, clock: Clock, most_s: float, asleep_after_s: float) -> None:
@@ -42,7 +42,7 @@ class AwakeClock:
         self._looked = now, now  # when, in this time and in that of the clock
 
     def look(self) -> bool:
-        """Note that the process is awake; return whether it was stopped until now."""
+        """Note that the process is awake. Return whether it was stopped until now."""
         now, (awake, looked) = self._clock.now(), self._looked
         self._looked = awake + min(now - looked, self._most_s), now
         has_slept = now - looked > self._asleep_after_s

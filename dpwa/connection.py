@@ -1,4 +1,4 @@
-"""DpwaConnection: the gossip for parameters that are bytes or one numpy array."""
+"""DpwaConnection gossips parameters that are bytes or one numpy array."""
 
 from __future__ import annotations
 
@@ -71,17 +71,17 @@ class DpwaConnection(CollectiveCalls, Closeable):
             parameters, report = connection.finish(parameters, loss)  # at the very end
 
     Args:
-        name: which node of the configuration this process is.
+        name: the name of this process's node in the configuration.
         config: a path to a YAML file, a mapping, or a `Config`.
-        runtime: where it gets time, threads and sockets from; the simulator has another.
+        runtime: its source of time, threads and sockets. The simulator has its own.
 
     Raises:
         ConfigError: the configuration has mistakes.
-        UnknownNameError: it has no node of this name.
-        AddressError: the node's address cannot be listened on, such as when this process has made
-            a connection of this name before, which is still open.
-        NameTakenError: with `join`, another living node has this name.
-        UserError: the name is no text.
+        UnknownNameError: the configuration has no node of this name.
+        AddressError: the node cannot listen at its address, for example because an earlier
+            connection of this process with this name is still open.
+        NameTakenError: with `join`, a different living node has this name.
+        UserError: the name is not a string.
 
     Attributes:
         node: the node underneath, for adapters.
@@ -119,12 +119,13 @@ class DpwaConnection(CollectiveCalls, Closeable):
         enter(Recorder(self.node))
 
     def update_send(self, parameters: Parameters, loss: Loss = None) -> None:
-        """Publish the parameters and start fetching a peer's; returns without waiting.
+        """Publish the parameters and start to fetch a peer's, without waiting.
 
         Args:
             parameters: bytes-like, or a numpy array of any numeric dtype and shape. They are
-                copied: the caller may change them at once.
-            loss: training loss; a number, a 0-d array or tensor, or `None` when not measured.
+                copied, so you may change them at once.
+            loss: the training loss as a number, a 0-d array or tensor, or `None` if it was not
+                measured.
 
         Raises:
             ParametersError: the parameters are neither, or empty.
@@ -155,12 +156,12 @@ class DpwaConnection(CollectiveCalls, Closeable):
         """Wait for the fetch that `update_send` started, at most until its timeout.
 
         Args:
-            loss: training loss now; `None` stands for the one passed to `update_send`.
+            loss: the current training loss. `None` stands for the loss passed to `update_send`.
 
         Returns:
             `(peer_parameters, factor)`: the peer's parameters, of the type, dtype and shape that
-            this node published, and the weight from 0 to 1 to merge them with; `(None, 0.0)` when
-            nothing came that can be merged, whatever the reason.
+            this node published, and the weight from 0 to 1 to merge them with. `(None, 0.0)` if no
+            snapshot arrived that can be merged, for any reason.
 
         Raises:
             ClosedError: the connection was closed.
@@ -185,20 +186,20 @@ class DpwaConnection(CollectiveCalls, Closeable):
         seconds: float = SECONDS,
         timeout_s: float | None = None,
     ) -> tuple[NumericArray, FinishReport]:
-        """End the training together with the peers; to be called after the last step.
+        """End the training together with the peers. Call this after the last step.
 
-        Goes on serving until all peers that live have taken their last step, too, and averages the
-        parameters with theirs; see `DpwaPyTorchAdapter.finish`.
+        The node serves its peers until all living peers have taken their last step, and averages
+        its parameters with theirs. See `DpwaPyTorchAdapter.finish`.
 
         Args:
-            parameters: numpy array of floats of any shape; it is not changed.
+            parameters: numpy array of floats of any shape, which is not changed.
             loss: training loss at the end.
-            seconds: longest time to average.
-            timeout_s: longest time to wait for peers that still train; by default as long as this
-                node has trained itself, and at least a minute.
+            seconds: maximum time to average.
+            timeout_s: maximum time to wait for peers that still train. By default it is as long as
+                this node has trained itself, and at least a minute.
 
         Returns:
-            `(parameters, report)`: the average, a new array, and what was done.
+            `(parameters, report)`: the average as a new array, and a description of the end.
 
         Raises:
             ParametersError: the parameters are no array of floating numbers, or empty.
@@ -234,14 +235,14 @@ class DpwaConnection(CollectiveCalls, Closeable):
             )
 
     def fetch_state(self) -> tuple[bytes | NumericArray, float] | None:
-        """Fetch the parameters to begin with from the peers, before the first `update_send`.
+        """Fetch the initial parameters from the peers, before the first `update_send`.
 
-        Waits until they have come, at most `initial_state_timeout_s`, and not at all if no peer
-        that can be reached has any training behind it. If they give nothing, the newest checkpoint
-        of this node is taken. The clock goes on from theirs.
+        This waits until they have arrived, at most `initial_state_timeout_s`, and not at all if no
+        reachable peer has trained. If the peers give nothing, the newest checkpoint of this node is
+        used. The clock continues from that of the fetched parameters.
 
         Returns:
-            `(parameters, clock)`, of the type, dtype and shape that the peers publish; `None` when
+            `(parameters, clock)`, of the type, dtype and shape that the peers publish, or `None` if
             there are none.
         """
         found: list[bytes | NumericArray] = []
@@ -255,17 +256,17 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def states(self) -> States:
-        """How the state of its training comes and goes."""
+        """The transfer of its training state."""
         return self._states
 
     @property
     def collectives(self) -> Collectives:
-        """What its collectives run on."""
+        """The object on which its collectives run."""
         found: Collectives = self._parts.get("collectives") or self._part("collectives")
         return found
 
     def _part(self, name: str) -> Any:
-        """Make what a feature stands on, at its first call or for its first message."""
+        """Make the part of a feature, at its first call or for its first message."""
         self.node.check_process()
         make = resolve_name(_MADE_BY[name])  # no lock is held while this loads it
         with self._lock, self._runtime.uninterrupted():
@@ -285,18 +286,18 @@ class DpwaConnection(CollectiveCalls, Closeable):
 
     @property
     def updates(self) -> int:
-        """Number of `update_send` calls in this node's training so far.
+        """The number of `update_send` calls in this node's training so far.
 
-        It goes on from a state that was fetched, and never falls. Use it for schedules: the clock
-        is interpolated at each merge, so it does not count calls.
+        If a state was fetched, this number continues from that of the state. It never falls. Use it
+        for schedules, because merges average the clock, which therefore counts no calls.
         """
         return self.node.rounds.view.updates
 
     def metrics(self) -> dict[str, float]:
-        """Return how this node does, for whatever logs the training: a flat dict of numbers.
+        """Return the figures of this node for a logger, as a flat dict of numbers.
 
-        The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on, as
-        docs/watch.md lists them; what is not known is left out.
+        The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on. docs/watch.md
+        lists them. Unknown figures are left out.
         """
         self.node.check_process()
         return scalars(self.node.condition())
@@ -307,12 +308,12 @@ class DpwaConnection(CollectiveCalls, Closeable):
         return self.node.peers
 
     def wait_for_peers(self, count: int = 1, timeout_s: float = 30.0) -> bool:
-        """Wait until there are so many peers in view; return whether there are.
+        """Wait until `count` peers are in view. Return whether they are.
 
-        No node has to: each trains with the peers that are there. With a list of nodes all are in
-        view from the beginning, whether they live or not. This call is no barrier: a peer is in
-        view before it trains, and may call this later or never. To have all nodes begin at the same
-        moment, call `barrier`.
+        You need not call this, because each node trains with the peers that are there. With a list
+        of nodes all are in view from the beginning, even if they are dead. This call is no barrier.
+        A peer is in view before it trains, and may call this later or never. To let all nodes begin
+        at the same moment, call `barrier`.
         """
         self.node.check_process()
         members: Members | None = self._parts.get("membership")
@@ -321,11 +322,11 @@ class DpwaConnection(CollectiveCalls, Closeable):
         return members.wait_for(count, timeout_s)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
-        """Take a peer into view; no effect when it already is.
+        """Add a peer. This has no effect if the peer is already in view.
 
         Raises:
-            UserError: the name is this node's own or known at another address, or the name, host
-                or port is impossible.
+            UserError: the name is this node's own or known at a different address, or the name,
+                host or port is impossible.
         """
         self.node.add_peer(name, host, port)
 
@@ -338,9 +339,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
         self.node.remove_peer(name)
 
     def close(self) -> None:
-        """Stop serving and fetching; idempotent and bounded in time.
+        """Stop serving and fetching. This is idempotent and bounded in time.
 
-        In a forked child it does nothing: the connection is its parent's.
+        In a forked child it does nothing, because the connection belongs to the parent.
         """
         if self.node.is_own:
             if not self.node.closed:
@@ -370,7 +371,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         return f"<{type(self).__name__} {self.described()}>"
 
     def described(self) -> str:
-        """Say in a few words which node this is, and how it is."""
+        """Describe this node and its status in a few words."""
         return self.node.described()
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -383,18 +384,18 @@ class DpwaConnection(CollectiveCalls, Closeable):
 def close_all() -> None:
     """Close every connection and adapter that this process has made and not closed.
 
-    For notebooks, where a variable may be gone and an error still holds what it referred to.
+    This is for notebooks, where a variable may be gone while an error still refers to its object.
     """
     for connection in list(_made):
         connection.close()
 
 
 def close_former(name: str, config: Config) -> None:
-    """Close what this process has made before for the same node, and say so.
+    """Close an earlier connection of this process for the same node, and log it.
 
     Args:
         name: of the node.
-        config: of the new one; the node is the same if it listens at the same address, or asks the
+        config: of the new one. The node is the same if it listens at the same address, or asks the
             same addresses to join.
     """
     _collect_forgotten(name)

@@ -1,4 +1,4 @@
-"""The names of torch.distributed for collectives among peers, for programs that use those.
+"""The names of torch.distributed for collectives among peers, for programs that use them.
 
     import dpwa.distributed as dist
 
@@ -7,13 +7,13 @@
     tensor /= dist.get_world_size()
     dist.destroy_process_group()
 
-Arguments are those of torch.distributed: its `ReduceOp`; `group`, which is `None` or `group.WORLD`;
+Arguments are those of torch.distributed: its `ReduceOp`, `group`, which is `None` or `group.WORLD`,
 and `async_op`, with which a call has ended when it returns. Other names of torch.distributed are
 not here.
 
-What differs: there is no master, so any process may die. The others get `dpwa.errors.PeerLost` and
-go on with fewer members; `get_rank` and `get_world_size` follow: ranks are places in the present
-list of members.
+The difference is that there is no master, so any process may die. The others get
+`dpwa.errors.PeerLost` and continue with fewer members. `get_rank` and `get_world_size` change then,
+because ranks are places in the present list of members.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _timeout_s: float | None = None  # of each call that gives none
 
 
 class ReduceOp(Enum):
-    """How values are reduced."""
+    """The reductions of values."""
 
     SUM = "sum"
     AVG = "mean"
@@ -45,13 +45,13 @@ class ReduceOp(Enum):
 
 
 class group:  # noqa: N801 - as torch.distributed calls it
-    """The groups: there is one, of all."""
+    """The groups, of which there is one, with all members."""
 
     WORLD = None
 
 
 class Work:
-    """What a call with `async_op=True` returns: it has ended."""
+    """The result of a call with `async_op=True`, which has ended."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
         """Return at once."""
@@ -72,19 +72,19 @@ def init_process_group(
     world_size: int = -1,  # noqa: ARG001
     rank: int = -1,  # noqa: ARG001
 ) -> None:
-    """Take part, as a node of the configuration; see `dpwa.connect` for where that is looked for.
+    """Take part, as a node of the configuration. `dpwa.connect` describes where that is found.
 
     Args:
-        name: of this node; by default as the launcher has it. A backend of torch is none.
-        config: a path to a YAML file, a mapping, or a `Config`; by default as the launcher has it.
+        name: of this node. By default the launcher's. A backend of torch is none.
+        config: a path to a YAML file, a mapping, or a `Config`. By default the launcher's.
         backend: without effect.
-        init_method: likewise.
-        timeout: of each call, in seconds if it is a number; by default `collective_timeout_s`.
-        world_size: without effect: `get_world_size` says who is there.
-        rank: likewise.
+        init_method: without effect.
+        timeout: of each call, in seconds if it is a number. By default `collective_timeout_s`.
+        world_size: without effect. `get_world_size` returns the number of members.
+        rank: without effect.
 
     Raises:
-        UserError: it is not known which node this is, or the process takes part already.
+        UserError: the node of this process is unknown, or the process takes part already.
         ConfigError: the configuration has mistakes.
     """
     global _connection, _timeout_s
@@ -112,7 +112,7 @@ def is_initialized() -> bool:
 
 
 def destroy_process_group(group: None = None) -> None:  # noqa: ARG001
-    """Take part no more; without effect if the process does not."""
+    """Leave the members. This has no effect if the process is none."""
     global _connection
     if _connection is not None:
         _connection.close()
@@ -156,17 +156,17 @@ def all_reduce(
     """Reduce the tensors, or arrays, of all members, in place.
 
     Args:
-        tensor: of the same structure, shapes and dtypes everywhere.
-        op: a `ReduceOp`, of here or of torch.
-        group: as said above.
-        async_op: likewise.
-        timeout_s: how long to wait for the others.
+        tensor: of the same structure, shapes and dtypes on all members.
+        op: a `ReduceOp`, from here or from torch.
+        group: as described above.
+        async_op: as described above.
+        timeout_s: maximum time to wait for the others.
 
     Raises:
-        PeerLost, LeftBehindError, CollectiveTimeoutError: as of `DpwaConnection`; then the tensor
-            is as it was.
-        UserError: there is no such `op`, or the value has numbers in it, which cannot be changed
-            in place.
+        PeerLost, LeftBehindError, CollectiveTimeoutError: as for `DpwaConnection`. Then the tensor
+            is unchanged.
+        UserError: there is no such `op`, or the value has numbers in it, which cannot be changed in
+            place.
     """
     by_name = {known.name: known.value for known in ReduceOp}
     by_name |= {value: value for value in by_name.values()}
@@ -188,8 +188,8 @@ def broadcast(
     """Give all members the tensor, or array, of the member of rank `src`, in place.
 
     Raises:
-        PeerLost, LeftBehindError, CollectiveTimeoutError: as of `DpwaConnection`; then the tensor
-            is as it was.
+        PeerLost, LeftBehindError, CollectiveTimeoutError: as for `DpwaConnection`. Then the tensor
+            is unchanged.
         UserError: there is no such rank, or the value has numbers in it.
     """
     connection = _members_of(group)
@@ -211,11 +211,11 @@ def all_gather_object(
     """Return the plain data of all members, in order of rank.
 
     Args:
-        object_list: becomes the same, however long it was; or if there is no `obj`, what this
-            member brings.
-        obj: what this member brings.
-        group: as said above.
-        timeout_s: how long to wait for the others.
+        object_list: is set to the result, whatever its length. Without `obj`, it is this member's
+            data.
+        obj: this member's data.
+        group: as described above.
+        timeout_s: maximum time to wait for the others.
     """
     value = object_list if obj is ... else obj
     gathered = list(_members_of(group).all_gather(value, _or_default(timeout_s)).values())

@@ -1,4 +1,4 @@
-"""Where `DpwaConnection` was in 2017; it is `dpwa.DpwaConnection` now."""
+"""The place of `DpwaConnection` in 2017, which is now `dpwa.DpwaConnection`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every exception dpwa raises, as one tree.
 
-The user's mistakes (`UserError`) and the peers' faults (`PeerError`) are different branches:
-the first reach the caller and say what to do, the second are caught inside the node, counted and
+The user's mistakes (`UserError`) and the peers' faults (`PeerError`) are different branches. The
+first reach the caller and say what to do. The second are caught inside the node, counted and
 logged, and never reach a training loop.
 """
 
@@ -22,27 +22,27 @@ class DpwaError(Exception):
 
     @property
     def message_code(self) -> str | None:
-        """The code of the message, such as `DPWA-E041`; None for one without."""
+        """The code of the message, such as `DPWA-E041`, or `None`."""
         found = _CODE.search(str(self))
         return found and found[1]
 
     @property
     def text(self) -> str:
-        """The message without its code, to be quoted in another message."""
+        """The message without its code, for quoting in a different message."""
         return without_codes(super().__str__())
 
 
 class UserError(DpwaError):
-    """The caller asked for something impossible; the message says what was expected."""
+    """The caller asked for something impossible. The message says what was expected."""
 
 
 @contextmanager
 def from_extra(extra: str, message: str) -> Iterator[None]:
-    """Import from libraries of an extra; if one is missing, the `UserError` says how to install it.
+    """Import from libraries of an extra. If one is missing, the `UserError` has the installation.
 
     Args:
         extra: name of the extra.
-        message: what needs which libraries, with its code.
+        message: the feature and its libraries, with the message's code.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def from_extra(extra: str, message: str) -> Iterator[None]:
 
 
 class ConfigError(UserError):
-    """A configuration has mistakes: all of them, one line each, in `problems`."""
+    """A configuration has mistakes. `problems` has all of them, one line each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         self._lines = tuple(problems)
@@ -69,7 +69,7 @@ class UnknownNameError(UserError):
 
 
 class NameTakenError(UserError):
-    """Another living node has this name."""
+    """A different living node has this name."""
 
 
 class JoinTimeoutError(DpwaError, SystemExit):
@@ -85,11 +85,11 @@ class JoinTimeoutError(DpwaError, SystemExit):
 
 
 class AddressError(UserError):
-    """A node cannot listen on its address: port in use, or not an address of this machine."""
+    """A node cannot listen on its address, because it is in use, or not of this machine."""
 
 
 class ParametersError(UserError):
-    """A value cannot be published: not numeric, not bytes-like, or of no size."""
+    """A value cannot be published, because it is not numeric, not bytes-like, or of no size."""
 
 
 class ClosedError(UserError):
@@ -97,7 +97,7 @@ class ClosedError(UserError):
 
 
 class ForkedError(UserError):
-    """The object belongs to another process, of which this one is a fork."""
+    """The object belongs to a different process, of which this one is a fork."""
 
 
 class MismatchError(UserError):
@@ -105,11 +105,11 @@ class MismatchError(UserError):
 
 
 class CollectiveError(DpwaError):
-    """A collective has failed, for all who took part in it; their values are as they were."""
+    """A collective has failed, for all that took part in it. Their values are unchanged."""
 
 
 class PeerLost(CollectiveError):  # noqa: N818  (what happened, in the words of users)
-    """Peers died or stalled in a collective; the next one runs without them.
+    """Peers died or stalled in a collective. The next one runs without them.
 
     Attributes:
         names: of the peers.
@@ -124,7 +124,7 @@ class PeerLost(CollectiveError):  # noqa: N818  (what happened, in the words of 
 
 
 class LeftBehindError(PeerLost):
-    """The others have gone on without this node; its next collective waits to be let in again."""
+    """The others have continued without this node, whose next collective waits to be admitted."""
 
 
 class CollectiveTimeoutError(CollectiveError):
@@ -132,17 +132,17 @@ class CollectiveTimeoutError(CollectiveError):
 
 
 class TableTimeoutError(CollectiveError):
-    """What was asked of a table, or of all who use it, did not happen in time."""
+    """An operation of a table, or of all its users, was not done in time."""
 
 
 class TableLostError(DpwaError):
-    """Rows are gone with all nodes that held them; or the others have gone on without this node."""
+    """Rows are gone with all nodes that held them, or the others continued without this node."""
 
 
 class PeerError(DpwaError):
-    """Something that another process did wrong. Never raised into a training loop.
+    """A fault of a different process. Never raised into a training loop.
 
-    It has no code: users are told what the node makes of it.
+    It has no code. Users get messages about its effects on the node.
     """
 
 
@@ -151,7 +151,7 @@ class ProtocolError(PeerError):
 
 
 class VersionError(ProtocolError):
-    """The peer speaks another version of the protocol."""
+    """The peer uses a different version of the protocol."""
 
     def __init__(self, theirs: object, ours: int) -> None:
         self.theirs, self._ours = theirs, ours
@@ -162,5 +162,5 @@ class VersionError(ProtocolError):
 
 
 def without_codes(text: str) -> str:
-    """Return a text whose lines end without the codes of messages."""
+    """Return a text without the codes of messages at the ends of its lines."""
     return _CODE.sub("", text)

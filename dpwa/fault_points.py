@@ -13,6 +13,6 @@ def reached(point: str) -> None:
 
 
 def install(hook: Callable[[str], None] | None) -> None:
-    """Have a function called with the name of each point reached; `None` takes it away."""
+    """Call a function with the name of each point that is reached. `None` removes it."""
     global _hook
     _hook = hook

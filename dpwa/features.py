@@ -1,7 +1,7 @@
-"""What each part of dpwa adds to nodes, messages, reports and commands: one table.
+"""The parts of dpwa, and their additions to nodes, messages, reports and commands, in one table.
 
-The table holds names alone, so a process loads nothing by it. docs/architecture.md shows how to add
-a part.
+The table has only names, so that a process loads nothing by it. docs/architecture.md describes how
+to add a part.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ class Feature:
 
     Attributes:
         name: of the part.
-        made_by: `module:Class` of what `DpwaConnection` makes of its node, and closes before it.
-        setting: that switches the part on, unless it is null, such as `metrics.port`. Without a
-            setting the part is made when it is called first, or its first message comes.
+        made_by: `module:Class` of the object that `DpwaConnection` makes, and closes before its
+            node.
+        setting: switches the part on, unless it is null, such as `metrics.port`. Without a setting
+            the part is made at its first call, or for its first message.
         messages: module of its messages.
         types: of these messages.
-        section: of the node's report, in plain data; see `Node.describe`.
+        section: of the node's report, in plain data. See `Node.describe`.
         algorithm: module of the algorithm of this name.
         commands: `module:name` of the command of this name, or of its `typer.Typer`.
     """

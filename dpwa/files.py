@@ -17,9 +17,9 @@ from dpwa.errors import UserError
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """Open a regular file, as the `opener` of `open`; to be written to, it must not be a link.
+    """Open a regular file, as the `opener` of `open`. For writing, it must not be a link.
 
-    Raises OSError, also for a pipe or a device, which would let the caller wait.
+    Raises OSError, also for a pipe or a device, for which the caller would wait.
     """
     if flags & (os.O_WRONLY | os.O_RDWR):
         flags |= os.O_NOFOLLOW
@@ -32,10 +32,10 @@ def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) ->
 
 @contextmanager
 def written(path: Path, *, is_durable: bool = False) -> Iterator[BinaryIO]:
-    """Write a file so that it is there either as a whole or not at all; a link is replaced.
+    """Write a file so that it is there either completely or not at all. A link is replaced.
 
-    The file is written beside its place, by a name that nobody can foresee. `is_durable`: it is
-    still there after a power cut. Raises OSError if it cannot be written.
+    The file is first written under a random name next to its place. `is_durable`: it is still there
+    after a power cut. Raises OSError if it cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""The life of what holds threads, sockets or files: open until closed, once."""
+"""The life of objects with threads, sockets or files, which are open until closed, once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Closeable:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process that lives holds this file; OSError if that cannot be told."""
+    """Return whether a living process holds this file. OSError if that is unknown."""
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +82,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def require_own_process(owner: int, name: str) -> None:
-    """Raise a `ForkedError` in a forked child: threads do not survive a fork, shared memory does.
+    """Raise a `ForkedError` in a forked child, because threads do not survive a fork.
 
     `owner` is the number of the process that has made the node `name`.
     """
@@ -94,7 +94,7 @@ def require_own_process(owner: int, name: str) -> None:
 
 
 def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
-    """Return what calls a method as long as its object is there, and does not keep it alive."""
+    """Return a function that calls a method while its object exists, without keeping it alive."""
     bound: Any = method
     owner, function = weakref.ref(bound.__self__), bound.__func__
 
@@ -106,10 +106,10 @@ def weakly(method: Callable[..., R]) -> Callable[..., R | None]:
 
 
 def finalize(owner: object, function: Callable[..., Any], *args: Any) -> weakref.finalize[..., Any]:
-    """Call a function when its owner is collected or at exit; never in a forked child.
+    """Call a function when its owner is collected or at exit, but never in a forked child.
 
-    A thread of dpwa, which may be the thread that the function waits for, has a fresh thread call
-    the function.
+    The function may wait for a thread of dpwa. If that thread is the caller, a new thread calls the
+    function.
     """
     return weakref.finalize(owner, _in_process, os.getpid(), function, *args)
 
@@ -135,10 +135,10 @@ def _in_process(process: int, function: Callable[..., Any], *args: Any) -> None:
 
 
 def tell_launcher(ending: int | str) -> None:
-    """Have `dpwa launch` take this process for a failed one although it exits with 0.
+    """Let `dpwa launch` count this process as failed although it exits with 0.
 
-    `ending` is the problem in words, or the number of the update in which the node trains, as a
-    process that exits now has left its peers without a word. An empty text takes that back.
+    `ending` is the problem in words, or the number of the update in which the node trains, because
+    a process that exits now has left its peers without notice. An empty text undoes that.
     """
     path = os.environ.get(ENDING)
     if path:
@@ -147,10 +147,10 @@ def tell_launcher(ending: int | str) -> None:
 
 
 def told_ending(path: Path) -> int | str | None:
-    """Return what a process has told its launcher last.
+    """Return the last message of a process to its launcher.
 
     The number of an update: it trains. A text: it has finished, with this problem, if it is not
-    empty. `None`: nothing, as it has no training.
+    empty. `None`: there is none, because it has no training.
     """
     with suppress(OSError):
         told = path.read_bytes().partition(b"\0")[0].decode(errors="replace")

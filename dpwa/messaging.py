@@ -1,4 +1,4 @@
-"""A module of 2017 that is gone: importing it says what has its work now."""
+"""A removed module of 2017. Importing it raises an error that names its replacement."""
 
 raise ModuleNotFoundError(
     "dpwa.messaging is gone since 2017 (it unpickled what came from the network): nodes exchange "

@@ -9,8 +9,8 @@
     mv.barrier()
     mv.shutdown()
 
-What differs: there are no server processes, the workers hold the tables themselves; so any process
-may die, and the others go on. A failed check raises an error of `dpwa.errors`.
+There are no server processes, because the workers hold the tables themselves. So any process may
+die, and the others continue. A failed check raises an error of `dpwa.errors`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Session:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers of the configuration; a `UserError` where they come and go."""
+        """The workers of the configuration. `UserError` if it has no list of them."""
         names = tuple(node.name for node in self.connection.node.config.nodes)
         if not names:
             raise UserError(
@@ -74,10 +74,10 @@ def init(sync: bool = False, name: str | None = None, config: ConfigSource | Non
     """Take part, under a name of the configuration.
 
     Args:
-        sync: whether all workers call `add` and `get` in the same order and number; then the i-th
-            `get` of all workers returns the same, after all i-th additions.
-        name: of this node; by default that of the variable DPWA_NAME.
-        config: a path to a YAML file, a mapping, or a `Config`; by default DPWA_CONFIG.
+        sync: whether all workers call `add` and `get` in the same order and number. Then the i-th
+            `get` of all workers returns the same values, after all i-th additions.
+        name: of this node. By default that of the variable DPWA_NAME.
+        config: a path to a YAML file, a mapping, or a `Config`. By default DPWA_CONFIG.
 
     Raises:
         UserError: neither is given, or `init` was called before.
@@ -91,12 +91,12 @@ def init(sync: bool = False, name: str | None = None, config: ConfigSource | Non
 
 
 def shutdown() -> None:
-    """Wait for all workers, and take part no more; without effect before `init`.
+    """Wait for all workers, and leave. This has no effect before `init`.
 
-    Who does not come within `collective_timeout_s` is not waited for.
+    It does not wait for workers that do not call it within `collective_timeout_s`.
 
     Raises:
-        TableLostError: the others have gone on without this worker; it has ended nevertheless.
+        TableLostError: the others have continued without this worker, which has ended nevertheless.
     """
     global _session
     if _session is not None:
@@ -105,16 +105,16 @@ def shutdown() -> None:
 
 
 def barrier() -> None:
-    """Wait until all workers are here; a `get` after it sees every `add` before it.
+    """Wait until all workers are here. A `get` after it sees every `add` before it.
 
     Raises:
-        TableTimeoutError: somebody has not come within `collective_timeout_s`.
+        TableTimeoutError: a worker has not arrived within `collective_timeout_s`.
     """
     _now().tables.barrier()
 
 
 def workers_num() -> int:
-    """Return the number of workers of the configuration; a `UserError` if that has no `nodes`."""
+    """Return the number of workers of the configuration. `UserError` if that has no `nodes`."""
     return len(_now().names)
 
 
@@ -131,12 +131,12 @@ def worker_id() -> int:
 
 
 def server_id() -> int:
-    """Return the same as `worker_id`: each worker holds a part of the tables."""
+    """Return the same as `worker_id`, because each worker holds a part of the tables."""
     return worker_id()
 
 
 def is_master_worker() -> bool:
-    """Tell whether this is the first of the workers that are there: worker 0 unless it has died."""
+    """Return whether this is the first of the present workers, which is worker 0 unless it died."""
     session = _now()
     return session.tables.members[:1] == (session.connection.name,)
 
@@ -144,17 +144,17 @@ def is_master_worker() -> bool:
 class ArrayTableHandler:
     """A vector that all workers share. All of them make the same tables in the same order.
 
-    Data is taken by size: of `size` values, in any shape.
+    Data must have `size` values, in any shape.
 
     Args:
         size: number of values.
-        init_value: first values; only those of worker 0 count.
+        init_value: first values, of which only those of worker 0 count.
         options: `dtype` (float32, or float64), `updater` (default, sgd, momentum, adagrad, or your
             own), `options` of the updater, `replicas` (1: copies besides the first).
 
     Raises:
-        UserError: before `init`, or that cannot be.
-        MismatchError: another worker makes another table.
+        UserError: before `init`, or if an argument is invalid.
+        MismatchError: a worker makes a different table.
         TableTimeoutError: worker 0 does not make it in time.
     """
 
@@ -163,26 +163,26 @@ class ArrayTableHandler:
         self._table = _now().tables.array(size, _of_size(init_value, self._shape), **options)
 
     def get(self) -> np.ndarray:
-        """Return the newest values, of shape (size,); see `dpwa.tables.table.ArrayTable.get`."""
+        """Return the newest values, of shape (size,). See `dpwa.tables.table.ArrayTable.get`."""
         return self._table.get()
 
     def get_async(self) -> PendingGet:
-        """Begin a `get`, and return at once; `wait` of what is returned has the values."""
+        """Begin a `get`, and return at once. `wait` of the returned object returns the values."""
         return self._table.get_async()
 
     def add(self, data: Any, sync: bool = False) -> None:
-        """Add to all values; with `sync`, return when that has taken effect."""
+        """Add to all values. With `sync`, return when that has taken effect."""
         self._table.add(_of_size(data, self._shape), sync=sync)
 
 
 class MatrixTableHandler:
-    """A matrix that all workers share; see `ArrayTableHandler`.
+    """A matrix that all workers share. See `ArrayTableHandler`.
 
-    Data is taken by size, too: flat, row after row, or in the shape of the rows.
+    Data must have the right size, too, and may be flat, row after row, or in the shape of the rows.
 
     Args:
         num_row, num_col: its shape.
-        init_value: first values; only those of worker 0 count.
+        init_value: first values, of which only those of worker 0 count.
         options: as for `ArrayTableHandler`.
     """
 
@@ -192,15 +192,15 @@ class MatrixTableHandler:
         self._table = _now().tables.matrix(num_row, num_col, first, **options)
 
     def get(self, row_ids: Any = None) -> np.ndarray:
-        """Return the newest values, of shape (num_row, num_col); or some rows, numbered from 0."""
+        """Return the newest values, of shape (num_row, num_col), or some rows, numbered from 0."""
         return self._table.get(row_ids)
 
     def get_async(self, row_ids: Any = None) -> PendingGet:
-        """Begin a `get`, and return at once; `wait` of what is returned has the values."""
+        """Begin a `get`, and return at once. `wait` of the returned object returns the values."""
         return self._table.get_async(row_ids)
 
     def add(self, data: Any, row_ids: Any = None, sync: bool = False) -> None:
-        """Add to all rows, or to some; rows that are named several times are added up."""
+        """Add to all rows, or to some. If a row occurs several times, its additions are summed."""
         rows, columns = self._shape
         if row_ids is not None:
             rows = len(as_integers(row_ids, "row_ids"))
@@ -208,11 +208,11 @@ class MatrixTableHandler:
 
 
 class KVTableHandler:
-    """Values by keys, any integers of 64 bits; see `ArrayTableHandler`.
+    """Values by keys, which are any integers of 64 bits. See `ArrayTableHandler`.
 
     Args:
-        num_col: columns of a row; `None`: the value of a key is one number.
-        options: as for `ArrayTableHandler`, and `default`, the value of keys never added to.
+        num_col: columns of a row. `None`: the value of a key is one number.
+        options: as for `ArrayTableHandler`, and `default`, the value of keys without additions.
     """
 
     def __init__(self, num_col: int | None = None, **options: Any) -> None:
@@ -223,19 +223,19 @@ class KVTableHandler:
         return self._table.get(keys)
 
     def add(self, keys: Any, data: Any, sync: bool = False) -> None:
-        """Add to the values of keys; keys that are named several times are added up."""
+        """Add to the values of keys. If a key occurs several times, its additions are summed."""
         self._table.add(keys, data, sync=sync)
 
 
 class SharedVariable(SyncedArray):
-    """An array of which each worker has its own copy; see `dpwa.tables.table`.
+    """An array of which each worker has its own copy. See `dpwa.tables.table`.
 
     Args:
-        value: first values; those of worker 0 count.
+        value: first values, of which those of worker 0 count.
         options: as for `ArrayTableHandler`.
 
     Attributes:
-        name: that it was given in `mv_shared`.
+        name: the name given in `mv_shared`.
     """
 
     name: str | None = None
@@ -256,8 +256,8 @@ def mv_shared(
 ) -> SharedVariable:
     """Return a `SharedVariable` that `sync_all_mv_shared_vars` knows.
 
-    The arguments after `value` are those of Theano's `shared`: `name` becomes an attribute, and the
-    others are without effect, as the value is copied.
+    The arguments after `value` are those of Theano's `shared`. `name` becomes an attribute, and the
+    others are without effect, because the value is copied.
     """
     session = _now()
     variable = SharedVariable(value, **options)
@@ -273,12 +273,12 @@ def sync_all_mv_shared_vars() -> None:
 
 
 class MVModelParamManager:
-    """Keep the parameters of any model in step; subclasses say what they are.
+    """Keep the parameters of any model in sync. Subclasses define its parameters.
 
     For a torch module, `ModuleParameterManager` does that without a subclass.
 
     Args:
-        model: kept as `self.model`; begins with the parameters of worker 0.
+        model: kept as `self.model`. It begins with the parameters of worker 0.
         options: as for `ArrayTableHandler`.
     """
 
@@ -296,7 +296,7 @@ class MVModelParamManager:
         raise NotImplementedError
 
     def sync_all_param(self) -> None:
-        """Add what has changed here since the last time, and take over the sum of all workers."""
+        """Add this worker's changes since the last call, and use the sum of all workers."""
         self._variable.value[...] = self._collected()
         self._variable.sync()
         self._distribute()
@@ -318,14 +318,14 @@ class MVModelParamManager:
 
 
 def ModuleParameterManager(module: Any, **options: Any) -> _ModuleParameterManager:  # noqa: N802
-    """Keep the parameters of a torch module in step; see `dpwa.adapters.tables`."""
+    """Keep the parameters of a torch module in sync. See `dpwa.adapters.tables`."""
     from dpwa.adapters.tables import ModuleParameterManager as Manager
 
     return Manager(module, _now().tables, **options)
 
 
 def _of_size(data: Any, shape: tuple[int, int] | tuple[int]) -> Any:
-    """Reshape data that has the right size; leave other data as it is, to be refused later."""
+    """Reshape data that has the right size. Other data are unchanged, and refused later."""
     if data is None:
         return None
     array = as_array(data, "values of a table")

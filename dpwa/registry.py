@@ -1,4 +1,4 @@
-"""Registries of what configurations choose by name, dpwa's own and that of plugins."""
+"""Registries of the items that configurations choose by name, dpwa's own and of plugins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class Registry(Generic[Item]):
-    """Named things of one kind, in the order of registration; messages call them `kind`.
+    """Named items of one kind, in the order of registration. Messages call them `kind`.
 
     `homes` are the modules that register the item of a name. They are imported at its first use.
     """
@@ -23,7 +23,7 @@ class Registry(Generic[Item]):
         self._items: dict[str, tuple[object, Item]] = {}
 
     def add(self, name: str, source: object, item: Item) -> None:
-        """Raises `UserError` for a taken name, unless the same `source` comes again (reload)."""
+        """Add an item. `UserError` if the name is taken, except by the same `source` (reload)."""
         is_elsewhere = self._homes.get(name, source.__module__) != source.__module__
         if is_elsewhere or (name in self._items and self._items[name][0] is not source):
             article = "an" if self._kind[0] in "aeiou" else "a"

@@ -1,7 +1,7 @@
-"""What a node gets from the machine: time, threads and their waiting, randomness, ZeroMQ.
+"""A node's interface to the machine: time, threads and their waiting, randomness, ZeroMQ.
 
-The simulator runs the same nodes in virtual time with another runtime, whose threads are greenlets
-and whose network is modelled.
+The simulator runs the same nodes in virtual time with a different runtime, whose threads are
+greenlets and whose network is modelled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RLock: Any = type(threading.RLock())  # in C: to enter and to leave are one ste
 class CallLock(_RLock):  # type: ignore[misc]
     """A lock whose holder may wait for others meanwhile.
 
-    No other lock may be held so long: in virtual time nobody waits for locks.
+    No other lock may be held for so long, because in virtual time no thread waits for locks.
     """
 
     @property
@@ -45,15 +45,15 @@ class CallLock(_RLock):  # type: ignore[misc]
 class Condition(_RLock):  # type: ignore[misc]
     """`threading.Condition`, but left intact by Ctrl-C at any moment.
 
-    It is its own lock. That of `threading` handles its lock in Python, where a signal may come just
-    after the lock was taken, which is then never released.
+    It is its own lock. `threading.Condition` handles its lock in Python, where a signal may
+    interrupt just after the lock was taken, which is then never released.
     """
 
     def __init__(self) -> None:
         self._waiters: list[Any] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return whether somebody notified within the timeout (seconds)."""
+        """Return whether there was a notification within the timeout (seconds)."""
         waiter, held = threading.Lock(), list[Any]()
         waiter.acquire()
         self._waiters.append(waiter)
@@ -69,7 +69,7 @@ class Condition(_RLock):  # type: ignore[misc]
         return is_notified
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
-        """Wait until the predicate is true, or the timeout (seconds); return its last value."""
+        """Wait until the predicate is true, or the timeout (seconds). Return its last value."""
         end = None if timeout is None else time.monotonic() + timeout
         while not (result := predicate()):
             left = None if end is None else end - time.monotonic()
@@ -86,10 +86,10 @@ class Condition(_RLock):  # type: ignore[misc]
 
 
 class Waker:
-    """Wakes a thread that polls `receiver`; wake-ups not yet acted on count as one.
+    """Wakes a thread that polls `receiver`. Pending wake-ups count as one.
 
-    A wake-up is remembered after it is done: if Ctrl-C interrupts one, the next wakes the thread
-    again.
+    A wake-up is recorded after it is done, so that if Ctrl-C interrupts one, the next wakes the
+    thread again.
     """
 
     receiver: Any = -1
@@ -103,7 +103,7 @@ class Waker:
         self._woken_at = -1  # what that was when the thread was woken
 
     def wake(self) -> None:
-        """Wake the thread, from any thread; after `close` this does nothing."""
+        """Wake the thread. Any thread may call this. After `close` it does nothing."""
         cleared = self._cleared
         if self._woken_at == cleared:
             return  # it has not begun to act on the last one
@@ -141,7 +141,7 @@ class DescriptorsError(UserError, zmq.ZMQError):
 
 
 def open_descriptors() -> int:
-    """Count the descriptors in use; 0 where that is unknown."""
+    """Count the descriptors in use, or return 0 if that is unknown."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     try:
         return sum(int(name) < limit for name in os.listdir("/dev/fd")) - 1  # noqa: PTH208
@@ -150,7 +150,7 @@ def open_descriptors() -> int:
 
 
 def require_descriptors(needed: int) -> None:
-    """Raise a `DescriptorsError` unless so many more files and sockets can be opened."""
+    """Raise a `DescriptorsError` unless this many more files and sockets can be opened."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     with suppress(OSError):
         # How many are open, since Linux 6.2 (0 before): to list thousands takes milliseconds.
@@ -179,14 +179,14 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
 
 
 class Runtime(Clock, Protocol):
-    """What a node runs on; also the clock of all its parts.
+    """The environment of a node, and the clock of all its parts.
 
-    A simulated one returns its own in place of the types named here.
+    A simulated one returns its own objects in place of the types named here.
     """
 
     @property
     def bytes_scale(self) -> float:
-        """How many bytes each byte of a state stands for: 1, except in simulations."""
+        """Number of bytes that each byte of a state stands for: 1, except in simulations."""
         ...
 
     def wall_time(self) -> float:
@@ -302,7 +302,7 @@ class Background:
         self._running: dict[str, threading.Thread] = {}
 
     def start(self, key: str, function: Callable[[], None]) -> bool:
-        """Run a function unless one with this key still runs; return whether it was started."""
+        """Run a function unless one with this key still runs. Return whether it was started."""
         running = self._running.get(key)
         if running is not None and running.is_alive():
             return False
@@ -312,7 +312,7 @@ class Background:
         return True
 
     def finish(self, key: str, timeout_s: float) -> None:
-        """Wait at most so long for the function of this key."""
+        """Wait at most this long for the function of this key."""
         running = self._running.get(key)
         if running is not None:
             running.join(timeout_s)

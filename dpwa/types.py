@@ -32,16 +32,16 @@ class StrictModel(BaseModel):
 def refusal(
     expected: str, known: Sequence[str] = (), *, kind: LiteralString = REFUSAL
 ) -> PydanticCustomError:
-    """Return the error with which a validator says "expected ..."; `known` names are suggested.
+    """Return a validator's error "expected ...", with suggestions among the `known` names.
 
-    Callers that treat some refusals differently tell them by `kind`.
+    Callers that treat some refusals differently distinguish them by `kind`.
     """
     context = {"expected": expected, "known": tuple(known)}
     return PydanticCustomError(kind, "expected {expected}", context)
 
 
 class Unlike(Enum):
-    """What follows if nodes differ in a setting; metadata of its field, `ALLOWED` without any."""
+    """The effect if nodes differ in a setting, as metadata of its field. Default: `ALLOWED`."""
 
     ALLOWED = "may differ"
     WARNS = "must be equal, or nodes warn"
@@ -55,7 +55,7 @@ class NoOptions(StrictModel):
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a node has come: what interpolation rules compare."""
+    """The progress of a node, which interpolation rules compare."""
 
     # number of updates, interpolated at each merge like the parameters (so not monotone)
     clock: float
@@ -64,7 +64,7 @@ class TrainingProgress:
 
 
 class SupportsItem(Protocol):
-    """A scalar of a numerical library: a numpy scalar, a 0-d array or tensor."""
+    """A scalar of a numerical library, such as a numpy scalar, a 0-d array or tensor."""
 
     def item(self) -> Any: ...
 
@@ -73,12 +73,12 @@ Loss = SupportsFloat | SupportsItem | None
 
 
 def loss_value(loss: Loss) -> float | None:
-    """Turn what a training loop calls its loss into a float that rules can compare.
+    """Convert the loss of a training loop into a float that rules can compare.
 
     Accepts a float, a numpy scalar, a 0-d tensor (attached to its graph or not) or `None` (not
-    measured). What is not finite becomes `inf`, worse than any other loss, so no NaN reaches a
-    rule. So does a number that is too large for a float. Anything that is not one number raises
-    `ParametersError`.
+    measured). A value that is not finite becomes `inf`, worse than any other loss, so no NaN
+    reaches a rule. A number that is too large for a float also becomes `inf`. Anything that is not
+    one number raises `ParametersError`.
     """
     if loss is None:
         return None

@@ -1,8 +1,8 @@
-"""A network of nodes in one process, under a virtual clock: delays, losses, partitions, in no time.
+"""A network of nodes in one process, under a virtual clock, with delays, losses, and partitions.
 
-For whatever talks by messages and takes its time and its randomness as arguments, such as the rules
-of `dpwa/policy/`. Nothing is sent and nobody sleeps: what is due next happens next, and the clock
-jumps to it. All chance comes from one seed, so the same program does the same thing every time.
+It is for objects that exchange messages and take time and randomness as arguments, such as the
+rules of `dpwa/policy/`. Nothing is sent and nothing sleeps. The next due event happens next, and
+the clock jumps to it. All randomness comes from one seed, so the same program always does the same.
 
 >>> network = VirtualNetwork(seed=1, link=Link(delay_s=0.5))
 >>> def answer(sender, message):
@@ -35,7 +35,7 @@ Handler = Callable[[str, Any], None]
 
 
 class VirtualClock:
-    """Time that stands still until it is told to move; a `dpwa.clock.Clock`."""
+    """Time that stands still until it is moved. It is a `dpwa.clock.Clock`."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self._now_s = now_s
@@ -45,20 +45,20 @@ class VirtualClock:
         return self._now_s
 
     def move_to(self, now_s: float) -> None:
-        """Let time pass until a moment; one that is over already changes nothing."""
+        """Move the time to a moment. An earlier moment changes nothing."""
         self._now_s = max(self._now_s, now_s)
 
 
 @dataclass(frozen=True)
 class Link:
-    """How messages travel in one direction from one node to another.
+    """The properties of messages in one direction from one node to another.
 
     A message takes `delay_s` + u seconds, u uniform in [0, `jitter_s`], so with a jitter messages
-    overtake each other. One that was duplicated arrives twice, after a delay of its own each time.
+    overtake each other. A duplicated message arrives twice, after a separate delay each time.
 
     Attributes:
-        delay_s: what every message takes.
-        jitter_s: what it takes besides, at the most.
+        delay_s: minimum delay of a message.
+        jitter_s: maximum additional delay.
         drop: probability that a message is lost.
         duplicate: probability that a message which is not lost arrives twice.
     """
@@ -71,7 +71,7 @@ class Link:
 
 @dataclass
 class Counts:
-    """What became of messages so far."""
+    """The counts of messages so far."""
 
     sent: int = 0  # calls of `VirtualNetwork.send`
     delivered: int = 0  # handed to a node, duplicates too
@@ -80,7 +80,7 @@ class Counts:
 
 
 class Timer:
-    """A call that is still to come."""
+    """A future call."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act: Callable[[], None] | None = act
@@ -90,26 +90,26 @@ class Timer:
         self._act = None
 
     def fire(self) -> None:
-        """At most once."""
+        """Make the call, at most once."""
         act, self._act = self._act, None
         if act is not None:
             act()
 
 
 class VirtualNetwork:
-    """Nodes by address, the links between them, and the time in which they live.
+    """Nodes by address, the links between them, and their time.
 
-    One thread does everything: handlers and timers run inside `run_until`, and may send, set timers
+    One thread does everything. Handlers and timers run inside `run_until`, and may send, set timers
     and change faults.
 
     Args:
-        seed: of all chance.
-        link: how messages travel where `set_link` has said nothing else.
+        seed: of all randomness.
+        link: properties of links, unless `set_link` has set others.
 
     Attributes:
-        clock: the time, for whoever needs it.
-        rng: the one source of chance; what nodes draw from it is as repeatable as all else.
-        counts: what became of messages so far.
+        clock: the time.
+        rng: the one source of randomness, so that nodes that use it are as repeatable as all else.
+        counts: the counts of messages so far.
     """
 
     def __init__(self, seed: int, link: Link | None = None) -> None:
@@ -127,12 +127,12 @@ class VirtualNetwork:
         self._queue: list[tuple[float, int, Timer]] = []
 
     def add(self, address: str, handler: Handler) -> None:
-        """Put a node at an address, in the place of whoever was there; it is up."""
+        """Put a node at an address, in place of the former one. The node is up."""
         self._handlers[address] = handler
         self._down.discard(address)
 
     def set_link(self, link: Link, sender: str | None = None, to: str | None = None) -> None:
-        """Say how messages travel from now on: on one directed link, or on all if none is named.
+        """Set the properties of one directed link, or of all if none is named, from now on.
 
         Raises:
             ValueError: only one end is named.
@@ -146,9 +146,9 @@ class VirtualNetwork:
             self._links[sender, to] = link
 
     def partition(self, *groups: Collection[str]) -> None:
-        """Cut all links between groups; who is in none of them is in one more.
+        """Cut all links between groups. Nodes in no group are one more group.
 
-        What is under way across a cut is lost. A later partition replaces this one.
+        Messages on their way across a cut are lost. A later partition replaces this one.
         """
         self._group_of = {name: index for index, group in enumerate(groups) for name in group}
         self._tell_watchers()
@@ -159,12 +159,12 @@ class VirtualNetwork:
         self._tell_watchers()
 
     def set_down(self, address: str) -> None:
-        """Let nothing arrive at a node and nothing leave it; its timers go on."""
+        """Let nothing arrive at a node and nothing leave it. Its timers continue."""
         self._down.add(address)
         self._tell_watchers()
 
     def set_up(self, address: str) -> None:
-        """End `set_down`; what was sent meanwhile is lost."""
+        """End `set_down`. Messages that were sent meanwhile are lost."""
         self._down.discard(address)
         self._tell_watchers()
 
@@ -198,14 +198,14 @@ class VirtualNetwork:
             self.call_later(delay_s, lambda: self._deliver(sender, to, message))
 
     def call_later(self, delay_s: float, act: Callable[[], None]) -> Timer:
-        """Call a function after a delay; of those due at one moment, the first set is first."""
+        """Call a function after a delay. Of calls due at one moment, the first set is first."""
         timer = Timer(act)
         due_s = self.clock.now() + max(0.0, delay_s)
         heapq.heappush(self._queue, (due_s, next(self._order), timer))
         return timer
 
     def run_until(self, end_s: float) -> None:
-        """Let everything happen that is due until a moment, that one included; or until `stop`."""
+        """Run all events that are due until a moment, inclusive, or until `stop`."""
         self._is_stopped = False
         while not self._is_stopped and self._queue and self._queue[0][0] <= end_s:
             due_s, _, timer = heapq.heappop(self._queue)
@@ -215,7 +215,7 @@ class VirtualNetwork:
             self.clock.move_to(end_s)
 
     def stop(self) -> None:
-        """Have `run_until` return after what happens now; what is due later can go on after it."""
+        """Let `run_until` return after the present event. Later events remain for its next call."""
         self._is_stopped = True
 
     def forget_all(self) -> None:

@@ -1,1 +1,1 @@
-"""The command line: thin shells over the rooms below."""
+"""The command line, a thin shell over the other packages."""

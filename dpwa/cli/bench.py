@@ -1,4 +1,4 @@
-"""`dpwa bench`: measure what a run between machines has to go through."""
+"""`dpwa bench` measures the links of a run between machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpwa config`: write, check, show and describe configurations."""
+"""`dpwa config` writes, checks, shows and describes configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpwa dashboard`: a web page of a run."""
+"""`dpwa dashboard` serves a web page of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpwa demo`: see gossip training work, in half a minute."""
+"""`dpwa demo` shows gossip training in half a minute."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def demo(
 
 
 def _show(result: DemoResult, out_dir: Path, *, is_result: bool) -> None:
-    """Print a table, what came out of it, and what to do next; beside JSON, on standard error."""
+    """Print a table, the result, and next steps. With JSON, print it on standard error."""
     console = screen.console(is_result=is_result)
     means = (f"{result.mean_accuracy:.3f}", f"{result.mean_alone_accuracy:.3f}")
     rows = [

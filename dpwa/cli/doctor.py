@@ -1,4 +1,4 @@
-"""`dpwa doctor`: say which node cannot reach which, and why."""
+"""`dpwa doctor` reports which nodes cannot reach each other, and why."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
 
 
 def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
-    """Say what ZeroMQ does not: whether a connection is refused, or a firewall drops it."""
+    """Add whether a connection is refused, or a firewall drops it, which ZeroMQ does not report."""
     places = {f"{n.name}: not reachable: no": (n.host, n.port) for n in config.nodes if n.port}
     place = next((places[text] for text in places if finding.text.startswith(text)), None)
     try:

@@ -1,4 +1,4 @@
-"""What the exit code of a command means: 0 is success, 130 Ctrl-C (128 + signal)."""
+"""The exit codes of a command. 0 is success, 130 Ctrl-C (128 + signal)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpwa keys`: make, allow, revoke and list the keys of nodes."""
+"""`dpwa keys` makes, allows, revokes and lists the keys of nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpwa launch`: a command once for each node, here or by Ray; shows what the nodes print."""
+"""`dpwa launch` runs a command once for each node, here or by Ray, and shows their output."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magent
 
 
 class NodeConsole:
-    """Shows what the nodes print, each line after the node's name, and what becomes of them.
+    """Shows the output of the nodes, each line after the node's name, and their ends.
 
-    The names are coloured where the stream is a terminal that can, unless NO_COLOR is set.
+    The names are coloured if the stream is a terminal with colours, unless NO_COLOR is set.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ class NodeConsole:
         self._tracebacks: dict[str, list[str]] = {}  # of nodes that stop, up to their last lines
 
     def show_line(self, node: str, stream: str, line: str) -> None:
-        """Show a line; of a node that is to stop, no traceback that says `KeyboardInterrupt`."""
+        """Show a line, but no traceback with `KeyboardInterrupt` of a node that is stopped."""
         is_in_traceback = node in self._tracebacks or (self._stopping and line == TRACEBACK)
         if stream == "stderr" and is_in_traceback:
             self._tracebacks.setdefault(node, []).append(line)
@@ -98,7 +98,7 @@ class NodeConsole:
         self._write("stderr", f"dpwa launch: {text}")
 
     def give_up_unread_streams(self) -> None:
-        """Discard what is still to be written to a stream whose reader has left, or is stuck."""
+        """Discard the remaining output to a stream whose reader has left, or is stuck."""
         for stream in self._streams.values():
             if not _is_read(stream):
                 discard(stream)
@@ -132,7 +132,7 @@ def _is_read(stream: TextIO) -> bool:
 
 
 def discard(stream: TextIO) -> None:
-    """Point a stream nowhere: also the interpreter's last flush must neither fail nor block."""
+    """Redirect a stream to nowhere, so that the last flush neither fails nor blocks."""
     with suppress(OSError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -155,10 +155,10 @@ def restart_notice(restart: Restart) -> str:
 
 
 class NodeLogs(Closeable):
-    """Appends lines to DIR/NAME.log; a line is in the file when `write` returns.
+    """Appends lines to DIR/NAME.log. A line is in the file when `write` returns.
 
-    A file that cannot be written any more, as on a full disk, stops no node: it is told of once.
-    Without a folder nothing is written.
+    A file that cannot be written any more, for example on a full disk, stops no node, and is
+    reported once. Without a folder nothing is written.
     """
 
     def __init__(
@@ -348,7 +348,7 @@ def launch(
 
 
 def restarts_of(policy: str) -> int:
-    """Return how often a node is started again by a policy such as `on-failure:5`."""
+    """Return the number of restarts of a policy such as `on-failure:5`."""
     kind, colon, count = policy.partition(":")
     if kind == "no" and not colon:
         return 0
@@ -360,7 +360,7 @@ def restarts_of(policy: str) -> int:
 
 
 def resources_of(text: str | None) -> dict[str, float]:
-    """Return the resources of each node from a list such as `CPU=2,GPU=0.5`; a CPU by default."""
+    """Return the resources of each node from a list such as `CPU=2,GPU=0.5`. Default: a CPU."""
     found = {"CPU": 1.0}
     for part in text.split(",") if text is not None else ():
         name, _, count = part.strip().partition("=")
@@ -416,7 +416,7 @@ def _summary(count: int, failed: Sequence[str]) -> str:
 def _local_run(
     spec: LaunchSpec, count: int | None, config: Path | None
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield what is to run on this machine, as long as its configuration is there."""
+    """Yield the run of this machine, as long as its configuration is there."""
     from dpwa.launch import local_config
     from dpwa.launch.configs import run_folder
 
@@ -433,7 +433,7 @@ def _local_run(
 def _hosts_run(
     spec: LaunchSpec, count: int | None, file: Path, host: str | None, first_port: int | None
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield what is to run on this machine, of the hosts of a file."""
+    """Yield the part of a run on this machine, from the hosts of a file."""
     from dpwa.launch import require_free_addresses
     from dpwa.launch.configs import write_config
     from dpwa.launch.hostfile import nodes_of, own_line, read_hostfile
@@ -457,7 +457,7 @@ def _hosts_run(
 def _ray_run(
     spec: LaunchSpec, count: int, resources: Mapping[str, float]
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield what is to run in actors of Ray, as long as these are there."""
+    """Yield the run in actors of Ray, as long as these are there."""
     from dpwa.config import NodeConfig
     from dpwa.launch.configs import write_config
     from dpwa.launch.engine import carried
@@ -479,7 +479,7 @@ def _ray_run(
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Make a folder for a configuration; settings that name files stay relative to this one."""
+    """Make a folder for a configuration. Settings that name files stay relative to this one."""
     from dpwa.launch.configs import run_folder
     from dpwa.launch.engine import absolute_paths
 
@@ -511,6 +511,6 @@ def _require_enough(count: int | None, listed: int, file: Path) -> None:
 
 
 def _require(is_so: bool, message: str) -> None:
-    """Say what is wrong with the command line, unless it is right."""
+    """Raise an error about the command line, unless it is right."""
     if not is_so:
         raise typer.BadParameter(message)

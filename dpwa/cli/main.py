@@ -1,4 +1,4 @@
-"""The command `dpwa`: its subcommands, and what their errors look like to a person."""
+"""The command `dpwa`, with its subcommands, and the display of their errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def describe(is_version_asked: VersionOption = False) -> None:
 
 
 def _explained(command: Any) -> Any:
-    """Have help show whole summaries, and examples line by line; return the command."""
+    """Let help show whole summaries, and examples line by line. Return the command."""
     text = command.help or ""
     command.short_help = " ".join(text.partition("\n\n")[0].split()).removesuffix(".")
     command.help = text.replace("Examples:\n", "\b\nExamples:\n")
@@ -70,7 +70,7 @@ COMMAND.commands = {each.name: COMMAND.commands[each.name] for each in FEATURES 
 
 
 def main() -> None:
-    """Run the command line and exit; the entry point of the console script `dpwa`."""
+    """Run the command line and exit. This is the entry point of the console script `dpwa`."""
     if sys.stdout is None:  # closed by the shell: `>&-`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (open until the end)
     try:

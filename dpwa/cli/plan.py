@@ -1,4 +1,4 @@
-"""`dpwa plan`: what a round will cost over a link, with the present settings and with others."""
+"""`dpwa plan` computes a round's cost over a link, with the present settings and others."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _link_of(
 
 
 def read_link(source: str) -> LinkFigures:
-    """Read what `dpwa bench link HOST --json` has printed, from a file or from standard input."""
+    """Read the output of `dpwa bench link HOST --json`, from a file or from standard input."""
     from pydantic import ValidationError
 
     from dpwa.plan.costs import LinkFigures
@@ -203,7 +203,7 @@ Row = tuple[Change, "RoundCost"]  # what differs from the present settings, and 
 
 
 def _rows(base: Config, setting: Setting) -> Iterator[Row]:
-    """Yield the present settings, and what has an effect if it is changed alone."""
+    """Yield the present settings, and each change that has an effect alone."""
     from dpwa.plan.costs import cost_of
 
     present = cost_of(base, setting)

@@ -1,4 +1,4 @@
-"""`dpwa report`: what came of a run, or of several beside each other, from their run logs."""
+"""`dpwa report` makes a page of one run, or of several in comparison, from their run logs."""
 
 from __future__ import annotations
 

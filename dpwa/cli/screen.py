@@ -1,8 +1,8 @@
-"""What all commands print with: results on standard output, in as many columns as there are.
+"""The output of all commands, with results on standard output, in the available columns.
 
 On a terminal that is too narrow for a table, each row becomes a few lines of its own, so that no
-word is broken. Where standard output is no terminal, lines are as long as they need to be: one row
-is one line, for `grep`, `cut` and `less`. Files that people may have changed are not overwritten.
+word is broken. If standard output is no terminal, lines have any length, so that one row is one
+line, for `grep`, `cut` and `less`. Files that people may have changed are not overwritten.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GAP = 1  # columns between two cells
 
 
 def console(*, is_result: bool = True) -> Console:
-    """Return where to print for people: standard output, or standard error if it is no result."""
+    """Return the console for people: standard output, or standard error if it is no result."""
     from rich.console import Console
 
     found = Console(stderr=not is_result, highlight=False)
@@ -41,7 +41,7 @@ def is_watched() -> bool:
 
 
 def age(seconds: float) -> str:
-    """Return how long something takes, or was ago, in the unit that fits."""
+    """Return a duration, or an age, in a suitable unit."""
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -56,10 +56,10 @@ def table(
     right: Sequence[int] = (),
     text: Sequence[int] = (),
 ) -> RenderableType:
-    """Return a table, or each row as lines of its own where it needs more `columns` than there are.
+    """Return a table, or each row as separate lines if it needs more than the `columns`.
 
-    `right` are indices of what stands to the right, such as numbers; `text` of what may be wrapped
-    between words. Cells are shown as they are, without markup.
+    `right` are indices of right-aligned columns, such as numbers, and `text` of columns that may be
+    wrapped between words. Cells are shown as they are, without markup.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -92,7 +92,7 @@ def plain(text: str) -> RenderableType:
 def _records(
     headings: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[int]
 ) -> RenderableType:
-    """Return the name of each row, and below it what its other cells say."""
+    """Return the name of each row, and below it its other cells."""
     from rich.console import Group
     from rich.padding import Padding
 
@@ -120,13 +120,13 @@ def open_browser(address: str) -> None:
 
 
 def require_new(output: Path, *, force: bool) -> None:
-    """Refuse to overwrite a file without `force`; before the work whose result it is to have."""
+    """Refuse to overwrite a file without `force`, before the work whose result it would have."""
     if not force and os.path.lexists(output):
         raise UserError(f"{output}: exists already; --force overwrites it [DPWA-E023]")
 
 
 def write_new(output: Path, text: str, *, force: bool) -> None:
-    """Write a file, and say so; one that exists is overwritten with `force` only.
+    """Write a file, and report it. An existing one is overwritten only with `force`.
 
     The file `-` is standard output.
     """

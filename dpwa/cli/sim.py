@@ -1,4 +1,4 @@
-"""`dpwa sim`: a run of many nodes, simulated, and which settings are best for it."""
+"""`dpwa sim` simulates a run of many nodes, and finds the best settings for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SimGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what the usage line has: own commands stand below."""
+        """Return the parts of the usage line. The commands are listed below it."""
         return [piece for piece in super().collect_usage_pieces(ctx) if piece]
 
     def invoke(self, ctx: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`dpwa sim calibrate`: a scenario out of the run logs of a real run."""
+"""`dpwa sim calibrate` makes a scenario from the run logs of a real run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `dpwa sim` prints: the figures of a run, or a table of several with the best one marked."""
+"""The output of `dpwa sim`: a run's figures, or a table of several with the best one marked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Case:
         return sum(figures.reached for figures in self.figures)
 
     def middle(self, figure: str) -> float | None:
-        """Return the median of a figure over the runs; `None` if most have none."""
+        """Return the median of a figure over the runs, or `None` if most have none."""
         values = [getattr(figures, figure) for figures in self.figures]
         known = [math.inf if value is None or math.isnan(value) else value for value in values]
         found = median(known) if known else None
@@ -65,16 +65,16 @@ class Comparison:
 
     @cached_property
     def quality(self) -> str:
-        """The figure that tells how good a model is: accuracy, else loss, else the distance."""
+        """The figure for the quality of a model: accuracy, else loss, else the distance."""
         cases = [case for case in self.cases if case.figures]
         known = (f for f in ("accuracy", "loss") if all(c.middle(f) is not None for c in cases))
         return next(known, "consensus_distance") if cases else "consensus_distance"
 
     @cached_property
     def best(self) -> Case | None:
-        """The case that reaches the target first; without one, that with the best model.
+        """The case that reaches the target first, or without a target, that with the best model.
 
-        `None`, if runs were stopped: they are not of the same length.
+        `None` if runs were stopped, because their lengths differ.
         """
         cases = [case for case in self.cases if case.figures]
         were_stopped = any(figures.was_stopped for case in cases for figures in case.figures)
@@ -125,7 +125,7 @@ def show(found: Comparison) -> None:
 
 
 def _columns(found: Comparison) -> Iterator[tuple[str, Callable[[Case], str]]]:
-    """Yield headings, and what the cells beneath them say of a case."""
+    """Yield headings, and functions for their cells."""
 
     def shown(figure: str, text: Callable[[float], str]) -> Callable[[Case], str]:
         def cell(case: Case) -> str:

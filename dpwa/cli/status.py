@@ -1,4 +1,4 @@
-"""`dpwa status`: ask every node of a configuration how it is."""
+"""`dpwa status` asks every node of a configuration for its status."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _view(
 
 
 def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
-    """Say what the nodes run, whom they follow, and which are in sync; they should agree."""
+    """Return the nodes' algorithm, leader, and nodes in sync, on which they should agree."""
     from dpwa.wire.messages import printable
 
     leaders = [report.news.get("leader") for report in reports] if tells_leader else []
@@ -172,7 +172,7 @@ def _number(value: float | None, otherwise: str) -> str:
 
 
 def _peer(peer: PeerReport) -> str:
-    """Say how a peer is: its score, if it is there, and what is wrong, if anything is."""
+    """Return the status of a peer: its score, if it is there, and its problem, if any."""
     if peer.heard_s is None:
         return f"{peer.name} (never seen)"
     remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]
@@ -187,7 +187,7 @@ def _peer(peer: PeerReport) -> str:
 
 
 def _heard_by_others(name: str, reports: Mapping[str, NodeReport]) -> str:
-    """Say when others have last heard of a node that does not answer, if any of them tells."""
+    """Return when others have last heard of a node that does not answer, if any reports it."""
     told = [p.heard_s for report in reports.values() for p in report.peers if p.name == name]
     ages = [age for age in told if age is not None and not math.isnan(age)]
     if ages:

@@ -1,4 +1,4 @@
-"""`dpwa version`: what is installed here."""
+"""`dpwa version` shows the installed versions."""
 
 from __future__ import annotations
 

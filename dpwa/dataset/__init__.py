@@ -1,4 +1,4 @@
-"""Data sets that nodes share: handed out in ranges by `SharedSampler`, or cut up by `shard`."""
+"""Data sets that nodes share: `SharedSampler` hands out ranges, and `shard` cuts fixed parts."""
 
 from dpwa.dataset.sampler import SharedSampler, shard
 

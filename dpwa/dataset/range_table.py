@@ -1,7 +1,7 @@
-"""RangeTable: the leases of a data set's ranges, kept in a table that all nodes hold.
+"""RangeTable: the leases of a data set's ranges, in a table that all nodes hold.
 
-How a data set is cut into ranges of shuffled indices is computed alike on all nodes, without a
-message (`DatasetRanges`, `shuffled`).
+All nodes compute the ranges of shuffled indices alike, without a message (`DatasetRanges`,
+`shuffled`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class DatasetRanges:
 def shuffled(size: int, seed: int, epoch: int, *, shuffle: bool = True) -> np.ndarray:
     """Return the indices 0 to size - 1 in the order of an epoch, int64 of shape (size,).
 
-    It is a permutation by `numpy.random.RandomState`, whose streams stay the same in all versions
-    of NumPy (NEP 19): nodes with different versions compute it alike. The seed is 0 to 2^32 - 1.
+    It is a permutation by `numpy.random.RandomState`, whose streams are the same in all versions of
+    NumPy (NEP 19), so that nodes with different versions agree. The seed is 0 to 2^32 - 1.
     """
     order = np.arange(size, dtype=np.int64)
     if shuffle:
@@ -67,8 +67,8 @@ MAX_TIMES_LOST = 3  # in a row; rows whose copies are all gone are lost every ti
 class RangeTable:
     """The ranges that this node takes, one after the other.
 
-    Raises `MismatchError` if another node hands out another data set, or in another way, and
-    `TableTimeoutError` if the other nodes have not come in time.
+    Raises `MismatchError` if a node hands out a different data set, or in a different way, and
+    `TableTimeoutError` if the other nodes have not arrived in time.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class RangeTable:
         self.leases.begin(epoch)
 
     def take(self) -> int | None:
-        """Return a range that is this node's from now on; `None` if there is none at present.
+        """Return a range that is this node's from now on, or `None` if there is none at present.
 
-        What was acknowledged before is in all copies when this returns.
+        Earlier acknowledgements are in all copies when this returns.
         """
         number = self._candidate()
         has_looked = False
@@ -147,18 +147,18 @@ class RangeTable:
         return self.leases.is_over
 
     def acknowledge(self, number: int) -> None:
-        """Say that a range is done; returns before that is in all copies."""
+        """Report that a range is done. This returns before that is in all copies."""
         self._unconfirmed.add(number)
         self._change([number], self.leases.acknowledgement())
 
     def release(self, numbers: Collection[int]) -> None:
-        """Let others have ranges that this node holds; returns before that is in all copies."""
+        """Release ranges that this node holds. This returns before that is in all copies."""
         self.leases.handed_out.difference_update(numbers)
         if numbers:
             self._change(sorted(numbers), np.repeat(self.leases.release(), len(numbers), axis=0))
 
     def look(self) -> None:
-        """Read all rows; what was acknowledged before is in all copies then."""
+        """Read all rows. Earlier acknowledgements are in all copies then."""
         self.leases.see(self._steadily(self._table.get), self._runtime.now())
         for number in self._unconfirmed:
             self.leases.handed_out.discard(number)
@@ -176,10 +176,10 @@ class RangeTable:
         self._unconfirmed.clear()
 
     def remember(self, numbers: Collection[int]) -> None:
-        """Note that ranges were done before all nodes were started again.
+        """Note that ranges were done before all nodes were restarted.
 
-        Waits for the other nodes to call it, whose ranges count too; ends when a node has taken a
-        range.
+        This waits for the other nodes to call it, whose ranges count too. It ends when a node has
+        taken a range.
         """
         if numbers:
             changed = np.repeat(self.leases.remembered(), len(numbers), axis=0)
@@ -212,9 +212,9 @@ class RangeTable:
         self._steadily(lambda: self._table.add(changed, numbers))
 
     def _steadily(self, act: Callable[[], T]) -> T:
-        """Repeat `act` if the others had gone on without this node, which is logged once.
+        """Repeat `act` if the others had continued without this node, which is logged once.
 
-        Repeating a change is harmless: it takes effect once.
+        Repeating a change is harmless, because it takes effect once.
         """
         for _ in range(MAX_TIMES_LOST):
             try:

@@ -1,4 +1,4 @@
-"""SharedSampler: each item is seen once an epoch, by one of several nodes; shard: fixed parts."""
+"""SharedSampler, with which one of several nodes sees each item in an epoch, and shard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bare(connection: DpwaConnection | DpwaPyTorchAdapter) -> DpwaConnection:
 
 
 class SharedSampler(Sampler[int], Closeable):
-    """Hands out the indices of a data set in ranges, each to one node; nodes may come and go.
+    """Hands out the indices of a data set in ranges, each to one node. Nodes may come and go.
 
         sampler = SharedSampler(len(dataset), gossip)
         loader = DataLoader(dataset, batch_size=64, sampler=sampler)
@@ -38,21 +38,21 @@ class SharedSampler(Sampler[int], Closeable):
             for inputs, targets in sampler.batches(loader):
                 ...                                    # train on them
 
-    A range is acknowledged when all of its items were trained on: `batches` knows it by the next
-    batch being asked for. Ranges of a node that is gone before are handed out again, so some of
-    their items may be seen twice; each is acknowledged once. An epoch is over when all ranges are
-    acknowledged, or when a node has turned to a later one. docs/sampler.md says what holds when.
+    A range is acknowledged when all of its items were trained on, which `batches` assumes when the
+    next batch is requested. Other ranges of a node that is gone are handed out again, so some of
+    their items may be seen twice, but each is acknowledged once. An epoch is over when all ranges
+    are acknowledged, or when a node has begun a later one. docs/sampler.md has the guarantees.
 
     Args:
         dataset_size: number of items.
-        connection: of this node; it must be open as long as the sampler is used.
+        connection: of this node. It must be open as long as the sampler is used.
         range_size: items that a node takes at once.
         shuffle: whether each epoch has an order of its own.
         seed: of the orders, 0 to 2^32 - 1.
-        lease_s: a range whose node lives, but has not acknowledged it for so long, is handed out
+        lease_s: time after which a range that a living node has not acknowledged is handed out
             again to a node that has nothing else to do.
-        replicas: copies of each lease on other nodes, at most 16; as far as there are nodes.
-        tables: of this node, if it has some already, such as those of another sampler; all nodes
+        replicas: copies of each lease on other nodes, at most 16, and at most one on each node.
+        tables: of this node, if it has some already, such as those of a second sampler. All nodes
             make their tables and samplers in the same order.
 
     Attributes:
@@ -60,8 +60,8 @@ class SharedSampler(Sampler[int], Closeable):
 
     Raises:
         UserError: a number is impossible, or the node has tables already, which were not given.
-        MismatchError: another node has a sampler of another kind.
-        TableTimeoutError: the other nodes of the list have not come in time.
+        MismatchError: a node has a different kind of sampler.
+        TableTimeoutError: the other nodes of the list have not arrived in time.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class SharedSampler(Sampler[int], Closeable):
         self._outstanding = Outstanding()
 
     def set_epoch(self, epoch: int) -> None:
-        """Turn to an epoch, counted from 0; on all nodes, before its first batch.
+        """Begin an epoch, counted from 0, on all nodes, before its first batch.
 
-        What this node holds of another epoch is given up.
+        Ranges of a different epoch that this node holds are given up.
 
         Raises:
-            UserError: that is no epoch.
+            UserError: the epoch is invalid.
         """
         _require("epoch", epoch, 0)
         self._give_back()
@@ -107,7 +107,7 @@ class SharedSampler(Sampler[int], Closeable):
         self._table.begin(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield indices as long as a range can be had at present; `batches` waits for more.
+        """Yield indices as long as a range is available at present. `batches` waits for more.
 
         Ranges that were handed out before and not acknowledged are given back.
         """
@@ -122,17 +122,17 @@ class SharedSampler(Sampler[int], Closeable):
             number = self._table.take()
 
     def batches(self, loader: DataLoader[Batch]) -> Iterator[Batch]:
-        """Yield the batches of an epoch, and acknowledge each when the next one is asked for.
+        """Yield the batches of an epoch, and acknowledge each when the next one is requested.
 
-        At the end it waits until the other nodes have acknowledged theirs, and takes over the
-        ranges of those that are gone. A loop that is left early gives back what it has not used.
+        At the end it waits until the other nodes have acknowledged theirs, and takes the ranges of
+        nodes that are gone. If the loop is left early, unused ranges are given back.
 
         Args:
             loader: with this sampler as its `sampler`. Its workers may fetch batches ahead.
 
         Raises:
-            UserError: the loader draws otherwise, drops its last batch or returns batches out of
-                order; or the epoch has ended here: call `set_epoch`.
+            UserError: the loader has a different sampler, drops its last batch or returns batches
+                out of order, or the epoch has ended here. Then call `set_epoch`.
             TableTimeoutError: the other nodes could not be reached in time.
         """
         size = self._batch_size(loader)
@@ -153,24 +153,24 @@ class SharedSampler(Sampler[int], Closeable):
                 self._give_back()
 
     def acknowledge(self, items: int) -> None:
-        """Say that the next items were trained on, in the order in which they were handed out.
+        """Report that the next items were trained on, in the order in which they were handed out.
 
-        For loops of your own; `batches` does it.
+        This is for your own loops. `batches` does it.
 
         Args:
-            items: how many, such as the size of a batch.
+            items: their number, such as the size of a batch.
 
         Raises:
-            UserError: so many were not handed out.
+            UserError: fewer items were handed out.
         """
         _require("items", items, 0, self._outstanding.items)
         for number in self._outstanding.consume(items):
             self._table.acknowledge(number)
 
     def is_over(self) -> bool:
-        """Look whether the epoch is over; for loops of your own.
+        """Check whether the epoch is over, in your own loop.
 
-        What this node has acknowledged before is in all copies then.
+        Earlier acknowledgements of this node are in all copies then.
         """
         return self._table.is_over()
 
@@ -181,11 +181,11 @@ class SharedSampler(Sampler[int], Closeable):
 
     @property
     def refused(self) -> int:
-        """Number of ranges that this node has acknowledged after another one had got them."""
+        """Number of ranges that this node has acknowledged after a different one had got them."""
         return self._table.refused
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on with this epoch: which ranges all nodes are done with.
+        """Return the state to continue this epoch: the ranges that all nodes have done.
 
         Returns:
             Plain values, for `torch.save` or JSON.
@@ -195,14 +195,16 @@ class SharedSampler(Sampler[int], Closeable):
         return {**asdict(self._ranges), "epoch": self._epoch, "done": done}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state says, before the first index is asked for.
+        """Continue from a state, before the first index is requested.
 
-        Where all nodes were started again, each loads its own: ranges that are done in any of these
-        states are not handed out again. It waits until the other nodes have come to this call, at
-        most `collective_timeout_s`; and not at all if one of them has taken a range already.
+        If all nodes were restarted, each loads its own state, and ranges that are done in any of
+        these states are not handed out again. It waits until the other nodes have reached this
+        call, at most `collective_timeout_s`, and not at all if one of them has taken a range
+        already.
 
         Raises:
-            UserError: the state is of another data set, or of other ranges of it, or damaged.
+            UserError: the state is of a different data set, or of different ranges of it, or
+                damaged.
         """
         for name, expected in asdict(self._ranges).items():
             if state.get(name) != expected:
@@ -220,7 +222,7 @@ class SharedSampler(Sampler[int], Closeable):
         self._table.remember(set(done))
 
     def close(self) -> None:
-        """Give back what this node holds, and leave the tables; other samplers cannot use them."""
+        """Give back this node's ranges, and leave the tables. Other samplers cannot use them."""
         with suppress(ClosedError):
             self._give_back()
         self.tables.close()
@@ -264,15 +266,15 @@ def shard(
     """Return this node's part of a data set, which no other node of the list has.
 
     The node at place r of N in the configuration has items r, r + N, r + 2 N, ... of one order that
-    all nodes compute alike. All parts have the same length; up to N - 1 items at the end of the
-    order are in none. What happens to the nodes changes nothing: the part of one that dies is not
-    seen any more (`SharedSampler` is for that).
+    all nodes compute alike. All parts have the same length. Up to N - 1 items at the end of the
+    order are in none. The fate of nodes changes nothing, so the part of a dead node is not seen any
+    more. (Use `SharedSampler` to avoid this.)
 
     Args:
         dataset: with a length, and items by number.
         connection: of this node.
-        shuffle: whether the order is a shuffled one; else that of the data set.
-        seed: of the order, 0 to 2^32 - 1; the same on all nodes.
+        shuffle: whether the order is shuffled. If not, it is that of the data set.
+        seed: of the order, 0 to 2^32 - 1, and the same on all nodes.
 
     Raises:
         UserError: there is no list of nodes, or fewer items than nodes.

@@ -1,4 +1,4 @@
-"""The digits of scikit-learn, and private shards of them in which most classes are missing."""
+"""The digits of scikit-learn, and private shards of them without most of the classes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPLIT_SEED = 2017
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled images: `images` is (n, 64) float32, `labels` is (n,) int64 from 0 to 9."""
+    """Labelled images. `images` is (n, 64) float32, `labels` is (n,) int64 from 0 to 9."""
 
     images: Floats
     labels: Integers
@@ -28,7 +28,7 @@ class Examples:
 
 
 def load_digits() -> tuple[Examples, Examples]:
-    """Return the 1437 training and 360 test examples: stratified, and the same in every process."""
+    """Return the 1437 training and 360 test examples, stratified and the same in every process."""
     from sklearn.datasets import load_digits as bundled_digits
     from sklearn.model_selection import train_test_split
 
@@ -75,7 +75,7 @@ def _deal(members: Integers, shards: list[list[int]], owners: list[int]) -> None
 
 
 def _standardised(train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """Scale both by mean and deviation of all training pixels: some single pixels never vary."""
+    """Scale both by mean and deviation of all training pixels, as some single pixels never vary."""
     mean, deviation = train.images.mean(), train.images.std()
     return (
         Examples((train.images - mean) / deviation, train.labels),

@@ -1,4 +1,4 @@
-"""Live progress on standard error: bars on a terminal, a line now and then elsewhere."""
+"""Live progress on standard error, as bars on a terminal, else as a line from time to time."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def progress_of(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
 class ProgressView:
     """One bar per node, which fills once for each kind of training.
 
-    Without a terminal there is a line when all nodes have come to a next phase, and every some
-    seconds: what the slowest of them does.
+    Without a terminal there is a line when all nodes have reached the next phase, and every some
+    seconds a line with the progress of the slowest.
     """
 
     def __init__(self, bars: Progress, names: Sequence[str], steps: int) -> None:

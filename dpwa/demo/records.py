@@ -1,4 +1,4 @@
-"""What a worker tells of its progress: one JSON object a line, on standard output."""
+"""Records of a worker's progress, one JSON object a line, on standard output."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Record(StrictModel):
         step: training steps done in this phase (in `finish`: in the gossip phase).
         loss: mean cross-entropy (nats) on the node's own shard since the record before.
         accuracy: share of the test set that is classified correctly, 0 to 1.
-        merges: how many times a peer's parameters were merged in training so far.
-        consensus_distance: after `finish`, how far the parameters of the peers were from its own.
+        merges: number of merges of a peer's parameters in training so far.
+        consensus_distance: after `finish`, the distance of the peers' parameters from its own.
     """
 
     phase: Phase
@@ -33,7 +33,7 @@ class Record(StrictModel):
 
 
 class History:
-    """All records of all nodes, in the order they came to the parent."""
+    """All records of all nodes, in the order in which they arrived at the parent."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -47,7 +47,7 @@ class History:
 
 
 def parse_record(line: str) -> Record | None:
-    """Read a line of a worker's output; `None` for a line that is not a record."""
+    """Read a line of a worker's output, or return `None` if it is not a record."""
     try:
         return Record.model_validate_json(line)
     except ValidationError:

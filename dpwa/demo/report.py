@@ -1,4 +1,4 @@
-"""What came out of the demo: its figures, and a picture."""
+"""The results of the demo, as figures and a picture."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Value = Callable[[Record], float | None]
 
 
 class NodeResult(StrictModel):
-    """How one node ended; accuracies are shares of the test set, 0 to 1."""
+    """The result of one node. Accuracies are shares of the test set, 0 to 1."""
 
     name: str
     steps: int
@@ -48,7 +48,7 @@ class NodeResult(StrictModel):
 
 
 class DemoResult(StrictModel):
-    """What `dpwa demo --json` prints."""
+    """The output of `dpwa demo --json`."""
 
     nodes: tuple[NodeResult, ...]  # one entry per node that ended well
     mean_accuracy: float  # test accuracy with gossip
@@ -85,7 +85,7 @@ def summarise(history: History, names: Sequence[str], seconds: float) -> DemoRes
 
 
 def draw_chart(history: History, names: Sequence[str], path: Path) -> None:
-    """Draw accuracies and losses of nodes over their steps; of many, two have a colour."""
+    """Draw accuracies and losses of nodes over their steps. Of many, two have a colour."""
     from matplotlib.lines import Line2D
 
     order = sorted(names, key=lambda name: history.of(name, "alone")[-1].accuracy)
@@ -134,7 +134,7 @@ def _draw_curves(axes: Axes, history: History, looks: Looks, value: Value) -> No
 
 
 def _points(history: History, name: str, phase: Phase, value: Value) -> list[tuple[float, float]]:
-    """Return steps and values of a curve; that of gossip ends with what `finish` has made of it."""
+    """Return steps and values of a curve. That of gossip ends with the result of `finish`."""
     points = [(float(record.step), value(record)) for record in history.of(name, phase)]
     if phase == "gossip":
         end = history.of(name, "finish")

@@ -1,4 +1,4 @@
-"""The parent: starts one process per node, follows them, and says what came out."""
+"""The parent, which starts one process per node, follows them, and reports the results."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _PACKAGE_ROOT = Path(__file__).parents[2]
 def run_demo(
     nodes: int, steps: int, seed: int, out_dir: Path
 ) -> tuple[DemoResult | None, dict[str, int]]:
-    """Run the whole demo; return its result, and the exit codes of nodes that failed.
+    """Run the whole demo. Return its result, and the exit codes of nodes that failed.
 
     Each of at least 2 nodes takes `steps`, once alone and once with gossip. The seed decides the
-    shards, the first weights and the batches. The result is that of the nodes that ended well;
-    `None`: there was none. Raises `UserError` if a library is missing, a file cannot be written, or
-    a DPWA_* variable is wrong; KeyboardInterrupt after all nodes have been stopped.
+    shards, the first weights and the batches. The result is of the nodes that ended well, or `None`
+    if there was none. Raises `UserError` if a library is missing, a file cannot be written, or a
+    DPWA_* variable is wrong, and KeyboardInterrupt after all nodes have been stopped.
     """
     _require_libraries()
     chart, figures = out_dir / CHART_NAME, out_dir / RESULT_NAME
@@ -67,7 +67,7 @@ def _require_libraries() -> None:
 
 
 def _train(history: History, steps: int, seed: int, config_path: Path) -> dict[str, int]:
-    """Run the nodes, and keep and show what they tell; return their exit codes."""
+    """Run the nodes, keep and show their records, and return their exit codes."""
     environment = {
         # There are more nodes than cores: threads inside torch would only fight for them.
         "OMP_NUM_THREADS": "1",
@@ -86,7 +86,7 @@ def _train(history: History, steps: int, seed: int, config_path: Path) -> dict[s
 
 
 class _Follower:
-    """Keeps and shows what the launcher reports about the nodes."""
+    """Keeps and shows the launcher's reports about the nodes."""
 
     def __init__(self, history: History, view: ProgressView) -> None:
         self._history = history

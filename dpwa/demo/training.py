@@ -30,10 +30,10 @@ Tell = Callable[[Record], object]
 
 
 def build_model(seed: int) -> nn.Module:
-    """Return a perceptron for 64 pixels and 10 digits; the same seed gives the same weights.
+    """Return a perceptron for 64 pixels and 10 digits. The same seed gives the same weights.
 
-    LayerNorm, not batch norm: batches of a skewed shard know only their own classes, and their
-    statistics would not fit other nodes.
+    It has LayerNorm, not batch norm, because batches of a skewed shard know only their own classes,
+    and their statistics would not fit other nodes.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -47,7 +47,7 @@ def build_model(seed: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Task:
-    """What one node learns from and is measured with."""
+    """The data and the settings of one node's training."""
 
     shard: Examples  # private
     test: Examples  # the same for all nodes
@@ -56,10 +56,10 @@ class Task:
 
 
 class Learner:
-    """A model in training: SGD with momentum and a learning rate that falls geometrically.
+    """A model in training, by SGD with momentum and a learning rate that falls geometrically.
 
     Nodes are never quite at the same step. With this schedule, their rates at one moment differ by
-    a constant ratio at most; along a cosine, the slowest node would end as the only one that still
+    at most a constant ratio. Along a cosine, the slowest node would end as the only one that still
     learns, and pull all others to its own shard.
     """
 
@@ -98,7 +98,7 @@ class Learner:
 def train(
     learner: Learner, phase: Phase, tell: Tell, gossip: DpwaPyTorchAdapter | None = None
 ) -> int:
-    """Take all steps, and tell of them now and then; return how many peers were merged."""
+    """Take all steps, with records from time to time. Return the number of merged peers."""
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
     losses: list[float] = []

@@ -1,7 +1,6 @@
-"""The process of one node: it trains alone, then the very same again with gossip.
+"""The process of one node, which trains alone, then in the same way again with gossip.
 
-Started by the launcher, which says in DPWA_NAME, DPWA_CONFIG, DPWA_RANK and DPWA_WORLD_SIZE which
-node it is.
+The launcher starts it, and sets its node in DPWA_NAME, DPWA_CONFIG, DPWA_RANK and DPWA_WORLD_SIZE.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Which node a process is, and where its peers are: what users, files and launchers say."""
+"""The node of a process, and the places of its peers, from users, files and launchers."""

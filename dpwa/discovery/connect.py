@@ -1,6 +1,6 @@
-"""`dpwa.connect`: gossip for a model, wherever its process was started.
+"""`dpwa.connect`, which gossips a model, whatever started its process.
 
-The cluster is looked for in several places, in order; the first that knows it is taken.
+It looks for the cluster in several places, in order, and uses the first that knows it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def connect(
     name: str | None = None,
     **overrides: Any,
 ) -> DpwaPyTorchAdapter:
-    """Make a `DpwaPyTorchAdapter` for a model, whoever has started this process.
+    """Make a `DpwaPyTorchAdapter` for a model, whatever started this process.
 
         with dpwa.connect(model, optimizer) as gossip:
             for inputs, targets in batches:
@@ -47,29 +47,30 @@ def connect(
                 gossip.step(loss)
             gossip.finish()
 
-    Which node this is, and where its peers are, is taken from the first that says so: the
-    arguments; DPWA_CONFIG and DPWA_NAME, as `dpwa launch` sets them; `dpwa.yaml` in the working
-    folder with DPWA_NAME; torchrun; Ray; mpirun; SLURM; SkyPilot; Kubernetes (an
-    indexed job). See docs/launch.md, and `dpwa config show --where`. A `config`
-    that has neither `nodes` nor `join` is used for its other settings.
+    The node of this process, and the places of its peers, come from the first of these that knows
+    them: the arguments; DPWA_CONFIG and DPWA_NAME, as `dpwa launch` sets them; `dpwa.yaml` in the
+    working folder with DPWA_NAME; torchrun; Ray; mpirun; SLURM; SkyPilot; Kubernetes (an indexed
+    job). See docs/launch.md, and `dpwa config show --where`. A `config` that has neither `nodes`
+    nor `join` is used for its other settings.
 
-    In an interactive session (a notebook, Python's prompt), where a cell is run again, what was
-    made before for the same node is closed first. In a script that is a mistake, and an error.
+    In an interactive session (a notebook, Python's prompt), where a cell is run again, the earlier
+    adapter of the same node is closed first. In a script this is a mistake, and an error.
 
     Args:
         model: a `torch.nn.Module`.
-        optimizer: of the model, or several in a list; their state is handed on, kept and taken over
-            together with it.
-        scheduler: of the learning rate, or several in a list, a `GradScaler` among them; likewise.
-            An empty list says that this script sees to them after a take-over.
+        optimizer: the optimizer of the model, or a list of several. Its state is sent, saved and
+            loaded together with the model's.
+        scheduler: the learning rate scheduler, or a list of several, with a `GradScaler` if you
+            have one. Its state is treated like the optimizer's. With an empty list, the schedulers
+            are your own task when a node adopts a state.
         config: a path to a YAML file, a mapping, or a `Config`.
-        name: of this node.
-        overrides: settings by name, before those of `config` and of the environment:
+        name: the name of this node.
+        overrides: settings by name, which precede those of `config` and of the environment:
             `dpwa.connect(model, algorithm="elastic", timeout_ms=2000)`.
 
     Raises:
-        UserError: nobody says which node this is; the message lists where was looked. Or the other
-            processes of the run do not come.
+        UserError: the node of this process is unknown, and the message lists the searched places.
+            Or the other processes of the run do not arrive.
         ConfigError: the settings have mistakes.
         AddressError, NameTakenError, ParametersError: as `DpwaPyTorchAdapter` does.
     """
@@ -102,7 +103,7 @@ def _require_no_import_by_worker() -> None:
 
 @dataclass(frozen=True)
 class Look:
-    """One place that was looked at, and what is there, in words."""
+    """One searched place, and its contents, in words."""
 
     place: str
     found: str
@@ -134,7 +135,7 @@ def find(
     environ: Mapping[str, str],
     folder: Path,
 ) -> Discovery:
-    """Look for the cluster of this process, without asking or waiting for anybody.
+    """Look for the cluster of this process, without questions to other processes.
 
     Settings come from `config`, else from the file of DPWA_CONFIG, else from `dpwa.yaml` in the
     folder. The first of these with `nodes` or `join` is the cluster, and the node needs a name,
@@ -187,7 +188,7 @@ def from_folder(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def load(
     discovery: Discovery, overrides: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[str, Config]:
-    """Return the name of this node and its configuration; a launcher may wait for others."""
+    """Return the name of this node and its configuration. A launcher may wait for others."""
     if not discovery.is_complete:
         looked = "\n".join(f"  {line}" for line in discovery.lines())
         raise UserError(

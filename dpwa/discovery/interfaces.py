@@ -1,4 +1,4 @@
-"""The address under which peers reach this machine: of the card that the user has named, or routes.
+"""The address at which peers reach this machine, by the user's interface, or by routes.
 
 Clusters have several networks. The variables are those of Gloo and NCCL, which users have set
 already.
@@ -55,7 +55,7 @@ def own_host(environ: Mapping[str, str], toward: str) -> OwnHost:
 
 
 def reachable_host(environ: Mapping[str, str]) -> OwnHost | None:
-    """Return an address of this machine for all others: named, of a route out, or of a card."""
+    """Return an address of this machine for all others: named, by a route, or an interface."""
     routes = (own_host(environ, toward) for toward in OUTSIDE)
     cards = (_address_of(name) for _, name in socket.if_nameindex() if _is_linux())
     hosts = (*routes, *(OwnHost(host, "of a card") for host in cards if host))

@@ -1,18 +1,18 @@
-"""Who may have started this process, and what each of them tells of the run that it belongs to.
+"""The launchers that may have started this process, and their information about its run.
 
-**torchrun**, and whoever else sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the processes
-exchange their addresses through the run's store, once. No process group is made.
+**torchrun**, and other launchers that set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the
+processes exchange their addresses through the run's store, once. No process group is made.
 
 **Ray**: each actor or task of one driver writes its address to the store of the cluster, and asks
-those who have done so to be let in. So actors may come, die and come back elsewhere; Ray is needed
-only when one starts.
+the others there to admit it. So actors may start, die and return elsewhere. Ray is needed only when
+one starts.
 
-**SLURM**: every task of a job step knows the hosts of all, and what runs where.
+**SLURM**: every task of a job step knows the hosts of all tasks.
 
-**SkyPilot** tells every machine of a task the addresses of all.
+**SkyPilot** gives every machine of a task the addresses of all.
 
-**mpirun** and other launchers of MPI tell a process its rank. The processes exchange their
-addresses as those of torchrun do.
+**mpirun** and other launchers of MPI give a process its rank. The processes exchange their
+addresses like those of torchrun.
 
 **Kubernetes**: the pods of an indexed job have host names that end with their number.
 """
@@ -61,14 +61,14 @@ class Launcher(Protocol):
     variables: tuple[str, ...]  # that it sets for each process; empty if it tells otherwise
 
     def told(self, environ: Mapping[str, str]) -> str:
-        """Say in words what the environment tells; empty if this launcher has not set it."""
+        """Describe this launcher's environment variables, or return "" if they are not set."""
         ...
 
     def cluster(self, environ: Mapping[str, str], name: str | None) -> tuple[str, JsonObject]:
-        """Return the name of this node, and settings that say where the others are.
+        """Return the name of this node, and settings with the places of the others.
 
-        May wait for the other processes of the run; raises `UserError` if they do not come or the
-        launcher's data makes no sense. A `name` is what the user has chosen.
+        This may wait for the other processes of the run. Raises `UserError` if they do not arrive
+        or the launcher's data are invalid. A `name` is the user's choice.
         """
         ...
 
@@ -109,7 +109,7 @@ class Torchrun:
 def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) -> OwnHost:
     """Return an address that all processes can reach.
 
-    The route of the first process to itself is loopback: then the route to another counts.
+    The route of the first process to itself is loopback. Then the route to a different one counts.
     """
     hosts = [entry["host"] for entry in exchange.all("host", {"host": own.host})]
     elsewhere = [host for host in hosts if not OwnHost(host, "").is_loopback]
@@ -119,12 +119,12 @@ def _seen_by_all(own: OwnHost, environ: Mapping[str, str], exchange: _Exchange) 
 
 
 class _Exchange:
-    """Lets every rank read what all of them have said.
+    """Lets every rank read the messages of all ranks.
 
-    Messages of processes that ended and were started again may still be in the store, and nothing
-    in the environment tells attempts apart: TORCHELASTIC_RESTART_COUNT rises only where the process
-    itself had failed. So each rank says what it has read, until all have read the same, with its
-    own words in it.
+    Messages of processes that ended and were restarted may still be in the store, and nothing in
+    the environment distinguishes attempts, because TORCHELASTIC_RESTART_COUNT rises only if the
+    process itself had failed. So each rank sends what it has read, until all have read the same,
+    including its own message.
     """
 
     def __init__(self, environ: Mapping[str, str], rank: int, size: int, port: int) -> None:
@@ -147,7 +147,7 @@ class _Exchange:
             )
 
     def all(self, what: str, value: JsonObject) -> list[JsonObject]:
-        """Say something; return what each rank has said, in their order."""
+        """Send a value, and return the values of all ranks, in order."""
         end = time.monotonic() + PATIENCE_S
         with self._explained():
             self._say(what, json.dumps([self._process, value]))
@@ -204,7 +204,7 @@ def _digest(said: list[bytes | None]) -> str:
 
 
 class Mpi(Torchrun):
-    """The processes of one `mpirun`: of Open MPI, or of others that speak PMI."""
+    """The processes of one `mpirun`, of Open MPI, or of others that use PMI."""
 
     name = "mpirun"
     variables: tuple[str, ...] = ("OMPI_COMM_WORLD_RANK and _SIZE", "PMI_RANK and _SIZE")
@@ -240,13 +240,13 @@ class Mpi(Torchrun):
 
 
 class Ray:
-    """The actors and tasks of one driver; those in a placement group are a cluster of their own."""
+    """The actors and tasks of one driver. Those in a placement group are a separate cluster."""
 
     name = "Ray"
     variables: tuple[str, ...] = ()
 
     def told(self, environ: Mapping[str, str]) -> str:  # noqa: ARG002
-        """Ray tells the process, not the environment."""
+        """Ask Ray itself, which does not set the environment."""
         ray: Any = sys.modules.get("ray")
         if ray is None or not ray.is_initialized():
             return ""
@@ -283,7 +283,7 @@ def _own_name(context: Any) -> str:
 
 
 def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]]:
-    """Store where this node is; yield names and addresses of others, who may be gone."""
+    """Store the place of this node. Yield names and addresses of others, which may be gone."""
     from ray.experimental import internal_kv as store  # the one that Ray's own libraries use
 
     run = context.get_placement_group_id() or context.get_job_id()
@@ -298,8 +298,8 @@ def _exchanged(context: Any, name: str, listen: str) -> Iterator[tuple[str, str]
 class Slurm:
     """The tasks of one `srun`, on one host or several, any number of them on each.
 
-    Hosts are those of the step, and ports follow from the numbers of job, step and task. So a task
-    that is started again has the same address.
+    Hosts are those of the step, and ports follow from the numbers of job, step and task. So a
+    restarted task has the same address.
     """
 
     name = "SLURM"
@@ -414,7 +414,7 @@ class SkyPilot:
 
 
 class Kubernetes:
-    """The pods of an indexed job, behind a headless service; `WORLD_SIZE` is its `completions`."""
+    """The pods of an indexed job, behind a headless service. `WORLD_SIZE` is its `completions`."""
 
     name = "Kubernetes"
     variables: tuple[str, ...] = ("JOB_COMPLETION_INDEX", "WORLD_SIZE")
@@ -458,6 +458,6 @@ def _number_below(size: int, environ: Mapping[str, str], variable: str, whose: s
 
 
 def number(environ: Mapping[str, str], variable: str) -> int | None:
-    """Return the whole number in a variable, at least 0; `None` if there is none."""
+    """Return the whole number in a variable, at least 0, or `None` if there is none."""
     text = environ.get(variable, "").strip()
     return int(text) if text.isascii() and text.isdigit() else None

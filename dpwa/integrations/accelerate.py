@@ -1,4 +1,4 @@
-"""DpwaGossip: gossip for loops of Hugging Face Accelerate (the extra `accelerate`)."""
+"""DpwaGossip gossips in loops of Hugging Face Accelerate (the extra `accelerate`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class DpwaGossip(TrainingGossip):
-    """Gossip within a loop of Accelerate, used as its `LocalSGD` is.
+    """Gossip within a loop of Accelerate, used like its `LocalSGD`.
 
         from dpwa.integrations.accelerate import DpwaGossip
 
@@ -35,16 +35,17 @@ class DpwaGossip(TrainingGossip):
                     optimizer.zero_grad()
                     gossip.step(loss)
 
-    Where the block ends, the nodes end together and average, see `finish` of `DpwaPyTorchAdapter`;
-    where it fails, the node is closed. With `accelerator.register_for_checkpointing(gossip)`, a
-    training that is resumed before the block goes on with its own clock.
+    At the end of the block, the nodes end together and average, see `finish` of
+    `DpwaPyTorchAdapter`. If the block fails, the node is closed. With
+    `accelerator.register_for_checkpointing(gossip)`, a training that is resumed before the block
+    continues with its own clock.
 
     Args:
         accelerator: with one process.
         model: as `accelerator.prepare` returns it.
-        optimizer: likewise, or several; their state goes with the model's.
-        scheduler: likewise, of the learning rate.
-        config, name, overrides: as `dpwa.connect` takes them.
+        optimizer: as `accelerator.prepare` returns it, or several. Its state goes with the model's.
+        scheduler: the learning rate scheduler, treated like the optimizer.
+        config, name, overrides: as for `dpwa.connect`.
         finish: whether the nodes end together.
 
     Attributes:
@@ -53,7 +54,7 @@ class DpwaGossip(TrainingGossip):
 
     Raises:
         UserError: the accelerator has several processes, or has started torch.distributed.
-        UserError, ConfigError, AddressError: where the block begins, as `dpwa.connect` does.
+        UserError, ConfigError, AddressError: at the beginning of the block, as for `dpwa.connect`.
     """
 
     def __init__(
@@ -94,15 +95,15 @@ class DpwaGossip(TrainingGossip):
             self._close()
 
     def step(self, loss: Loss = None) -> Merge | None:
-        """Take a step of gossip, if this batch was one of the optimizer.
+        """Take a step of gossip, if the optimizer took a step with this batch.
 
-        It was none where gradients are only accumulated, and where the gradient scaler skips it.
+        It took none if gradients are only accumulated, and if the gradient scaler skips the step.
 
         Args:
-            loss: training loss; a number, a 0-d tensor, or `None`.
+            loss: training loss as a number, a 0-d tensor, or `None`.
 
         Returns:
-            What was merged, if anything.
+            The merge, or `None`.
 
         Raises:
             UserError: outside of the block.

@@ -1,4 +1,4 @@
-"""DpwaCallback: gossip for the `Trainer` of Lightning (the extra `lightning`)."""
+"""DpwaCallback gossips in the `Trainer` of Lightning (the extra `lightning`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ with from_extra("lightning", "dpwa.integrations.lightning needs lightning [DPWA-
 
 
 class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
-    """Follows a `Trainer`: after each batch that ends with a step there is a step of gossip.
+    """Follows a `Trainer`, so that each batch that ends with a step is followed by gossip.
 
         from dpwa.integrations.lightning import DpwaCallback
 
@@ -25,11 +25,11 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
         trainer.fit(model, batches)
 
     Batches whose gradients are accumulated are one step. When the training is over, the nodes end
-    together and average, see `finish` of `DpwaPyTorchAdapter`; if it fails, the node is closed. A
-    training that is resumed from a checkpoint goes on with its own clock.
+    together and average, see `finish` of `DpwaPyTorchAdapter`. If it fails, the node is closed. A
+    training that is resumed from a checkpoint continues with its own clock.
 
     Args:
-        config, name, overrides: as `dpwa.connect` takes them.
+        config, name, overrides: as for `dpwa.connect`.
         finish: whether the nodes end together.
 
     Attributes:
@@ -37,8 +37,8 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
         report: of `finish`.
 
     Raises:
-        UserError: in `fit`: the strategy trains with several processes or devices.
-        UserError, ConfigError, AddressError: likewise, as `dpwa.connect` does.
+        UserError: in `fit`, if the strategy trains with several processes or devices.
+        UserError, ConfigError, AddressError: in `fit`, as for `dpwa.connect`.
     """
 
     _global_step = 0  # of the Trainer, at the last step of gossip
@@ -53,7 +53,7 @@ class DpwaCallback(TrainingGossip, Callback):  # type: ignore[misc]
             )
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """By now model, optimizers and loops have what the training has resumed from.
+        """Connect, now that model, optimizers and loops have the state of a resumed training.
 
         The state of the optimizers and of their schedulers goes with the model's.
         """

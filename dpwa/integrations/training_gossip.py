@@ -1,4 +1,4 @@
-"""TrainingGossip: what the integrations have in common."""
+"""TrainingGossip, the common part of the integrations."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = logging.getLogger("dpwa.integrations")
 
 
 class TrainingGossip:
-    """The gossip of a training: connects when it begins, finishes when it ends, says how it goes.
+    """The gossip of a training, which connects at its beginning, and finishes at its end.
 
-    `config`, `name` and `overrides` are as `dpwa.connect` takes them.
+    `config`, `name` and `overrides` are as for `dpwa.connect`.
     """
 
     def __init__(
@@ -43,23 +43,24 @@ class TrainingGossip:
 
     @property
     def last_merge(self) -> Merge | None:
-        """What the last step merged, if anything."""
+        """The result of the last step's merge, or `None`."""
         return None if self._steps is None else self._steps.last_merge
 
     @property
     def merges(self) -> int:
-        """How many steps have merged something."""
+        """The number of steps that have merged something."""
         return 0 if self._steps is None else self._steps.merges
 
     @property
     def rounds(self) -> int:
-        """How many rounds of gradients were averaged with others, under `algorithm: together`."""
+        """The number of rounds of gradients averaged with others, under `algorithm: together`."""
         return int(self.figures().get("dpwa/rounds", 0))
 
     def has_done(self, steps: float, counted: int) -> bool:
-        """Tell whether the training has come to so many steps, of which the library has `counted`.
+        """Return whether the training has done its `steps`, of which the library has `counted`
+        fewer.
 
-        It has not counted those of a peer whose training was taken over.
+        It has not counted those of a peer whose training was adopted.
         """
         return self.gossip is not None and counted < steps <= self.gossip.updates
 
@@ -70,7 +71,7 @@ class TrainingGossip:
         return self.gossip.metrics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs: the training clock, and the number of updates."""
+        """Return the contents for a checkpoint: the training clock, and the number of updates."""
         if self.gossip is None:
             return {}
         return {"clock": self.gossip.clock, "updates": self.gossip.updates}
@@ -90,7 +91,7 @@ class TrainingGossip:
         # gossip follows the steps of the optimizer; else `step` is to be called
         attaches: bool = False,
     ) -> None:
-        """Connect; `optimizer` and `scheduler` may each be several."""
+        """Connect. `optimizer` and `scheduler` may each be several."""
         self._close()
         clock, updates = self._resumed or (float(step), step)
         self._resumed = None
@@ -131,7 +132,7 @@ class TrainingGossip:
 def require_own_model(what: str, *, is_alone: bool = True) -> None:
     """Raise `UserError` if the training shares its model with other processes or devices.
 
-    So it is when `is_alone` is false, or torch.distributed has been started. `what` begins the
+    It does if `is_alone` is false, or torch.distributed has been started. `what` begins the
     message.
     """
     has_group = torch.distributed.is_available() and torch.distributed.is_initialized()

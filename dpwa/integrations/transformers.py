@@ -1,4 +1,4 @@
-"""DpwaCallback: gossip for the `Trainer` of Hugging Face Transformers (the extra `hf`)."""
+"""DpwaCallback gossips in the `Trainer` of Hugging Face Transformers (the extra `hf`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGGED = ("consensus_distance", "live_peers", "merges", "rounds", "wait_share")
 
 
 class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
-    """Follows a `Trainer`: after each of its optimizer steps there is a step of gossip.
+    """Follows a `Trainer`, so that each of its optimizer steps is followed by a step of gossip.
 
         from dpwa.integrations.transformers import DpwaCallback
 
@@ -31,21 +31,21 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
 
     Micro-batches whose gradients are accumulated are one step, and a step that the gradient scaler
     skips is none. When the training is over, the nodes end together and average, see `finish` of
-    `DpwaPyTorchAdapter`. A training that is resumed from a checkpoint goes on with its own clock.
+    `DpwaPyTorchAdapter`. A training that is resumed from a checkpoint continues with its own clock.
 
     Args:
-        config, name, overrides: as `dpwa.connect` takes them.
+        config, name, overrides: as for `dpwa.connect`.
         finish: whether the nodes end together.
-        log: names of the `metrics` of the adapter that the Trainer logs, without `dpwa/`; `None`
+        log: names of the `metrics` of the adapter that the Trainer logs, without `dpwa/`. `None`
             stands for all.
 
     Attributes:
-        gossip: the adapter, while it trains and afterwards; to be closed if the training fails.
+        gossip: the adapter, while it trains and afterwards. Close it if the training fails.
         report: of `finish`.
 
     Raises:
-        UserError: when the training begins: the Trainer has started torch.distributed.
-        UserError, ConfigError, AddressError: likewise, as `dpwa.connect` does.
+        UserError: when the training begins, if the Trainer has started torch.distributed.
+        UserError, ConfigError, AddressError: when the training begins, as for `dpwa.connect`.
     """
 
     def __init__(self, *, log: Collection[str] | None = LOGGED, **options: Any) -> None:
@@ -62,7 +62,7 @@ class DpwaCallback(TrainingGossip, TrainerCallback):  # type: ignore[misc]
         self._begin(kwargs["model"], optimizer, scheduler, state.global_step, attaches=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Stop at the end of a training that was taken over: a Trainer counts from 0."""
+        """Stop at the end of a training that was adopted, because a Trainer counts from 0."""
         state.stateful_callbacks[_SAVED] = self.state_dict()  # goes into checkpoints
         if self.has_done(state.max_steps, state.global_step):
             control.should_training_stop = True

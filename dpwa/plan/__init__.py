@@ -1,1 +1,1 @@
-"""What a round of gossip costs before it is run: `dpwa plan`."""
+"""`dpwa plan`, which computes the cost of a round of gossip before a run."""

@@ -1,21 +1,20 @@
-"""What a round of gossip costs: bytes, seconds and waiting, from settings and a link.
+"""The cost of a round of gossip in bytes, seconds and waiting, from settings and a link.
 
 A round is one `update_send` and `update_wait` with a training step in between. With
 
-    a   fetches that a round starts: fetch_probability, or what the algorithm has in its place
-    S   payload of a fetch, as the codec leaves it
-    r   how many read at once from the one that is asked: 1 + a (N-2)/(N-1), if all begin together
+    a   fetches that a round starts: fetch_probability, or the algorithm's own figure
+    S   payload of a fetch, after the codec
+    r   readers of the asked node at once: 1 + a (N-2)/(N-1), if all begin together
     L   latency, B bandwidth (or `max_upload_mbps`, if that is less)
 
     fetch    F = L + max(r S / B, (ceil(pieces / 6) - 1) L)
     waiting  w = a max(0, min(F, timeout) - step)
-    a round of step + w brings a S bytes, and as many are sent; of a fetch that is too long for
-    `timeout_ms`, a part
+    a round of step + w brings a S bytes, and sends as many; a part, if F exceeds `timeout_ms`
 
 With `algorithm: together` a round brings n = 2 (N-1)/N S bytes, and waits w = 4 L + n / B.
 
-The last term of F: 6 pieces are on their way at most before the reader must say that it wants more.
-What codecs compute is not counted, and nothing is streamed on one host.
+The last term of F is because at most 6 pieces are on their way before the reader must grant more.
+The time of codecs is not counted, and nothing is streamed on one host.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class LinkFigures(StrictModel, extra="ignore"):
 
 @dataclass(frozen=True)
 class Setting:
-    """What the settings of a run are planned for."""
+    """The setting for which the costs of a run are computed."""
 
     layout: Layout  # of the model
     nodes: int
@@ -75,7 +74,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What the rounds of one node cost, in the mean; the same is sent as is received."""
+    """The mean cost of one node's rounds. It sends as much as it receives."""
 
     fetches: float  # that a round starts
     fetch_bytes: float  # payload
@@ -111,9 +110,9 @@ class RoundCost:
 
 
 def cost_of(config: Config, setting: Setting) -> RoundCost:
-    """Return what a round costs with a configuration; see the top of this module.
+    """Return the cost of a round with a configuration. See the top of this module.
 
-    Settings of single nodes and links are left out.
+    Settings of single nodes and links are ignored.
     """
     kind, asks = algorithm(config.algorithm), asks_per_round(config, setting.nodes)
     if kind.averages_gradients:
@@ -163,14 +162,14 @@ def asks_per_round(config: Config, nodes: int) -> float:
 
 
 def _averaged(config: Config, setting: Setting) -> RoundCost:
-    """All wait for all: every value goes to who reduces it, and comes back."""
+    """Return the cost of averaging, in which each value goes to its reducer, and back."""
     nbytes = 2 * (1 - 1 / setting.nodes) * (setting.layout.nbytes or 0)
     seconds = MESSAGES_OF_A_ROUND * setting.link.latency_s + nbytes / _rate(config, setting.link)
     return RoundCost(1.0, nbytes, seconds, seconds, setting.step_s + seconds, is_late=False)
 
 
 def _readers(config: Config, asks: float, nodes: int) -> float:
-    """Return how many read at once from the one that is asked, this node among them."""
+    """Return the number of nodes that read at once from the asked node, including this one."""
     kind = algorithm(config.algorithm)
     if kind.terms is Terms.EXCHANGE:
         return 1.0  # who is in an exchange is busy for others

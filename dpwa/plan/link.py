@@ -1,7 +1,7 @@
-"""A link between two machines, measured as a training uses it: fetches of a snapshot, streamed.
+"""A link between two machines, measured as training uses it, by streamed fetches of a snapshot.
 
-One end serves random bytes as a node does. The other asks for a few of them, to see how long an
-answer takes, and then for so many that their stream takes most of a second.
+One end serves random bytes like a node. The other asks for a few of them, to measure the time of an
+answer, and then for enough that their stream takes most of a second.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LinkMeasurement:
 
 @contextmanager
 def serving(port: int, bind: str = "*") -> Iterator[None]:
-    """Serve whoever measures the way from this machine; `bind` `*`: at all its addresses."""
+    """Serve machines that measure the link from here. `bind` `*`: at all addresses."""
     node = {"name": SERVER, "host": "localhost", "bind": bind, "port": port}
     config = {"nodes": [node], "transport": "tcp", "guard": "off", "log_level": "error"}
     with DpwaConnection(SERVER, config) as connection:
@@ -76,9 +76,10 @@ def serving(port: int, bind: str = "*") -> Iterator[None]:
 
 
 def measure_link(endpoint: str, seconds: float) -> LinkMeasurement:
-    """Measure the way from a machine that serves to this one, in about so many seconds.
+    """Measure the link from a serving machine to this one, in about this many seconds.
 
-    `UserError`: a node that trains answers there; `PeerError`: nobody does, or not in time.
+    Raises `UserError` if a node that trains answers there, `PeerError` if there is no answer in
+    time.
     """
     address = all_resolved(endpoint)[0]
     _require_server(endpoint, address)
@@ -147,7 +148,7 @@ class _Client:
             self._wait(deadline)
 
     def fetch(self, shard: Shard, deadline: Deadline) -> tuple[float, float]:
-        """Fetch a part; return the seconds until the header, and from there to the last byte."""
+        """Fetch a part. Return the seconds until the header, and from there to the last byte."""
         number = next(self._numbers)
         session = FetchSession(number, self._layout, self._greeting, shard=shard)
         asked = self._clock.now()
@@ -175,9 +176,7 @@ class _Client:
         self._link.close()
 
     def _wait(self, deadline: Deadline) -> None:
-        """Wait for something to happen; `PeerError`: the connection is lost, or
-        the time is over.
-        """
+        """Wait for an event. `PeerError` if the connection is lost, or the time is over."""
         self._poller.poll(min(POLL_MS, int(deadline.remaining_s() * 1000) + 1))
         self._link.update()
         if self._link.state is LinkState.DOWN:
@@ -189,7 +188,7 @@ class _Client:
 
 
 def wait_seconds(seconds: float) -> None:
-    """Wait, as a server does, until the time is over or Ctrl-C comes."""
+    """Wait, like a server, until the time is over or Ctrl-C."""
     deadline = Deadline(SystemClock(), seconds)
     while not deadline.expired():
         time.sleep(min(LISTENING_EVERY_S, deadline.remaining_s()))

@@ -1,6 +1,7 @@
 """Faults on purpose: links that are slow or cut, processes that die at a chosen moment, and more.
 
-For the tests of dpwa, and for yours; see docs/testing.md. The names below are loaded on first use.
+They are for the tests of dpwa, and for yours. See docs/testing.md. The names below are loaded on
+first use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Plans of faults: which signal a process sends itself, at which moment of its work.
+"""Plans of faults: the signals that a process sends itself, at chosen moments of its work.
 
-The moments are the fault points of `dpwa.fault_points`, such as `collective.met`: a plan hits the
-same line of code each time, where a signal from outside hits another line in each run.
+The moments are the fault points of `dpwa.fault_points`, such as `collective.met`. A plan hits the
+same line of code each time, while a signal from outside hits a different line in each run.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class FaultPlan:
     As text, `POINT:NTH:SIGNAL,...`, it goes into the environment variable DPWA_FAULTS.
 
     Attributes:
-        faults: what is to happen.
-        seed: where a random plan comes from.
+        faults: the faults.
+        seed: the seed of a random plan.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -82,17 +82,17 @@ class FaultPlan:
         *,
         nth_at_most: int = 10,
     ) -> FaultPlan:
-        """Draw one fault: the same arguments give the same plan."""
+        """Pick one random fault. The same arguments give the same plan."""
         rng = random.Random(seed)
         fault = Fault(rng.choice(points), rng.randint(1, nth_at_most), rng.choice(signals))
         return cls((fault,), seed)
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """Read what `str(plan)` has written.
+        """Read the result of `str(plan)`.
 
         Raises:
-            UserError: it is something else.
+            UserError: the text has a different form.
         """
         return cls(tuple(_parsed(part) for part in text.split(",") if part.strip()))
 
@@ -100,7 +100,7 @@ class FaultPlan:
         return ",".join(map(str, self.faults))
 
     def install(self) -> None:
-        """Send this process the signals when their moments come; replaces any former plan."""
+        """Send this process the signals at their moments. This replaces any earlier plan."""
         if not self.faults:
             fault_points.install(None)
             return
@@ -143,12 +143,12 @@ _LOOK_EVERY_S = 0.005
 
 
 class FaultyProcess(Closeable):
-    """A Python program that gets the signals of a plan; it never outlives `close`.
+    """A Python program that gets the signals of a plan. It never outlives `close`.
 
     It runs as `python -m dpwa.testing PROGRAM ARGUMENTS...`, with the plan in DPWA_FAULTS.
 
     Args:
-        program: path of the program; it needs no change.
+        program: path of the program, which needs no change.
         arguments: of the program.
         plan: its faults.
         options: of `subprocess.Popen`, such as `env` and `stdout`.
@@ -193,7 +193,7 @@ class FaultyProcess(Closeable):
         self.wait_for_fault()
 
     def resume(self) -> None:
-        """Let a process go on that stands still."""
+        """Let a stopped process continue."""
         self.popen.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -202,7 +202,7 @@ class FaultyProcess(Closeable):
         self.popen.wait()
 
     def wait(self, timeout_s: float = LONGEST_S) -> int:
-        """Wait for the end; return the exit code, or minus the signal that killed the process.
+        """Wait for the end. Return the exit code, or minus the signal that killed the process.
 
         Raises:
             TimeoutError: it has not ended in time.
@@ -218,7 +218,7 @@ class FaultyProcess(Closeable):
             pass
 
     def _code(self) -> int | None:
-        """Minus the signal that stopped or killed it, or its exit code; `None` while it runs."""
+        """Return minus the signal that stopped or killed it, its exit code, or `None`."""
         if self.popen.returncode is not None:
             return self.popen.returncode
         events = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT  # it stays to be reaped

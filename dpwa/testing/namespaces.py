@@ -1,8 +1,8 @@
-"""Hosts of their own on one machine: network namespaces that are joined by a switch.
+"""Separate hosts on one machine: network namespaces that a switch connects.
 
-Each host has its own addresses and its own link, which may be thin and lose packets, so that the
-kernel's TCP suffers as it would between machines. Linux only, as root; needs iproute2, and nftables
-for loss. Everything that was made is removed at the end.
+Each host has its own addresses and its own link, which may be slow and lose packets, so that the
+kernel's TCP behaves as between machines. This needs Linux, root, iproute2, and nftables for loss.
+Everything is removed at the end.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class Host:
 
 
 class Namespaces(Closeable, Sequence[Host]):
-    """Hosts that reach each other through a switch, and nothing else; a sequence of `Host`.
+    """Hosts that reach each other only through a switch, as a sequence of `Host`.
 
-    Namespaces that died processes have left behind are removed first.
+    Namespaces that dead processes have left behind are removed first.
 
     Args:
-        count: how many hosts.
-        rate_mbit: of each host's link in each direction, in 10^6 bits per second; `None` for no
+        count: number of hosts.
+        rate_mbit: of each host's link in each direction, in 10^6 bits per second. `None` for no
             limit. It sends 128 KiB at once after a pause, and holds 50 ms of packets.
-        loss: which share of the packets that come to a host is dropped, from 0 to 1; each alone, at
-            random, and none larger than on a wire.
+        loss: share of the packets to a host that are dropped, from 0 to 1, each alone, at random,
+            and none larger than on a wire.
 
     Raises:
-        UserError: namespaces cannot be made here (`namespaces_missing` tells why), or an argument
+        UserError: namespaces cannot be made here (`namespaces_missing` returns why), or an argument
             is out of its range.
     """
 
@@ -86,10 +86,10 @@ class Namespaces(Closeable, Sequence[Host]):
             raise
 
     def partition(self, groups: Sequence[Sequence[int]]) -> None:
-        """Let hosts reach only those of their own group, until `heal`: packets to others vanish.
+        """Let hosts reach only those of their own group, until `heal`. Packets to others vanish.
 
         Args:
-            groups: of positions of hosts; who is in none is alone.
+            groups: of positions of hosts. A host in no group is alone.
 
         Raises:
             UserError: a host is in two groups, or there is no such host.
@@ -110,7 +110,7 @@ class Namespaces(Closeable, Sequence[Host]):
         self._plug(range(len(self)), "br0")
 
     def close(self) -> None:
-        """Remove the namespaces and their links; programs that still run there are cut off."""
+        """Remove the namespaces and their links. Programs that still run there are cut off."""
         for name in (self._switch, *(host.name for host in self._hosts)):
             _remove(name)
 
@@ -155,10 +155,10 @@ class Namespaces(Closeable, Sequence[Host]):
 
 
 def namespaces_missing(*, loss: bool = False) -> str:
-    """Return why namespaces cannot be made here; nothing when they can.
+    """Return why namespaces cannot be made here, or "" if they can.
 
     Args:
-        loss: whether packets are to be lost.
+        loss: whether packets should be lost.
     """
     return without_codes(_missing(loss=loss))
 

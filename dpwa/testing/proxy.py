@@ -1,8 +1,8 @@
-"""A TCP link that is slow, thin, cut or silent at will: a proxy between a node and its peer.
+"""A TCP link that can be slow, thin, cut or silent, as a proxy between a node and its peer.
 
-Nothing but the port changes for the two: one listens as ever, the other is told the port of the
-proxy. No rights are needed, unlike with `dpwa.testing.namespaces`; packets are not lost here, as a
-proxy hands on a stream of bytes.
+Only the port changes for the two. One listens as usual, the other gets the port of the proxy. No
+rights are needed, unlike with `dpwa.testing.namespaces`. Packets are not lost here, because a proxy
+forwards a stream of bytes.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _Queue = asyncio.Queue[tuple[float, bytes]]
 
 @dataclass(frozen=True)
 class ProxyCounts:
-    """What went through a proxy so far.
+    """The traffic of a proxy so far.
 
     Attributes:
         connections: accepted since the start.
-        open_connections: of them, still there.
-        bytes_to_target: handed on to the target.
-        bytes_from_target: handed back from it.
+        open_connections: of them, still open.
+        bytes_to_target: forwarded to the target.
+        bytes_from_target: forwarded from the target.
     """
 
     connections: int
@@ -52,20 +52,20 @@ class ProxyCounts:
 
 
 class TcpProxy(Closeable):
-    """Listens on a free port of this machine and hands on every connection to a target.
+    """Listens on a free port of this machine and forwards every connection to a target.
 
-    All connections share one link. In each direction, every byte is handed on `delay_s` after it
-    came, and each chunk of bytes up to `jitter_s` later than that (uniformly at random), but never
-    before the bytes ahead of it. The three settings are attributes that may be changed at any time;
-    chunks already on their way keep their delay. Connecting itself is not delayed: the kernel
-    accepts at once.
+    All connections share one link. In each direction, every byte is forwarded `delay_s` after its
+    arrival, and each chunk of bytes up to `jitter_s` later than that (uniformly at random), but
+    never before the bytes ahead of it. The three settings are attributes that may be changed at any
+    time. Chunks already on their way keep their delay. Connecting itself is not delayed, because
+    the kernel accepts at once.
 
     Args:
-        target_host: where connections are handed on to; looked up anew for each.
+        target_host: the host of the target, looked up again for each connection.
         target_port: its port.
-        delay_s: one way, at least 0: a round trip takes twice as long.
+        delay_s: one way, at least 0. A round trip takes twice as long.
         jitter_s: at least 0.
-        bandwidth_bytes_per_s: of each direction, by a token bucket that holds 20 ms of it; `None`
+        bandwidth_bytes_per_s: of each direction, by a token bucket that holds 20 ms of it. `None`
             for no limit.
         seed: of the jitter.
 
@@ -116,14 +116,14 @@ class TcpProxy(Closeable):
     def cut(self) -> None:
         """Reset all connections and refuse new ones, until `heal` or `stall`.
 
-        What was on its way is lost.
+        Bytes on their way are lost.
         """
         self._do(self._cut())
 
     def stall(self) -> None:
         """Become a black hole: connections stay and are accepted, but no byte moves until `heal`.
 
-        Nothing is lost: what was held moves on then.
+        Nothing is lost, because held bytes move on then.
         """
         self._do(self._stall())
 
@@ -133,7 +133,7 @@ class TcpProxy(Closeable):
 
     @property
     def counts(self) -> ProxyCounts:
-        """What went through so far."""
+        """The traffic so far."""
         return ProxyCounts(
             self._connections,
             len(self._handlers),
@@ -142,7 +142,7 @@ class TcpProxy(Closeable):
         )
 
     def close(self) -> None:
-        """Reset all connections and end; may be called again without effect."""
+        """Reset all connections and end. Further calls have no effect."""
         if self._loop.is_closed():
             return
         self._do(self._end())
@@ -286,7 +286,7 @@ class _Direction:
 
 
 async def _all_or_none(*work: Coroutine[Any, Any, None]) -> None:
-    """Run everything at once to its end; when one part fails, none goes on."""
+    """Run all parts at once to their end. If one fails, cancel the others."""
     tasks = [asyncio.ensure_future(part) for part in work]
     try:
         await asyncio.gather(*tasks)
