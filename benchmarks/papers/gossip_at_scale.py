@@ -102,7 +102,7 @@ def by_gossip(spec: RunSpec, limit_s: float, *, of_mean: bool) -> float:
             run.network.call_later(LOOK_EVERY_S, look)
 
     run.network.call_later(0.0, look)
-    run.run()
+    run.simulate()
     return reached[0] if reached else math.inf
 
 

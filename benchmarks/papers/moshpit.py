@@ -93,7 +93,7 @@ class Gossip:
         swarm, workers = self._swarm, self._swarm.workers
         lost = {worker.name for worker in workers if self._rng.random() < failing}
         named = {worker.name: worker for worker in workers}
-        swarm.publish(workers)
+        swarm.publish_snapshots(workers)
         swarm.ask([worker for worker in workers if worker.name not in lost])
         for worker in workers if lost else ():
             for arrival in list(worker.inbox):

@@ -169,7 +169,7 @@ class Worker:
         """Return the number of updates of all together, as far as the reports show."""
         return self.reports.total_updates(self._now(), len(self.peers) + 1)
 
-    def publish(self) -> None:
+    def publish_snapshot(self) -> None:
         """Do the first work of `update_send`."""
         self.updates += 1
         self.clock += 1.0
@@ -249,17 +249,17 @@ class Swarm:
     def round(self, train: Train | None = None, workers: Sequence[Worker] | None = None) -> None:
         """One round of all workers, or some, in lockstep."""
         taking_part = self.workers if workers is None else workers
-        self.publish(taking_part)
+        self.publish_snapshots(taking_part)
         self.ask(taking_part)
         if train is not None:
             for worker in taking_part:
                 worker.loss = train(worker)
         self.merge(taking_part)
 
-    def publish(self, workers: Sequence[Worker]) -> None:
+    def publish_snapshots(self, workers: Sequence[Worker]) -> None:
         self.now += 1.0
         for worker in workers:
-            worker.publish()
+            worker.publish_snapshot()
         if self._follows:
             self._spread_news(workers)
 

@@ -14,7 +14,7 @@ def make(name: str, nodes: int, seed: int, **options: float | str) -> TrainingTa
 
 def train_round(swarm: Swarm, task: TrainingTask) -> None:
     """Take one round: all publish and ask, all take a step, all merge."""
-    swarm.publish(swarm.workers)
+    swarm.publish_snapshots(swarm.workers)
     swarm.ask(swarm.workers)
     x = swarm.x
     losses = task.step(x, np.arange(len(x)))

@@ -131,7 +131,7 @@ def simulated(nodes: int, seed: int) -> tuple[MemberTraffic, Watched]:
     run = NodesRun(load_scenario(scenario), lambda _: True)
     traffic, watched = MemberTraffic(), Watched(run)
     run.tcp.tap = traffic.tap
-    run.run()
+    run.simulate()
     return traffic, watched
 
 

@@ -381,7 +381,7 @@ def simulated(run: ObservedRun, fit: Fit) -> Simulated:
                 totals[name] += values[INDEX[name]]
 
     engine.network.call_later(settings["seconds"] * (1.0 - 1e-9), add_up)
-    figures = figures_of_outcome(spec, engine.run())
+    figures = figures_of_outcome(spec, engine.simulate())
     streams = max(1.0, totals["streams"])
     return Simulated(
         answer_s=_answer_s(totals["answer_s"], totals["fetches"]),

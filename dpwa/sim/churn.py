@@ -72,7 +72,7 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
     queue = [(change.time_s, order, change) for order, change in enumerate(planned)]
     order = len(queue)  # sorted, hence a heap
 
-    def add(change: NodeChange) -> None:
+    def push_change(change: NodeChange) -> None:
         nonlocal order
         heapq.heappush(queue, (change.time_s, order, change))
         order += 1
@@ -80,7 +80,7 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
     def next_kill(now_s: float) -> None:
         if churn.kill_every_s is not None:
             time_s = now_s + float(rng.exponential(churn.kill_every_s))
-            add(NodeChange(time_s, _KILL_ANY, NodeChangeKind.KILL))
+            push_change(NodeChange(time_s, _KILL_ANY, NodeChangeKind.KILL))
 
     next_kill(0.0)
     while queue:
@@ -95,7 +95,7 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
             node = living[int(rng.integers(len(living)))]
             if churn.return_after_s is not None:
                 back_s = time_s + float(rng.exponential(churn.return_after_s))
-                add(NodeChange(back_s, node, NodeChangeKind.RETURN))
+                push_change(NodeChange(back_s, node, NodeChangeKind.RETURN))
         starts = kind in (NodeChangeKind.START, NodeChangeKind.RETURN)
         if (node in living) is starts:
             continue

@@ -35,13 +35,13 @@ class FairLinks:
         self._network = network
         self._on: dict[SharedLink, dict[Transfer, None]] = {}  # in the order of their beginning
 
-    def begin(self, transfer: Transfer) -> None:
+    def begin_transfer(self, transfer: Transfer) -> None:
         transfer.looked_at = self._network.clock.now()
         if not transfer.is_held:
             self._join(transfer)
         self._share(transfer)
 
-    def end(self, transfer: Transfer) -> None:
+    def end_transfer(self, transfer: Transfer) -> None:
         """End a transfer that is over or given up, and give its share to others. `left` was not
         sent.
         """
@@ -91,5 +91,5 @@ class FairLinks:
             transfer.timer = self._network.call_later(seconds, lambda: self._over(transfer))
 
     def _over(self, transfer: Transfer) -> None:
-        self.end(transfer)
+        self.end_transfer(transfer)
         transfer.done()

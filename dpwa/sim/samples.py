@@ -181,7 +181,7 @@ class RunRecorder:
             self._ask(self.samples[-1])
         return not self.was_stopped
 
-    def end(self, moment: Moment) -> tuple[Sample, ...]:
+    def take_last_sample(self, moment: Moment) -> tuple[Sample, ...]:
         """Take the last sample, unless there is one of this moment, and return all of them."""
         last = self.samples[-1] if self.samples else None
         if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):

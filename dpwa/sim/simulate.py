@@ -30,9 +30,9 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
         arrays = _as_arrays(spec)
         if arrays is not None:
             return arrays.simulate(watch or _go_on)
-        from dpwa.sim.nodes.engine import run
+        from dpwa.sim.nodes.engine import simulate_nodes
 
-        return run(spec, watch or _go_on)
+        return simulate_nodes(spec, watch or _go_on)
 
 
 def _as_arrays(spec: RunSpec) -> ArrayRounds | None:

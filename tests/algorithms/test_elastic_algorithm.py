@@ -67,7 +67,7 @@ def test_it_is_the_formula_with_local_steps_meanwhile_and_partners_missed(
     is_due, counts = [False] * nodes, [0] * nodes
     for _ in range(14):
         done = [len(worker.merged) for worker in swarm.workers]
-        swarm.publish(swarm.workers)
+        swarm.publish_snapshots(swarm.workers)
         for i, node in enumerate(nodes_by_formula):
             assert (swarm.workers[i].published is not None) == (is_due[i] or swarm.now == 0.0)
             node.publish()
@@ -146,14 +146,14 @@ def test_without_gradients_nothing_leaves_the_range_it_began_in(period, nodes, b
         nodes, name, kind = 2, "random", topology("random")
     drawn = SwarmSettings(seed, topology=kind, topology_options=kind.options())
     swarm = Swarm("elastic", starts(nodes, seed), drawn, period=period, beta=beta)
-    swarm.publish(swarm.workers)
+    swarm.publish_snapshots(swarm.workers)
     for worker in swarm.workers:
         worker.model.array += rng.normal(size=SIZE)
     low = np.minimum(swarm.x, centers_of(swarm)).min(axis=0) - 1e-12
     high = np.maximum(swarm.x, centers_of(swarm)).max(axis=0) + 1e-12
     for _ in range(20):
         some = [worker for worker in swarm.workers if rng.random() < 0.7]
-        swarm.publish(some)
+        swarm.publish_snapshots(some)
         swarm.ask([worker for worker in some if rng.random() < 0.7])
         swarm.merge(some)
         for values in (swarm.x, centers_of(swarm)):

@@ -119,12 +119,12 @@ def test_pulls_one_after_another_move_the_mean_as_far_as_computed(nodes, f):
     for _ in range(150):
         for worker, start in zip(swarm.workers, np.eye(nodes), strict=True):
             worker.model.array[...] = start
-        swarm.publish(swarm.workers)
+        swarm.publish_snapshots(swarm.workers)
         for _ in range(pulls):
             one = [swarm.rng.choice(swarm.workers)]
             swarm.ask(one)
             swarm.merge(one)
-            swarm.publish(one)
+            swarm.publish_snapshots(one)
         drift = swarm.x.mean(axis=0) - 1 / nodes
         ratios.append((drift**2).sum() / (disagreement(np.eye(nodes)) / nodes))
     error, expected = np.std(ratios) / np.sqrt(len(ratios)), f / (nodes - f * (nodes - 1))

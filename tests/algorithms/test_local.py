@@ -52,7 +52,7 @@ def test_who_finds_no_partner_tries_again_in_the_next_round():
     swarm, merges = Swarm("local", starts(2), SwarmSettings(SEED), period=3), []
     first, second = swarm.workers
     for rounds in range(10):
-        swarm.publish(swarm.workers)
+        swarm.publish_snapshots(swarm.workers)
         swarm.ask([second] if rounds == 3 else swarm.workers)
         swarm.merge(swarm.workers)
         merges.append((len(first.merged), len(second.merged)))

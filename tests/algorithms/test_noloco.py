@@ -67,7 +67,7 @@ def test_it_is_the_formula_with_local_steps_meanwhile_and_partners_missed(
 
     for _ in range(12):
         done = [len(worker.merged) for worker in swarm.workers]
-        swarm.publish(swarm.workers)
+        swarm.publish_snapshots(swarm.workers)
         steps = [0 if is_first else count + 1 for count in steps]
         for i in range(nodes):
             if is_first or steps[i] >= period:

@@ -33,7 +33,7 @@ def test_one_exchange_contracts_as_computed(nodes):
         for worker, start in zip(swarm.workers, rng.normal(size=(nodes, 1)), strict=True):
             worker.model.array[...] = start
         before = disagreement(swarm.x)
-        swarm.publish(swarm.workers)
+        swarm.publish_snapshots(swarm.workers)
         swarm.ask([swarm.rng.choice(swarm.workers)])
         swarm.merge(swarm.workers)
         ratios.append(disagreement(swarm.x) / before)

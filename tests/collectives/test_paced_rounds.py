@@ -15,9 +15,9 @@ def play(count, train, timeout_s):
     """Let so many nodes train until all have done so."""
     settings = {"timeout_ms": int(1000 * timeout_s)}
     run = ProgramRun(run_spec(count, settings, seed=1, seconds=1e6), train)
-    run.begin()
+    run.plan_events()
     run.until_over(1000.0)
-    run.end()
+    run.end_run()
     assert not run.errors
 
 

@@ -28,7 +28,7 @@ def test_rounds_of_pulls_to_consensus_of_ten_thousand():
 
 
 def by_nodes(nodes, settings, **scenario):
-    return nodes_run(nodes, settings, schedule="lockstep", **scenario).run()
+    return nodes_run(nodes, settings, schedule="lockstep", **scenario).simulate()
 
 
 def in_arrays(nodes, settings, **scenario):
@@ -71,7 +71,7 @@ def test_arrays_and_nodes_do_the_same_where_there_is_no_chance(merge):
         model_mb=0.01,
     )
     (arrays, outcome), run = by_arrays(spec), NodesRun(spec, lambda sample: True)
-    nodes = run.run()
+    nodes = run.simulate()
     # Nodes send float32: each merge takes half of a value below 1, rounded by EPS / 2 at most.
     assert arrays.x == pytest.approx(run.parameters, abs=25 * EPS / 4)
     # They connect first, and hear of each peer who it is and whether it trains: this takes four

@@ -59,8 +59,8 @@ def test_who_nobody_can_connect_to_takes_no_part_in_exchanges(schedule):
 )
 def test_a_codec_makes_of_a_model_what_it_makes_of_float32(settings, share):
     spec = run_spec(8, rounds=1, model_mb=8)
-    coded = WireSizes.of(run_spec(8, settings, rounds=1, model_mb=8), 1)
-    assert coded.answer / WireSizes.of(spec, 1).answer == pytest.approx(share, rel=0.01)
+    coded = WireSizes.from_spec(run_spec(8, settings, rounds=1, model_mb=8), 1)
+    assert coded.answer / WireSizes.from_spec(spec, 1).answer == pytest.approx(share, rel=0.01)
 
 
 def test_other_parts_of_a_version_that_was_merged_are_fetched():

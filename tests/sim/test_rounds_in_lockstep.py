@@ -65,7 +65,7 @@ def test_a_run_ends_at_its_target_or_when_somebody_ends_it(schedule):
 def test_a_lockstep_round_lasts_as_long_as_its_slowest_node():
     compute = {"step_ms": 100, "stragglers": [{"nodes": 1, "slower": 3.0}]}
     run = {"schedule": "lockstep", "rounds": 10, "compute": compute}
-    arrays, nodes = by_arrays(run_spec(6, **run))[1], nodes_run(6, **run).run()
+    arrays, nodes = by_arrays(run_spec(6, **run))[1], nodes_run(6, **run).simulate()
     assert arrays.samples[-1].time_s == pytest.approx(3.0)
     # First, nodes look for peers that train already, every 5 ms: twice until all have answered.
     assert nodes.samples[-1].time_s == pytest.approx(3.0, abs=0.01)
@@ -120,10 +120,10 @@ def test_what_a_site_sends_to_others_shares_one_link():
 
 
 def test_bytes_are_those_of_real_messages():
-    sizes = WireSizes.of(run_spec(2), dimension=1000)
+    sizes = WireSizes.from_spec(run_spec(2), dimension=1000)
     assert 4000 < sizes.answer < 4600
     assert 200 < sizes.request < 500
-    half = WireSizes.of(run_spec(2, {"fraction": 0.5}), dimension=2_000_000)
+    half = WireSizes.from_spec(run_spec(2, {"fraction": 0.5}), dimension=2_000_000)
     assert half.answer == pytest.approx(4_000_000 * WITH_PACKETS, rel=0.01)
     assert half.pieces == 4
 

@@ -24,16 +24,16 @@ def run_of(megabytes, network, settings=None, nodes=2, **scenario):
 
 def stand_in_of(megabytes, settings=None, network=None):
     spec = run_spec(2, settings, model_mb=megabytes, network=network or links(100, 1))
-    return ScaledSnapshots.of(spec, Conditions(spec), 32)
+    return ScaledSnapshots.from_spec(spec, Conditions(spec), 32)
 
 
 def bytes_of_a_fetch(run):
-    outcome = run.run()
+    outcome = run.simulate()
     return sum(n.bytes_sent for n in outcome.nodes) / sum(n.served for n in outcome.nodes)
 
 
 def test_a_sender_far_away_waits_for_credit():
-    node = run_of(100, links(10_000, 35)).run().nodes[0]
+    node = run_of(100, links(10_000, 35)).simulate().nodes[0]
     # 96 pieces, three of them granted by each of 30 messages; two are under way at once.
     assert node.waited_s / node.merges == pytest.approx(0.07 * (1 + 30 / 2), rel=0.1)
 
@@ -56,7 +56,7 @@ def test_a_run_takes_what_it_takes_with_whole_snapshots(network, settings, monke
     # With other seeds, the last bytes of a fetch decide who exchanges with whom.
     def outcome():
         run = run_of(10, network, settings, 3, compute={"step_ms": 50.0, "jitter": 0.2}, seed=3)
-        return run.run()
+        return run.simulate()
 
     small = outcome()
     for name in ("ENOUGH_BYTES", "FEWEST_PIECES"):
@@ -97,7 +97,10 @@ def test_codecs_make_of_a_model_what_they_make_of_float32(settings, share):
 def test_codecs_act_on_the_values_whatever_the_size_of_the_model():
     def variance_ratio(codec):
         return (
-            run_of(10, links(1000, 1), {"codec": codec}, rounds=20).run().samples[-1].variance_ratio
+            run_of(10, links(1000, 1), {"codec": codec}, rounds=20)
+            .simulate()
+            .samples[-1]
+            .variance_ratio
         )
 
     assert variance_ratio("none") < 1e-12
@@ -108,7 +111,7 @@ def test_who_joins_gets_its_state_from_one_donor_at_the_rate_of_its_link():
     network = {"upload_mbps": 20, "download_mbps": 100, "latency_ms": 5}
     settings = {"algorithm": "local"}
     run = run_of(20, network, settings, 6, rounds=None, seconds=100, compute={"step_ms": 500.0})
-    run.begin()
+    run.plan_events()
     run.network.run_until(20.0)
     run.kill(run.nodes[0])
     run.start(run.nodes[0])
@@ -116,6 +119,6 @@ def test_who_joins_gets_its_state_from_one_donor_at_the_rate_of_its_link():
         run.network.run_for(0.1)
     assert run.nodes[0].has_taken_over
     took_s = run.network.clock.now() - 20.0
-    run.end()
+    run.end_run()
     # Copies of two donors differ. From two at once it would take half as long.
     assert took_s == pytest.approx(8.7, abs=0.7)

@@ -22,7 +22,7 @@ def run_of(nodes, program, seed=1, **scenario):
 
 def finished(run):
     """Let a run happen; return what its programs have returned, by name of the node."""
-    run.run()
+    run.simulate()
     assert not run.errors
     return run.results
 
@@ -135,6 +135,6 @@ def test_whom_finish_waits_for_is_said_after_ten_seconds_and_then_once_a_minute(
         connection.finish(np.zeros(4), timeout_s=1000.0)
 
     run = ProgramRun(run_spec(2, seed=1, seconds=150.0), program)
-    run.run()
+    run.simulate()
     assert not run.errors
     assert [round(at) for at in said] == [10, 70]

@@ -32,7 +32,7 @@ HARSH = {
 
 
 def test_nodes_agree_and_what_they_do_is_told():
-    outcome = nodes_run(4, rounds=30).run()
+    outcome = nodes_run(4, rounds=30).simulate()
     first, last = outcome.samples[0], outcome.samples[-1]
     assert (first.time_s, first.nodes) == (0.0, 4)
     assert first.variance_ratio == pytest.approx(1.0)
@@ -52,7 +52,7 @@ def test_nodes_agree_and_what_they_do_is_told():
 def test_nodes_that_average_their_steps_stay_equal_and_who_is_slow_follows():
     compute = {"step_ms": 100.0, "stragglers": [{"nodes": 1, "slower": 10}]}
     run = nodes_run(4, {"algorithm": "together"}, task="quadratic", seconds=30.0, compute=compute)
-    outcome = run.run()
+    outcome = run.simulate()
     slow, *others = sorted(outcome.nodes, key=lambda node: node.updates)
     assert min(node.updates for node in others) > 150
     assert 20 < slow.updates < 40
@@ -64,7 +64,7 @@ def test_nodes_that_average_their_steps_stay_equal_and_who_is_slow_follows():
     "algorithm", ["symmetric", "push_sum", "lsgd", "noloco", "elastic", "together"]
 )
 def test_every_algorithm_trains(algorithm):
-    outcome = nodes_run(3, {"algorithm": algorithm}, rounds=30, task="quadratic").run()
+    outcome = nodes_run(3, {"algorithm": algorithm}, rounds=30, task="quadratic").simulate()
     first, last = outcome.samples[1], outcome.samples[-1]
     assert last.loss < 0.5 * first.loss
     assert all(node.updates == 30 for node in outcome.nodes)
@@ -101,7 +101,7 @@ def test_a_fetch_takes_what_its_bytes_take():
     run = nodes_run(
         2, {"timeout_ms": 60_000}, rounds=5, model_mb=10, network=links, compute={"step_ms": 1.0}
     )
-    outcome = run.run()
+    outcome = run.simulate()
     for node in outcome.nodes:
         # 0.8 s for 10 MB and 0.04 s for headers of packets, and 0.04 s to ask.
         assert node.waited_s / node.merges == pytest.approx(0.88, abs=0.02)
@@ -115,7 +115,7 @@ def test_nodes_keep_to_their_upload_whatever_their_links_can():
         run = nodes_run(
             2, limit, seconds=20, model_mb=megabytes, network=links, compute={"step_ms": 1.0}
         )
-        for node in run.run().nodes:
+        for node in run.simulate().nodes:
             assert node.bytes_sent / 20 == pytest.approx(10e6 * 1.046, rel=0.15)
 
 
@@ -124,7 +124,7 @@ def test_what_nodes_do_themselves_takes_time_if_it_is_said_to():
     links = {"upload_mbps": 1e5, "download_mbps": 1e5}
     outcome = nodes_run(
         2, rounds=10, model_mb=2.0, compute={"step_ms": 0.0}, costs=costs, network=links
-    ).run()
+    ).simulate()
     node = outcome.nodes[0]
     expected_s = 10 * (0.5 + 20e-3) + node.merges * 40e-3
     assert outcome.samples[-1].time_s == pytest.approx(expected_s, rel=0.05)
@@ -143,7 +143,7 @@ def test_in_lockstep_nobody_is_ahead_and_else_slow_ones_hold_up_nobody():
             ahead.append(max(updates) - min(updates))
             return True
 
-        return made.run()
+        return made.simulate()
 
     assert [node.updates for node in run("lockstep").nodes] == pytest.approx([10] * 3, abs=1)
     assert max(ahead) <= 1
@@ -153,7 +153,7 @@ def test_in_lockstep_nobody_is_ahead_and_else_slow_ones_hold_up_nobody():
 
 def test_a_node_that_is_killed_returns_with_what_the_others_have_come_to():
     run = nodes_run(4, seconds=20.0, task="quadratic", churn={"lost": [{"at_s": 5, "share": 0.25}]})
-    run.begin()
+    run.plan_events()
     run.network.run_until(6.0)
     (lost,) = (node for node in run.nodes if not node.lives_now)
     others = [node.connection for node in run.nodes if node.lives_now]
@@ -166,7 +166,7 @@ def test_a_node_that_is_killed_returns_with_what_the_others_have_come_to():
     assert lost.connection.updates > 100  # its own are 20, and those of its peers
     run.network.run_until(20.0)
     assert all(p["health"] == "alive" for p in others[0].node.report()["peers"])
-    outcome = run.end()
+    outcome = run.end_run()
     assert next(n for n in outcome.nodes if n.name == lost.name).updates < 130
     assert f"{lost.name} is killed" in [text for _, text in outcome.events]
 
@@ -176,7 +176,7 @@ def test_a_node_that_is_killed_returns_with_what_the_others_have_come_to():
 )
 def test_a_process_can_be_killed_at_any_moment_and_its_name_is_free_at_once(after_s):
     run = open_run(3, seconds=20.0, compute={"step_ms": 300.0})
-    run.begin()
+    run.plan_events()
     run.network.run_until(1.0)
     for _ in range(2):
         run.start(run.nodes[1])
@@ -186,22 +186,22 @@ def test_a_process_can_be_killed_at_any_moment_and_its_name_is_free_at_once(afte
     run.network.run_until(8.0)
     assert all_know_each_other(run)
     assert run.nodes[1].has_joined
-    run.end()
+    run.end_run()
 
 
 def test_nodes_of_many_start_at_once_and_do_not_all_connect_to_the_same():
     run, told = nodes_run(20, {"connections": 4}, seconds=9.0), Counter()
     run.tcp.tap = lambda time_s, sender, to, frames: told.update([to])
-    run.begin()
+    run.plan_events()
     run.network.run_until(0.35)
     assert {node.updates for node in run.nodes} == {3}  # they waited for nobody
     assert max(told.values()) < 2.5 * sum(told.values()) / len(run.nodes)
-    run.end()
+    run.end_run()
 
 
 def test_a_node_that_was_invented_is_gone_within_seconds_and_does_not_come_back():
     run = open_run(4, seconds=60.0, compute={"step_ms": 1000.0})
-    run.begin()
+    run.plan_events()
     run.network.run_until(10.0)
     views = [member_list_of(node.connection) for node in run.nodes]
     for view in views:
@@ -211,7 +211,7 @@ def test_a_node_that_was_invented_is_gone_within_seconds_and_does_not_come_back(
     for _ in range(40):
         assert all(len(view.peers) == 3 for view in views)
         run.network.run_for(1.0)
-    run.end()
+    run.end_run()
 
 
 def test_nothing_reaches_out_of_the_simulation(tmp_path, monkeypatch):
@@ -224,17 +224,17 @@ def test_nothing_reaches_out_of_the_simulation(tmp_path, monkeypatch):
     }
     threads = threading.active_count()
     run = open_run(2, settings, seconds=2.0)
-    run.begin()
+    run.plan_events()
     run.network.run_until(2.0)
     assert threading.active_count() == threads
-    run.end()
+    run.end_run()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_simulation_leaves_the_logging_of_the_process_as_it_was():
     logger, levels = logging.getLogger("dpwa"), []
     before = logger.level
-    nodes_run(2, rounds=3, watch=lambda _: levels.append(logger.level) is None).run()
+    nodes_run(2, rounds=3, watch=lambda _: levels.append(logger.level) is None).simulate()
     assert set(levels) == {logging.ERROR}
     assert logger.level == before
 
@@ -247,7 +247,7 @@ def test_rounds_are_those_of_all_lives(settings):
         changes.append(NodeChange(second + 0.5, 1, NodeChangeKind.KILL))
         changes.append(NodeChange(second + 0.6, 1, NodeChangeKind.RETURN))
     run._changes = iter(changes)
-    outcome = run.run()
+    outcome = run.simulate()
     assert [node.updates for node in outcome.nodes] == [50] * 3
     assert run.nodes[1].lives > 2
 
@@ -255,7 +255,7 @@ def test_rounds_are_those_of_all_lives(settings):
 def test_lives_that_are_shorter_than_all_rounds_come_to_an_end():
     churn = {"kill_every_s": 0.5, "return_after_s": 0.2}
     run = nodes_run(3, {"initial_state": "own"}, rounds=50, seconds=600.0, churn=churn)
-    outcome = run.run()
+    outcome = run.simulate()
     assert outcome.samples[-1].time_s < 60.0
     updates = sorted(node.updates for node in outcome.nodes)
     assert updates[0] > 30  # one that is dead by then is not waited for
@@ -263,10 +263,10 @@ def test_lives_that_are_shorter_than_all_rounds_come_to_an_end():
 
 
 def test_that_nodes_are_there_from_the_beginning_is_no_event():
-    assert nodes_run(2, rounds=3).run().events == ()
+    assert nodes_run(2, rounds=3).simulate().events == ()
     run = nodes_run(2, seconds=2.0)
     run._changes = iter(NodeChange(float(node), node, NodeChangeKind.START) for node in range(2))
-    assert [text for _, text in run.run().events] == ["n1 starts"]
+    assert [text for _, text in run.simulate().events] == ["n1 starts"]
 
 
 # The same classes
@@ -274,7 +274,7 @@ def test_that_nodes_are_there_from_the_beginning_is_no_event():
 
 def test_simulated_nodes_are_the_very_objects_of_real_ones():
     run = open_run(2, seconds=5.0)
-    run.begin()
+    run.plan_events()
     run.network.run_until(3.0)
     connection = run.nodes[0].connection
     assert type(connection) is DpwaConnection
@@ -284,7 +284,7 @@ def test_simulated_nodes_are_the_very_objects_of_real_ones():
     assert type(threads_of(node).rx) is RxThread
     assert type(threads_of(node).tx) is TxThread
     assert node.runtime is run.nodes[0].runtime
-    run.end()
+    run.end_run()
 
 
 def _classes(room):

@@ -26,7 +26,7 @@ def timed(settings, nodes=2, **scenario):
                     sums[name] = sums.get(name, 0) + value
 
     run.network.call_later(0.99 * run.spec.scenario.seconds, add_up)
-    run.run()
+    run.simulate()
     return sums
 
 

@@ -37,9 +37,9 @@ class Exchanges(ProgramRun):
     def play(self):
         """Return what the parameters add up to before, and what all have come to."""
         before = self.parameters.sum(axis=0)
-        self.begin()
+        self.plan_events()
         self.until_over(FAULTS_S + LONGEST_FAULT_S + SETTLES_S + LONGEST_FAULT_S)
-        self.end()
+        self.end_run()
         return before, [self.results[node.name] for node in self.nodes]
 
     def _exchange(self, node, runtime, connection):
@@ -48,10 +48,10 @@ class Exchanges(ProgramRun):
         end_s = FAULTS_S + LONGEST_FAULT_S
         while runtime.now() < min(end_s + SETTLES_S, goes_on_s if node.index == 0 else math.inf):
             if not self._pause_s < runtime.now() < goes_on_s and runtime.now() < end_s:
-                training.send(None)
+                training.update_send(None)
             runtime.sleep(STEP_S)
             began = runtime.now()
-            training.wait(None)
+            training.update_wait(None)
             longest_s = self.waits_s.get(node.name, 0.0)
             self.waits_s[node.name] = max(longest_s, runtime.now() - began)
         return connection.node.report()["transactions"]
@@ -123,14 +123,14 @@ def test_nodes_whose_steps_take_equally_long_do_not_exchange_in_the_same_pairs_f
         training = ArrayTraining(connection, run.parameters[node.index], run._scaled)
         runtime.sleep(random.Random(f"{seed}/{node.index}").uniform(0.0, STEP_S))
         while runtime.now() < 40 * STEP_S:
-            training.send(None)
+            training.update_send(None)
             runtime.sleep(STEP_S)
-            training.wait(None)
+            training.update_wait(None)
 
     settings = {"algorithm": "symmetric", "initial_state": "own"}
     run = ProgramRun(run_spec(8, settings, seed=seed, seconds=1e6), exchange)
     before = run.parameters.var(axis=0).sum()
-    run.begin()
+    run.plan_events()
     run.until_over(60.0)
-    run.end()
+    run.end_run()
     assert run.parameters.var(axis=0).sum() < 1e-3 * before

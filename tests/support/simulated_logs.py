@@ -23,7 +23,7 @@ def write_simulated_logs(folder, scenario):
 
     for second in range(1, int(spec.scenario.seconds)):
         engine.network.call_later(second, sample)
-    engine.run()
+    engine.simulate()
     folder.mkdir(parents=True, exist_ok=True)
     for name, told in lines.items():
         told.append({"type": "end", "time": told[-1]["time"]})

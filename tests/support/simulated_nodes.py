@@ -28,7 +28,7 @@ def traced(run):
             digest.update(frame)
 
     run.tcp.tap = tap
-    outcome = run.run()
+    outcome = run.simulate()
     digest.update(repr(outcome).encode())
     return outcome, digest.hexdigest()
 

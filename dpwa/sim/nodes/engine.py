@@ -36,9 +36,9 @@ LOOK_EVERY_S = 0.1  # if it is not
 LOOKS_PER_ROUND = 4  # at least, if there is a target
 
 
-def run(spec: RunSpec, watch: Watch) -> RunOutcome:
+def simulate_nodes(spec: RunSpec, watch: Watch) -> RunOutcome:
     """Simulate a run. `watch` gets each sample as it is taken, and returns whether to continue."""
-    return NodesRun(spec, watch).run()
+    return NodesRun(spec, watch).simulate_nodes()
 
 
 def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
@@ -74,7 +74,7 @@ class NodesRun:
         self._recorder = RunRecorder(spec, self._task, self.parameters, watch)
         self.network = VirtualNetwork(scenario.seed)
         links = ConditionLinks(self._conditions, random.Random(f"{scenario.seed}/links"))
-        self._scaled = ScaledSnapshots.of(spec, self._conditions, self._task.dimension)
+        self._scaled = ScaledSnapshots.from_spec(spec, self._conditions, self._task.dimension)
         self.tcp = VirtualTcp(self.network, links, self._scaled.scale)
         self.nodes = [SimulatedNode(index) for index in range(scenario.nodes)]
         for node in spec.config.nodes:
@@ -99,9 +99,9 @@ class NodesRun:
         self._has_changes = True
         self.is_calm = False  # no node comes or goes any more, but those who were to return
 
-    def run(self) -> RunOutcome:
+    def simulate(self) -> RunOutcome:
         was_interrupted = False
-        self.begin()
+        self.plan_events()
         try:
             with only_errors():
                 self.network.run_until(self.spec.scenario.seconds or math.inf)
@@ -110,27 +110,27 @@ class NodesRun:
         except BaseException:
             self._end_all()
             raise
-        return self.end(was_interrupted=was_interrupted)
+        return self.end_run(was_interrupted=was_interrupted)
 
-    def begin(self) -> None:
+    def plan_events(self) -> None:
         """Plan the events, which take place when the network is run."""
         for time_s, nodes in self._conditions.partition_changes():
             self.network.call_later(time_s, partial(self._partition, cut_in_words(nodes)))
         self._plan_next_change()
         self.network.call_later(0.0, self._look)
 
-    def end(self, *, was_interrupted: bool = False) -> RunOutcome:
+    def end_run(self, *, was_interrupted: bool = False) -> RunOutcome:
         moment = self._moment()
         figures = tuple(self._figures(node) for node in self.nodes if node.lives)
         self._end_all()
-        samples = self._recorder.end(moment)
+        samples = self._recorder.take_last_sample(moment)
         was_stopped = self._recorder.was_stopped or was_interrupted
         return RunOutcome(samples, figures, tuple(self.events), NAME, was_stopped)
 
     def _end_all(self) -> None:
         with only_errors():
             for node in self.nodes:
-                node.end()
+                node.end_process()
 
     def config_of(self, node: SimulatedNode) -> Config:
         if self.spec.scenario.membership == "listed":
@@ -241,17 +241,17 @@ class NodesRun:
         if self._publish_s:
             with figures.doing(Activity.PUBLISH):
                 runtime.sleep(self._publish_s)
-        training.send(node.loss)
+        training.update_send(node.loss)
         step_s = self._conditions.step_s(node.index, node.updates, runtime.now())
         runtime.sleep(self._round_s + step_s)
         before = x[0].copy()
-        node.loss = self.step(node, x)
+        node.loss = self.take_step(node, x)
         node.updates += 1
         trained = runtime.now()
         node.trained_s += trained - began
         training.average(before)
         merges = training.rounds.merges
-        training.wait(node.loss)
+        training.update_wait(node.loss)
         node.pace += 1
         self._keep_pace(node)
         node.waited_s += runtime.now() - trained
@@ -260,7 +260,7 @@ class NodesRun:
                 runtime.sleep(self._merge_s)
             node.trained_s += self._merge_s
 
-    def step(self, node: SimulatedNode, x: Floats) -> float | None:
+    def take_step(self, node: SimulatedNode, x: Floats) -> float | None:
         """Take a training step, in place, and return its loss, if the task has any."""
         losses = self._task.step(x, np.array([node.index]))
         return None if losses is None else float(losses[0])
@@ -293,7 +293,7 @@ class NodesRun:
             self._end(node)
 
     def _end(self, node: SimulatedNode) -> None:
-        node.end()
+        node.end_process()
         self._pass_turns()
 
     # What is told
@@ -411,7 +411,7 @@ class SimulatedNode:
         node = self.connection.node
         return self._merges + node.rounds.merges, self._served + node.snapshots_served
 
-    def end(self) -> None:
+    def end_process(self) -> None:
         """Clear up after a process that has ended, one way or the other."""
         runtime, connection = self.runtime, self.connection
         self._merges, self._served = self.report()

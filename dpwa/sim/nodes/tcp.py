@@ -82,13 +82,13 @@ class VirtualTcp:
         self.traffic.setdefault(sender, Traffic()).sent += nbytes
         self.traffic.setdefault(to, Traffic()).received += nbytes
 
-    def forget(self, connection: TcpConnection) -> None:
+    def forget_connection(self, connection: TcpConnection) -> None:
         """Drop a connection that both ends have closed."""
         self._connections.pop(connection.number, None)
 
     def _cuts_changed(self) -> None:
         for connection in list(self._connections.values()):
-            connection.look()
+            connection.check_cut()
 
 
 class Stream:
@@ -120,7 +120,7 @@ class Stream:
     def queued(self) -> int:
         return len(self._waiting)
 
-    def send(self, message: WireMessage) -> None:
+    def send_message(self, message: WireMessage) -> None:
         self._waiting.append(message)
         if len(self._waiting) == 1:
             self._send_next()
@@ -133,13 +133,13 @@ class Stream:
     def drop(self) -> None:
         """Drop the messages that have not left."""
         if self._transfer is not None:
-            self._tcp.links.end(self._transfer)
+            self._tcp.links.end_transfer(self._transfer)
             self._transfer = None
         for message in self._waiting:
             message.receipt.done = True
         self._waiting.clear()
 
-    def look(self, *, is_cut: bool) -> None:
+    def set_cut(self, *, is_cut: bool) -> None:
         """Stand still while the link is cut, and continue afterwards."""
         if self._transfer is not None:
             self._tcp.links.hold(self._transfer, is_held=is_cut)
@@ -162,7 +162,7 @@ class Stream:
                     links["shared", shared[0]] = shared[1]
                 is_held = self._network.is_cut(sender, to)
                 self._transfer = Transfer(links, message.nbytes, self._has_left, is_held)
-                self._tcp.links.begin(self._transfer)
+                self._tcp.links.begin_transfer(self._transfer)
                 return
             self._waiting.popleft()
             self._leaves(message)
@@ -235,11 +235,11 @@ class TcpConnection:
         self._router = None
         self._closed(self.answers, flushes=flushes)
 
-    def look(self) -> None:
+    def check_cut(self) -> None:
         """Take note of a cut, or of the end of one."""
         is_cut = self._tcp.network.is_cut(self.requests.sender, self.requests.to)
         for stream in (self.requests, self.answers):
-            stream.look(is_cut=is_cut)
+            stream.set_cut(is_cut=is_cut)
         now = self._tcp.network.clock.now()
         if is_cut and self._cut_at is None:
             self._cut_at = now
@@ -260,7 +260,7 @@ class TcpConnection:
             stream.drop()
         stream.close()
         if self._dealer is None and self._router is None:
-            self._tcp.forget(self)
+            self._tcp.forget_connection(self)
 
     def _request_arrived(self, frames: list[bytes] | None) -> None:
         router = self._router
@@ -273,7 +273,7 @@ class TcpConnection:
         self._router = None
         router.peer_gone(self)
         if self._dealer is None:
-            self._tcp.forget(self)
+            self._tcp.forget_connection(self)
 
     def _answer_arrived(self, frames: list[bytes] | None) -> None:
         dealer = self._dealer
@@ -286,7 +286,7 @@ class TcpConnection:
         self._dealer = None
         dealer.peer_gone()
         if self._router is None:
-            self._tcp.forget(self)
+            self._tcp.forget_connection(self)
 
 
 class LinkModel(Protocol):

@@ -58,13 +58,13 @@ class ArrayTraining:
         image = Target("values", layout, None, limits.MAX_UNSTRUCTURED_BYTES, self._load)
         return self._states.start(image) is not None
 
-    def send(self, loss: float | None) -> None:
+    def update_send(self, loss: float | None) -> None:
         """Publish, and begin a fetch, like `DpwaPyTorchAdapter.update_send`."""
         if self._paced is not None:
             self._paced.update(self.rounds.algorithm)
         self._trainer.send(loss)
 
-    def wait(self, loss: float | None) -> None:
+    def update_wait(self, loss: float | None) -> None:
         """Wait for the fetch, and merge, like `DpwaPyTorchAdapter.update_wait`."""
         self._trainer.wait(loss)
         if self._paced is not None:
@@ -135,7 +135,7 @@ class ScaledSnapshots:
     real_bytes: float  # of what it stands for
 
     @classmethod
-    def of(cls, spec: RunSpec, conditions: Conditions, dimension: int) -> ScaledSnapshots:
+    def from_spec(cls, spec: RunSpec, conditions: Conditions, dimension: int) -> ScaledSnapshots:
         real = (spec.scenario.model_mb or 0.0) * 1e6 or float(dimension * VALUE_BYTES)
         # It has all the task's values, and as many shards as there are to be.
         least = max(dimension * VALUE_BYTES, limits.MIN_CHUNK_BYTES / spec.config.fraction)

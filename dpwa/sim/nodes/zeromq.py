@@ -197,7 +197,7 @@ class VirtualSocket:
             self._monitor.close()
             self._monitor = None
 
-    def tell(self, event: int, value: int) -> None:
+    def report_event(self, event: int, value: int) -> None:
         if self._monitor is not None and self._monitored & event:
             self._monitor.send(MONITORED.pack(event, value), SNDMORE)
             self._monitor.send(self.endpoint.encode())
@@ -207,7 +207,7 @@ class VirtualSocket:
         if not self.closed:
             self.closed = True
             self.disable_monitor()
-            self.context.forget(self)
+            self.context.forget_socket(self)
             self._close(linger)
 
     def _require_room(self, first: Frame) -> None:
@@ -280,7 +280,7 @@ class VirtualContext:
             made.close()
         return made
 
-    def forget(self, socket: VirtualSocket) -> None:
+    def forget_socket(self, socket: VirtualSocket) -> None:
         self._sockets.pop(socket, None)
 
     def kill(self) -> None:
@@ -311,7 +311,7 @@ class RouterSocket(VirtualSocket):
         identity = b"\0" + self._made.to_bytes(4, "big")
         self._peers[identity] = connection
         self._identities[connection] = identity
-        self.tell(int(zmq.EVENT_ACCEPTED), connection.number)
+        self.report_event(int(zmq.EVENT_ACCEPTED), connection.number)
 
     def request_arrived(self, connection: TcpConnection, frames: list[bytes]) -> None:
         identity, number = self._identities[connection], connection.number
@@ -319,7 +319,7 @@ class RouterSocket(VirtualSocket):
 
     def peer_gone(self, connection: TcpConnection) -> None:
         del self._peers[self._identities.pop(connection)]
-        self.tell(int(zmq.EVENT_DISCONNECTED), connection.number)
+        self.report_event(int(zmq.EVENT_DISCONNECTED), connection.number)
 
     def _require_room(self, first: Frame) -> None:
         connection = self._peers.get(bytes(first))
@@ -330,7 +330,7 @@ class RouterSocket(VirtualSocket):
 
     def _send(self, frames: list[bytes], scale: float, receipt: VirtualReceipt) -> None:
         message = _message(frames[1:], scale, receipt)
-        self._peers[frames[0]].answers.send(message)
+        self._peers[frames[0]].answers.send_message(message)
 
     def _close(self, linger: int) -> None:
         self.tcp.listeners.pop(self.endpoint, None)
@@ -368,7 +368,7 @@ class DealerSocket(VirtualSocket):
         """Take note that the connection has ended, and connect again."""
         self._connection = None
         self._pause_ms = 0
-        self.tell(int(zmq.EVENT_DISCONNECTED), 0)
+        self.report_event(int(zmq.EVENT_DISCONNECTED), 0)
         self._dial_later()
 
     def _dial(self) -> None:
@@ -395,22 +395,22 @@ class DealerSocket(VirtualSocket):
     def _shaken_hands(self) -> None:
         router = self.tcp.listeners.get(self.endpoint)
         if router is None or not self.tcp.connects(self.host, router.host):
-            self.tell(int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL), errno.EPIPE)
+            self.report_event(int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL), errno.EPIPE)
             self._dial_later()
             return
         self._connection = self.tcp.connected(self, router)
         self._pause_ms = 0
         router.accepted(self._connection)
-        self.tell(int(zmq.EVENT_HANDSHAKE_SUCCEEDED), 0)
+        self.report_event(int(zmq.EVENT_HANDSHAKE_SUCCEEDED), 0)
 
     def _failed(self) -> None:
-        self.tell(int(zmq.EVENT_CLOSED), 0)
+        self.report_event(int(zmq.EVENT_CLOSED), 0)
         self._dial_later()
 
     def _dial_later(self) -> None:
         longest = self.reconnect_ivl_max or self.reconnect_ivl
         self._pause_ms = min(2 * self._pause_ms or self.reconnect_ivl, longest)
-        self.tell(int(zmq.EVENT_CONNECT_RETRIED), self._pause_ms)
+        self.report_event(int(zmq.EVENT_CONNECT_RETRIED), self._pause_ms)
         self._attempt += 1
         self._after(self._pause_ms / 1000.0, self._attempt, self._dial)
 
@@ -427,7 +427,7 @@ class DealerSocket(VirtualSocket):
 
     def _send(self, frames: list[bytes], scale: float, receipt: VirtualReceipt) -> None:
         if self._connection is not None:
-            self._connection.requests.send(_message(frames, scale, receipt))
+            self._connection.requests.send_message(_message(frames, scale, receipt))
 
     def _hang_up(self, linger: int) -> None:
         connection, self._connection = self._connection, None

@@ -45,7 +45,7 @@ class ArrayRounds:
         self._conditions = Conditions(spec)
         self._task = make_task(spec)
         self.x = self._task.starts()
-        self._sizes = WireSizes.of(spec, self._task.dimension)
+        self._sizes = WireSizes.from_spec(spec, self._task.dimension)
         self._links = Links(self._conditions, self._sizes)
         self._draws = NeighbourDraws(config, nodes)
         self._rng = np.random.default_rng([self._seed, _PEERS])
@@ -75,10 +75,10 @@ class ArrayRounds:
         scenario = self._spec.scenario
         recorder = RunRecorder(self._spec, self._task, self.x, watch)
         rounds, seconds = scenario.rounds or math.inf, scenario.seconds or math.inf
-        samples = recorder.end(self.run(recorder, rounds, seconds))
+        samples = recorder.take_last_sample(self.take_rounds(recorder, rounds, seconds))
         return RunOutcome(samples, self.figures(), (), NAME, recorder.was_stopped)
 
-    def run(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
+    def take_rounds(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
         """Take rounds until `rounds` or `seconds` are over, or the recorder has enough."""
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:
             self._round(seconds)

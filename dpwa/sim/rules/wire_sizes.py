@@ -40,7 +40,7 @@ class WireSizes:
     pieces: float  # of an answer
 
     @classmethod
-    def of(cls, spec: RunSpec, dimension: int) -> WireSizes:
+    def from_spec(cls, spec: RunSpec, dimension: int) -> WireSizes:
         config = spec.config
         layout = _layout(spec, dimension)
         payload, pieces = fetch_size(layout, config.codec, config.fraction)

@@ -56,7 +56,7 @@ class Churn(WatchedRun):
 
     def play(self):
         """Let all of it happen; return what promises were broken."""
-        self.begin()
+        self.plan_events()
         if self.must_come_to(lambda: self.all_see(self.names), FORMED_WITHIN_S, "all see all"):
             self._has_formed = True
             began = self.network.clock.now()
@@ -68,7 +68,7 @@ class Churn(WatchedRun):
             self.must_come_to(lambda: self.all_see(self.names), CALM_WITHIN_S, "one view again")
             self.until(self.network.clock.now() + QUIET_S)
             self.must_agree()
-        self.end()
+        self.end_run()
         return self.broken
 
     def config_of(self, node):

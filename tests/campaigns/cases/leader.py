@@ -52,7 +52,7 @@ class Leader(WatchedRun):
 
     def play(self):
         """Let all of it happen; return what promises were broken."""
-        self.begin()
+        self.plan_events()
         formed_s = FORMED_WITHIN_S + ONE_LEADER_WITHIN_S
         if self.must_come_to(self._all_follow_the_best, formed_s, "all follow the best"):
             died = self._best(self.nodes)
@@ -65,7 +65,7 @@ class Leader(WatchedRun):
                 self.must_come_to(
                     self._all_follow_the_best, ONE_LEADER_WITHIN_S, f"all follow {died.name} again"
                 )
-        self.end()
+        self.end_run()
         return self.broken
 
     def step(self, node, x):

@@ -65,10 +65,10 @@ class AnyMembers(WatchedRun):
     def play(self):
         """Let all of it happen; return what promises were broken."""
         with mock.patch("dpwa.membership.members.MemberList", partial(WatchedList, self)):
-            self.begin()
+            self.plan_events()
             if self.must_come_to(lambda: self.all_see(self.names), FORMED_WITHIN_S, "all see all"):
                 self._go_on()
-            self.end()
+            self.end_run()
         return self.broken
 
     def look_at(self, view, changes):
@@ -137,7 +137,9 @@ class AnyMembers(WatchedRun):
 
     def _end_one(self):
         if len(self.members) > 1:
-            self._rng.choice([self.kill, self.kill, self.leave])(self._rng.choice(self.members))
+            self._rng.choice([self.kill, self.kill, self.close_node])(
+                self._rng.choice(self.members)
+            )
 
     def _start_one(self):
         gone, members = [node for node in self.nodes if not node.lives_now], self.members

@@ -37,7 +37,7 @@ class Partition(WatchedRun):
 
     def play(self):
         """Let all of it happen; return what promises were broken."""
-        self.begin()
+        self.plan_events()
         if self.must_come_to(lambda: self.all_see(self.names), FORMED_WITHIN_S, "all see all"):
             self.until(self.network.clock.now() + self._after_s)
             self._cut()
@@ -45,7 +45,7 @@ class Partition(WatchedRun):
             self.must_come_to(lambda: self.all_see(self.names), HEAL_WITHIN_S, "one view again")
             self.until(self.network.clock.now() + QUIET_S)
             self.must_agree()
-        self.end()
+        self.end_run()
         return self.broken
 
     def _cut(self):

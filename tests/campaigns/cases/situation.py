@@ -144,7 +144,7 @@ class FaultyCallers:
     def play(self):
         """Let all of it happen; return what promises were broken."""
         run, until_s = self.run, FAULTS_S + LONGEST_FAULT_S
-        run.begin()
+        run.plan_events()
         for _ in range(self._rng.randint(1, self.most_faults)):
             fault = self._rng.choice(self._faults)
             run.network.call_later(self._rng.uniform(0.0, FAULTS_S), fault)
@@ -153,7 +153,7 @@ class FaultyCallers:
         for name in [node.name for node in run.nodes if node.lives_now]:
             if name not in run.results:
                 self._broken.append(f"{name}: {run.errors.get(name, 'hangs')}")
-        run.end()
+        run.end_run()
         return self._broken
 
     def _kill(self):

@@ -60,7 +60,7 @@ class TableWorkers:
     def play(self):
         """Let all of it happen; return what promises were broken."""
         run = self.run
-        run.begin()
+        run.plan_events()
         late_s = self._rng.uniform(0.0, self._rng.choice([0.5, 3.0]))
         if self._fault != "none":
             act = self._kill if self._fault == "kill" else self._cut
@@ -71,7 +71,7 @@ class TableWorkers:
         run.network.run_until(LATEST_S + 4.0)  # all have started, and what is to happen has
         run.until_over(OVER_WITHIN_S)
         broken = self._judge()
-        run.end()
+        run.end_run()
         return broken
 
     def _kill(self):
