@@ -46,7 +46,7 @@ class Nodes:
         torch.set_num_threads(1)
         train, self.test = load_digits()
         order = np.argsort(train.labels, kind="stable")
-        self.shards = [train.take(part) for part in np.array_split(order, options.nodes)]
+        self.shards = [train.subset(part) for part in np.array_split(order, options.nodes)]
         self.models = [build_model(seed) for _ in self.shards]
         self.batches = [np.random.default_rng(1000 * seed + rank) for rank in range(options.nodes)]
         self.lr, self.steps, self.seed, self.count = options.lr, options.steps, seed, options.nodes
@@ -58,7 +58,7 @@ class Nodes:
         from torch.nn import functional
 
         shard, model = self.shards[rank], self.models[rank]
-        batch = shard.take(self.batches[rank].integers(len(shard.labels), size=BATCH))
+        batch = shard.subset(self.batches[rank].integers(len(shard.labels), size=BATCH))
         logits = model(torch.from_numpy(batch.images))
         loss = functional.cross_entropy(logits, torch.from_numpy(batch.labels))
         parameters = list(model.parameters())

@@ -93,7 +93,7 @@ def take_part(
     seed = config["seed"]
     examples, test = load_digits()
     if shards == "private":
-        examples = examples.take(label_skewed_shards(examples.labels, options.nodes, seed)[rank])
+        examples = examples.subset(label_skewed_shards(examples.labels, options.nodes, seed)[rank])
     task = Task(examples, test, options.steps, seed=seed * options.nodes + rank)
     learner = Learner(build_model(seed), task)
     step_s = STEP_S * (options.slower if rank == 0 else 1.0)
@@ -103,7 +103,7 @@ def take_part(
         while steps < options.steps and not (rank == 0 and done.is_set()):
             gossip.update_send(loss)
             began = time.monotonic()
-            loss = learner.step()
+            loss = learner.take_step()
             time.sleep(max(0.0, began + step_s - time.monotonic()))
             merges += gossip.update_wait(loss) is not None
             steps += 1

@@ -29,7 +29,7 @@ if "DPWA_NAME" not in os.environ:
 rank, nodes = int(os.environ["DPWA_RANK"]), int(os.environ["DPWA_WORLD_SIZE"])
 
 train, test = load_digits()
-shard = train.take(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # few classes, private
+shard = train.subset(label_skewed_shards(train.labels, nodes, seed=0)[rank])  # few classes, private
 torch.manual_seed(rank)  # the nodes begin with different parameters: they are synchronized first
 net = build_model(seed=rank)
 params = [parameter.detach() for parameter in net.parameters()]  # they share the net's memory

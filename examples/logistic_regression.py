@@ -41,7 +41,7 @@ def gradient(weights, images, labels):
 mv.init(sync=is_sync)
 train, test = load_digits()
 shards = label_skewed_shards(train.labels, mv.workers_num(), seed=0, shared_fraction=1.0)
-shard = train.take(shards[mv.worker_id()])
+shard = train.subset(shards[mv.worker_id()])
 # The updater `sgd` subtracts what is added. Row by row, so the workers hold the table together.
 table = mv.MatrixTableHandler(PIXELS + 1, CLASSES, updater="sgd")
 mv.barrier()

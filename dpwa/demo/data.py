@@ -23,7 +23,7 @@ class Examples:
     images: Floats
     labels: Integers
 
-    def take(self, indices: Integers) -> Examples:
+    def subset(self, indices: Integers) -> Examples:
         return Examples(self.images[indices], self.labels[indices])
 
 
@@ -40,7 +40,7 @@ def load_digits() -> tuple[Examples, Examples]:
         stratify=everything.labels,
         random_state=_SPLIT_SEED,
     )
-    return _standardised(everything.take(train), everything.take(test))
+    return _standardised(everything.subset(train), everything.subset(test))
 
 
 def label_skewed_shards(

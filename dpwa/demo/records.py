@@ -39,10 +39,10 @@ class History:
         self.names = tuple(names)
         self._records: dict[str, list[Record]] = {name: [] for name in names}
 
-    def add(self, name: str, record: Record) -> None:
+    def add_record(self, name: str, record: Record) -> None:
         self._records[name].append(record)
 
-    def of(self, name: str, phase: Phase) -> list[Record]:
+    def records_of(self, name: str, phase: Phase) -> list[Record]:
         return [record for record in self._records[name] if record.phase == phase]
 
 

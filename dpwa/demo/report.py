@@ -64,7 +64,7 @@ def summarise(history: History, names: Sequence[str], seconds: float) -> DemoRes
     """Return the result of the nodes that ended well, at least one."""
     nodes, distances = [], []
     for name in names:
-        alone, end = history.of(name, "alone")[-1], history.of(name, "finish")[-1]
+        alone, end = history.records_of(name, "alone")[-1], history.records_of(name, "finish")[-1]
         distances.append(end.consensus_distance)
         nodes.append(
             NodeResult(
@@ -88,14 +88,14 @@ def draw_chart(history: History, names: Sequence[str], path: Path) -> None:
     """Draw accuracies and losses of nodes over their steps. Of many, two have a colour."""
     from matplotlib.lines import Line2D
 
-    order = sorted(names, key=lambda name: history.of(name, "alone")[-1].accuracy)
+    order = sorted(names, key=lambda name: history.records_of(name, "alone")[-1].accuracy)
     looks = looks_of(names, {order[-1]: "best alone", order[0]: "worst alone"})
     with drawing():
         figure = new_figure(4.2, 9.0)
         left, right = figure.subplots(1, 2)
         _draw_curves(left, history, looks, lambda record: record.accuracy)
         left.set_ylim(0, 1)
-        last = max(record.step for name in names for record in history.of(name, "finish"))
+        last = max(record.step for name in names for record in history.records_of(name, "finish"))
         left.axvline(last, color=FAINT, linestyle=":", linewidth=1)
         label(
             left, "training step of a node; behind the line: finish", "accuracy on all ten digits"
@@ -135,8 +135,8 @@ def _draw_curves(axes: Axes, history: History, looks: Looks, value: Value) -> No
 
 def _points(history: History, name: str, phase: Phase, value: Value) -> list[tuple[float, float]]:
     """Return steps and values of a curve. That of gossip ends with the result of `finish`."""
-    points = [(float(record.step), value(record)) for record in history.of(name, phase)]
+    points = [(float(record.step), value(record)) for record in history.records_of(name, phase)]
     if phase == "gossip":
-        end = history.of(name, "finish")
+        end = history.records_of(name, "finish")
         points += [(record.step * (1 + _FINISH_WIDTH), value(record)) for record in end]
     return [(step, height) for step, height in points if height is not None]

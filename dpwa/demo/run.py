@@ -98,7 +98,7 @@ class _Follower:
         if record is None:
             self._view.note(f"{name}: {line}")
         else:
-            self._history.add(name, record)
+            self._history.add_record(name, record)
             self._view.show(name, record)
 
     def on_exit(self, name: str, code: int) -> None:

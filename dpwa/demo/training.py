@@ -77,8 +77,8 @@ class Learner:
         decay = (FINAL_LEARNING_RATE / LEARNING_RATE) ** (1 / task.steps)
         self._schedule = torch.optim.lr_scheduler.ExponentialLR(self._optimizer, decay)
 
-    def step(self) -> float:
-        batch = self.task.shard.take(
+    def take_step(self) -> float:
+        batch = self.task.shard.subset(
             self._rng.integers(len(self.task.shard.labels), size=BATCH_SIZE)
         )
         logits = self.model(torch.from_numpy(batch.images))
@@ -107,7 +107,7 @@ def train(
     for step in range(1, steps + 1):
         if gossip is not None:
             gossip.update_send(losses[-1] if losses else None)
-        losses.append(learner.step())
+        losses.append(learner.take_step())
         if gossip is not None:
             merges += gossip.update_wait(losses[-1]) is not None
         if step % every == 0 or step == steps:

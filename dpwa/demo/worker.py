@@ -56,7 +56,7 @@ def _work(steps: int, seed: int) -> None:
     name, rank = os.environ["DPWA_NAME"], int(os.environ["DPWA_RANK"])
     count = int(os.environ["DPWA_WORLD_SIZE"])
     examples, test = load_digits()
-    shard = examples.take(label_skewed_shards(examples.labels, count, seed)[rank])
+    shard = examples.subset(label_skewed_shards(examples.labels, count, seed)[rank])
     task = Task(shard, test, steps, seed=seed * count + rank)
     alone, together = (Learner(build_model(seed), task) for _ in range(2))
     # The node listens from the start: whoever is ready earlier hears "not yet" instead of nothing.

@@ -78,7 +78,7 @@ def learner_of(rank: int, plan: Plan) -> Learner:
     examples, test = load_digits()
     if plan.shards == "private":
         shards = label_skewed_shards(examples.labels, plan.nodes, plan.seed)
-        examples = examples.take(shards[rank])
+        examples = examples.subset(shards[rank])
     task = Task(examples, test, plan.steps, seed=plan.seed * plan.nodes + rank)
     return Learner(build_model(plan.seed), task)
 
@@ -89,7 +89,7 @@ def train(learner: Learner, gossip: DpwaPyTorchAdapter, record: Recorder) -> Non
     for step in range(1, learner.task.steps + 1):
         gossip.update_send(loss)
         began = time.monotonic()
-        loss = learner.step()
+        loss = learner.take_step()
         time.sleep(max(0.0, began + STEP_S - time.monotonic()))
         gossip.update_wait(loss)
         record.step(step)

@@ -29,10 +29,10 @@ def record(phase: str, step: int, accuracy: float, merges: int = 0) -> Record:
 def history() -> History:
     history = History(("w1", "w2"))
     for number, name in enumerate(history.names):
-        history.add(name, record("alone", 0, 0.1))
-        history.add(name, record("alone", 20, 0.3 + 0.1 * number))
-        history.add(name, record("gossip", 20, 0.8, merges=19))
-        history.add(name, record("finish", 20, 0.9, merges=50 + number))
+        history.add_record(name, record("alone", 0, 0.1))
+        history.add_record(name, record("alone", 20, 0.3 + 0.1 * number))
+        history.add_record(name, record("gossip", 20, 0.8, merges=19))
+        history.add_record(name, record("finish", 20, 0.9, merges=50 + number))
     return history
 
 
@@ -121,7 +121,7 @@ def made_up_history(count: int) -> History:
     for number, name in enumerate(history.names):
         for phase, best in (("alone", 0.3), ("gossip", 0.95)):
             for step in range(0, 101, 10):
-                history.add(
+                history.add_record(
                     name,
                     Record(
                         phase=phase,
@@ -130,7 +130,7 @@ def made_up_history(count: int) -> History:
                         accuracy=best * (1 - 0.9 * 0.95**step),
                     ),
                 )
-        history.add(name, Record(phase="finish", step=100, loss=None, accuracy=0.97))
+        history.add_record(name, Record(phase="finish", step=100, loss=None, accuracy=0.97))
     return history
 
 
@@ -168,6 +168,6 @@ def test_chart_is_a_readable_png_with_something_on_it(tmp_path, count):
 def test_chart_of_a_single_record_per_phase_is_drawn(tmp_path):
     history = History(["w1"])
     for phase in ("alone", "gossip", "finish"):
-        history.add("w1", Record(phase=phase, step=1, loss=2.0, accuracy=0.1))
+        history.add_record("w1", Record(phase=phase, step=1, loss=2.0, accuracy=0.1))
     draw_chart(history, history.names, tmp_path / "demo.png")
     assert (tmp_path / "demo.png").stat().st_size > 10_000
