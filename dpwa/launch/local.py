@@ -275,7 +275,7 @@ class _Spare(Closeable):
         else:
             self._process, self._control = NodeProcess("spare", started), control
 
-    def take(self, node: str, environment: Mapping[str, str]) -> NodeProcess | None:
+    def claim_process(self, node: str, environment: Mapping[str, str]) -> NodeProcess | None:
         """Return the process, which is this node from now on, or `None` if there is none."""
         self._take_in()
         self._due = Deadline(self._clock, SPARE_AFTER_S)
@@ -374,7 +374,7 @@ class LocalEngine:
         ending = self._ending_of(node)
         ending.unlink(missing_ok=True)  # of the process before
         environment = {**self._environments[node], ENDING: str(ending)}
-        process = self._spare.take(node, environment) if self._spare else None
+        process = self._spare.claim_process(node, environment) if self._spare else None
         process = process or NodeProcess(node, start(node, self._command, environment))
         self._watched[node] = _Watched(process)
         for stream, pipe in process.outputs.items():

@@ -112,12 +112,12 @@ def interrupted_by_signals() -> Iterator[Callable[[], None]]:
         if number in STOP_SIGNALS and not is_over:
             raise KeyboardInterrupt
 
-    def end() -> None:
+    def stop_interrupting() -> None:
         nonlocal is_over
         is_over = True
 
     with handled_by(handle):
-        yield end
+        yield stop_interrupting
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class Restarts:
         self._due[node] = now + wait_s
         return Restart(node, code, self._counts[node], self._most, wait_s)
 
-    def due(self, now: float) -> list[str]:
+    def pop_due(self, now: float) -> list[str]:
         """Return the nodes whose pause is over, each once."""
         found = [node for node, at in self._due.items() if at <= now]
         for node in found:
@@ -212,7 +212,7 @@ class _Supervisor:
     def watch(self) -> None:
         while self._engine.running or self._restarts.waiting:
             self._send_due_signal()
-            for name in self._restarts.due(self._clock.now()):
+            for name in self._restarts.pop_due(self._clock.now()):
                 self._start_again(name)
             for event in self._engine.poll(POLL_S):
                 self._tell(event)
