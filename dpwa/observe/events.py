@@ -57,7 +57,7 @@ SKIPPED_SHARE = 0.25  # of the steps: processes that share cores do so now and t
 FREQUENT = ("checkpoint", "in_sync", "out_of_sync")
 
 
-def keep(events: deque[RunEvent], event: RunEvent) -> None:
+def keep_event(events: deque[RunEvent], event: RunEvent) -> None:
     """Add an event. Of frequent kinds, only the newest of each node stays."""
     if event.kind in FREQUENT:
         for old in [o for o in events if (o.kind, o.about) == (event.kind, event.about)]:
@@ -72,14 +72,14 @@ class EventLog:
         self._events: deque[RunEvent] = deque(maxlen=MAX_EVENTS)
         self._count = 0
 
-    def add(self, events: Iterable[RunEvent]) -> list[RunEvent]:
+    def add_events(self, events: Iterable[RunEvent]) -> list[RunEvent]:
         """Add events, and return them with their numbers."""
         numbered = []
         for event in events:
             self._count += 1
             found = replace(event, number=self._count)
             numbered.append(found)
-            keep(self._events, found)
+            keep_event(self._events, found)
         return numbered
 
     def after(self, number: int, most: int = MAX_EVENTS) -> list[RunEvent]:

@@ -48,7 +48,7 @@ class Ring:
         self._count = 0  # samples taken, with those that were overwritten
         self._due = -np.inf
 
-    def add(self, time: float, values: Sequence[float]) -> None:
+    def add_sample(self, time: float, values: Sequence[float]) -> None:
         """Take a sample of a time, in seconds, that is not before the last one."""
         if time < self._due:
             return
@@ -85,7 +85,7 @@ class SampleHistory:
         self._last = -np.inf
         self._lock = threading.Lock()  # a row that is half overwritten would be of no time
 
-    def add(self, time: float, values: Sequence[float]) -> None:
+    def add_sample(self, time: float, values: Sequence[float]) -> None:
         """Add a sample. It is skipped if it is not newer than the last one.
 
         Args:
@@ -96,7 +96,7 @@ class SampleHistory:
             if time > self._last:
                 self._last = time
                 for ring in self._rings:
-                    ring.add(time, values)
+                    ring.add_sample(time, values)
 
     def since(self, time: float = -np.inf, most: int | None = None) -> Floats:
         """Return the samples after a time, oldest first, each moment at its finest resolution.

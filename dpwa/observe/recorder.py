@@ -90,7 +90,7 @@ class NodeRecord(Service):
             with self._lock:
                 self._take(report)
 
-    def end(self) -> None:
+    def write_end(self) -> None:
         """Take the last sample, and log the merges by peer, and how the node has ended."""
         if self._log is None and not self._onlookers:
             return
@@ -98,7 +98,7 @@ class NodeRecord(Service):
         if self._log is not None:
             if self._latest is not None:
                 self._log.write_peers(self._wall(), self._latest)
-            self._log.end(self._ended)
+            self._log.write_end(self._ended)
 
     def _problem_of_end(self) -> str:
         self.sample()
@@ -121,14 +121,14 @@ class NodeRecord(Service):
         self._latest = report
         self._period_s = min(max(PERIOD_S, len(report.peers) / PEERS_PER_S), MAX_PERIOD_S)
         values = figures_of(report)
-        self._own.add(at, values)
+        self._own.add_sample(at, values)
         self._hear_of(at, report.peers)
-        events = self._events.add(changes(before, report, at))
+        events = self._events.add_events(changes(before, report, at))
         if self._log is not None:
             self._log.write_sample(at, values, report, events)
             problem, name = self._log.take_problem(), report.name
             if problem and problem != self._problem:  # a full disk must not fill the list
-                self._events.add([RunEvent(at, name, "log_failed", name, problem)])
+                self._events.add_events([RunEvent(at, name, "log_failed", name, problem)])
                 log.warning("%s: the run log cannot be written (%s) [DPWA-W101]", name, problem)
             self._problem = problem
 
@@ -181,7 +181,7 @@ class NodeRecord(Service):
                 if all(math.isnan(value) for value in values) or not self._has_room(long_gone):
                     continue
                 self._others[name] = SampleHistory(len(OTHER_NAMES), OTHER_NODE)
-            self._others[name].add(at, values)
+            self._others[name].add_sample(at, values)
 
     def _long_gone(self, at: float, peers: Sequence[PeerReport]) -> Iterator[str]:
         """Yield the gone nodes that make room for others, in the order in which they left."""
@@ -238,7 +238,7 @@ class Recorder(Closeable):
         """Note how the node has ended, for the run log and for watchers. This is idempotent."""
         if os.getpid() == self._owner:
             with self._runtime.uninterrupted():
-                self.record.end()
+                self.record.write_end()
                 if self._log is not None:
                     self._log.close()
 

@@ -119,7 +119,7 @@ class RunLog(Closeable):
         problem, self._problem = self._problem, ""
         return problem
 
-    def end(self, problem: str) -> None:
+    def write_end(self, problem: str) -> None:
         """Log that the node was closed, and the problem of its end, or ""."""
         self._put({"type": "end", "time": time.time(), "problem": problem})
 

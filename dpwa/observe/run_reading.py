@@ -251,7 +251,7 @@ class ThinnedRows:
         self._due = -np.inf
         self._newest: Values | None = None  # that is not among the rows
 
-    def add(self, time: float, values: Values) -> None:
+    def add_row(self, time: float, values: Values) -> None:
         """Add a row whose time is not before the last one.
 
         Args:
@@ -303,7 +303,7 @@ class ThinnedEvents:
         self._strides: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
 
-    def add(self, event: RunEvent) -> None:
+    def add_event(self, event: RunEvent) -> None:
         """Take an event."""
         kind = event.kind
         kept = self._kept.setdefault(kind, [])
@@ -368,7 +368,9 @@ def read_run(
             f"--run: expected a number from 1 to {len(runs)} (got {number}): {path} [DPWA-E282]"
         )
     chosen = len(runs) if number is None else number
-    return _RunReader(runs[chosen - 1], remarks, progress, most_samples).run(path, runs, chosen)
+    return _RunReader(runs[chosen - 1], remarks, progress, most_samples).read_run(
+        path, runs, chosen
+    )
 
 
 class _RunReader:
@@ -388,7 +390,7 @@ class _RunReader:
         self._total = sum(log.nbytes for log in files)
         self._done = self._told = 0
 
-    def run(self, folder: Path, runs: Sequence[Sequence[LogFile]], number: int) -> Run:
+    def read_run(self, folder: Path, runs: Sequence[Sequence[LogFile]], number: int) -> Run:
         of: dict[str, list[LogFile]] = {}
         for log in self._files:
             of.setdefault(log.name, []).append(log)
@@ -408,15 +410,15 @@ class _RunReader:
         return Run(folder, nodes, spans, number, tuple(self._remarks), self._total)
 
     def _read(self, log: LogFile, gathering: _Gathering) -> None:
-        gathering.begin(log)
+        gathering.begin_file(log)
         damaged = 0
         try:
             for line in lines_of(log.path):
-                damaged += not gathering.take(line)
+                damaged += not gathering.take_line(line)
                 self._count(len(line))
         except OSError as error:
             self._remarks.append(f"{log.path.name} cannot be read to its end ({error.strerror})")
-        damaged += gathering.end()
+        damaged += gathering.end_file()
         if damaged:
             lines = "1 damaged line was" if damaged == 1 else f"{damaged} damaged lines were"
             self._remarks.append(f"{log.path.name}: {lines} passed over")
@@ -444,14 +446,14 @@ class _Gathering:
         self._exchanged: dict[str, Exchanged] = {}
         self._staleness: HistogramReport | None = None
 
-    def begin(self, log: LogFile) -> None:
+    def begin_file(self, log: LogFile) -> None:
         """Begin with a file."""
         self._told = log.told
         self._processes.append(_process(log))
         self._peers: list[bytes] = []  # the last two: only the last counts, and it may be torn
         self._latest: JsonObject = {}
 
-    def take(self, line: bytes) -> bool:
+    def take_line(self, line: bytes) -> bool:
         """Read a line, and return whether it is complete."""
         if line.startswith(_PEERS) and line.endswith(b"}\n"):
             self._peers = [*self._peers[-1:], line]
@@ -469,7 +471,7 @@ class _Gathering:
             self._peers = [*self._peers[-1:], line]
         return True
 
-    def end(self) -> int:
+    def end_file(self) -> int:
         """End a file, and return the number of damaged lines among those kept until now."""
         self._rows.keep_newest()
         for name in COUNTERS:
@@ -511,7 +513,7 @@ class _Gathering:
         self._newest_time = at
         process = len(self._processes) - 1
         before = self._before
-        self._rows.add(
+        self._rows.add_row(
             at,
             lambda: [
                 at,
@@ -524,7 +526,7 @@ class _Gathering:
         kind, about, text = (line.get(key) for key in ("kind", "about", "text"))
         if isinstance(kind, str) and isinstance(about, str):
             told = text[:LONGEST_TEXT] if isinstance(text, str) else ""
-            self._events.add(RunEvent(at, self._name, kind[:40], shown_name(about), told))
+            self._events.add_event(RunEvent(at, self._name, kind[:40], shown_name(about), told))
 
     def _take_peers(self, line: JsonObject) -> bool:
         peers = line.get("peers")

@@ -19,7 +19,7 @@ from dpwa.clock import Clock, SystemClock
 from dpwa.config.endpoints import Seed, ipc_path, split_tcp
 from dpwa.errors import ProtocolError
 from dpwa.lifecycle import Closeable
-from dpwa.observe.events import RunEvent, keep
+from dpwa.observe.events import RunEvent, keep_event
 from dpwa.observe.figures import GONE_S, NAMES, OTHER_NAMES
 from dpwa.observe.history import OTHER_NODE, SampleHistory
 from dpwa.observe.run_view import Followed, HistoryAnswer, RunView, read_answer
@@ -258,7 +258,7 @@ class Watch(Closeable):
         other = self._names.get(self._asked.pop(message.request, ""))
         if other is not None:
             for row in answer.rows(OTHER_NAMES):
-                other.told.add(row[0] - node.ahead_s, row[1:])
+                other.told.add_sample(row[0] - node.ahead_s, row[1:])
 
     def _take_own(self, node: _Followed, answer: HistoryAnswer) -> None:
         now, rows, before = self._clock.now(), answer.rows(NAMES), node.answer
@@ -281,7 +281,7 @@ class Watch(Closeable):
             self._note("restarted", answer.name, "another process of this node answers")
             return
         for row in rows:
-            node.history.add(row[0] - node.ahead_s, row[1:])
+            node.history.add_sample(row[0] - node.ahead_s, row[1:])
         if len(rows):
             node.since = float(rows[-1, 0])
         node.is_behind = len(rows) > 0 and node.since < answer.last and answer.ended is None
@@ -381,7 +381,7 @@ class Watch(Closeable):
         reporters = (self._seen.get((kind, about, by, at), event.node) for at in near)
         if any(reporter != event.node for reporter in reporters):
             return
-        keep(self._events, event)
+        keep_event(self._events, event)
         self._seen[kind, about, by, moment] = event.node
         if len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]

@@ -32,7 +32,9 @@ def test_the_largest_answer_fits():
     for _ in range(700):
         now[0] += 1.0
         record.sample()
-    record._events.add(RunEvent(1e9, NAME, "unreachable", NAME, "x" * 200) for _ in range(600))
+    record._events.add_events(
+        RunEvent(1e9, NAME, "unreachable", NAME, "x" * 200) for _ in range(600)
+    )
     message = AskHistory(request=1, since=0.0, events_after=0, of="")
     record.handle(b"", message, lambda message, payload: answers.append(payload))
     assert len(answers[0]) <= limits.MAX_HISTORY_BYTES

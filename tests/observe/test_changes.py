@@ -105,7 +105,7 @@ def test_members_tell_who_comes_and_goes_and_old_tombstones_do_not():
 def test_the_list_of_events_is_bounded_and_its_numbers_rise():
     log = EventLog()
     for _ in range(1200):
-        log.add([RunEvent(TIME, "w1", "joined", "w2")])
+        log.add_events([RunEvent(TIME, "w1", "joined", "w2")])
     numbers = [event.number for event in log.after(0)]
     assert numbers == list(range(701, 1201))
     assert [event.number for event in log.after(1198)] == [1199, 1200]
@@ -113,7 +113,7 @@ def test_the_list_of_events_is_bounded_and_its_numbers_rise():
 
 def test_of_many_checkpoints_the_newest_of_each_node_is_kept_so_that_other_events_are():
     log = EventLog()
-    log.add([RunEvent(TIME, "w1", "joined", "w2")])
+    log.add_events([RunEvent(TIME, "w1", "joined", "w2")])
     for second in range(1000):
-        log.add([RunEvent(TIME + second, "w1", "checkpoint", "w1", f"checkpoint-{second}")])
+        log.add_events([RunEvent(TIME + second, "w1", "checkpoint", "w1", f"checkpoint-{second}")])
     assert [event.text for event in log.after(0)] == ["", "checkpoint-999"]

@@ -12,7 +12,7 @@ HOUR_S = 3600.0
 def filled(seconds, width=2, **options):
     history = SampleHistory(width, **options)
     for at in range(seconds):
-        history.add(1e9 + at, [at] * width)
+        history.add_sample(1e9 + at, [at] * width)
     return history
 
 
@@ -45,7 +45,7 @@ def test_all_samples_come_in_batches_of_any_size():
 def test_a_sample_that_is_not_newer_is_left_out():
     history = SampleHistory(1)
     for at in (5.0, 5.0, 4.0):
-        history.add(at, [at])
+        history.add_sample(at, [at])
     assert history.since().tolist() == [[5.0, 5.0]]
 
 

@@ -29,7 +29,7 @@ def samples(count, **per_second):
 def history_of(rows):
     history = SampleHistory(len(NAMES))
     for row in rows:
-        history.add(row[0], row[1:])
+        history.add_sample(row[0], row[1:])
     return history
 
 

@@ -36,14 +36,14 @@ def node(
     """A node that has answered, for ten seconds; with `told`: one that only others tell of."""
     history, heard = SampleHistory(len(NAMES)), SampleHistory(len(OTHER_NAMES), OTHER_NODE)
     if told is not None:
-        heard.add(1e9, told)
+        heard.add_sample(1e9, told)
         return Followed(name, f"tcp://{name}:1", None, silent_s, problem, history, heard)
     for second, loss in enumerate(losses or [0.5] * 11):
         figures = dict.fromkeys(NAMES, 0.0) | {
             "steps": speed * second, "train_s": 0.9 * second, "wait_s": 0.1 * second,
             "clock": speed * second, "loss": loss, "consensus_distance": math.nan,
         }  # fmt: skip
-        history.add(1e9 + second, [figures[each] for each in NAMES])
+        history.add_sample(1e9 + second, [figures[each] for each in NAMES])
     said = answer(name, peers, members, ending, ended, sync)
     return Followed(name, f"tcp://{name}:1", said, silent_s, problem, history, heard)
 

@@ -101,7 +101,7 @@ class ToldRun:
             for figure, value in figures.items():
                 values[INDEX[figure]] = value
             if number != 3 or self.told < 30:
-                self.histories[name].add(self.began + self.told - 1, values)
+                self.histories[name].add_sample(self.began + self.told - 1, values)
 
     def _answer(self, name, port):
         peers = tuple(self._peer(other, (port + i) % 17) for i, other in enumerate(self.names))

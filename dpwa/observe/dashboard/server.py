@@ -32,7 +32,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dpwa.errors import UserError
-from dpwa.observe.events import RunEvent, keep
+from dpwa.observe.events import RunEvent, keep_event
 from dpwa.observe.figures import INDEX, NAMES
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
@@ -118,7 +118,7 @@ class Feed:
                 self._told[node.name] = float(rows[-1, 0])
         events = [event for event in view.events if event not in self._known]
         for event in events:
-            keep(self._events, event)
+            keep_event(self._events, event)
         self._known = set(self._events) if len(self._known) > 2 * MAX_SENT_EVENTS else self._known
         self._known.update(events)
         return points, events
@@ -252,19 +252,19 @@ class Streams:
         self._readers: dict[asyncio.Queue[str | None], str] = {}  # of whom; the oldest first
         self._has_ended = False
 
-    async def run(self) -> None:
+    async def feed_readers(self) -> None:
         """Tell the readers, every second, until cancelled."""
         while True:
             await asyncio.sleep(EVERY_S)
             if self._readers:
                 self._tell(_sent("update", self._feed.update()))
 
-    def end(self) -> None:
+    def release_readers(self) -> None:
         """Let all readers go, and take no more."""
         self._has_ended = True
         self._tell(None)
 
-    def read(self, client: str) -> AsyncIterator[str]:
+    def open_stream(self, client: str) -> AsyncIterator[str]:
         """Return the current state, then the events.
 
         If there are too many readers, the client with most of them loses its oldest.
@@ -316,7 +316,7 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(streams.run())
+        task = asyncio.create_task(streams.feed_readers())
         yield
         task.cancel()
 
@@ -328,7 +328,7 @@ def app_of(feed: Feed, host: str, token: str = "") -> Starlette:
 
     async def stream(request: Request) -> Response:
         client = "" if request.client is None else request.client.host
-        return StreamingResponse(streams.read(client), media_type="text/event-stream")
+        return StreamingResponse(streams.open_stream(client), media_type="text/event-stream")
 
     async def node(request: Request) -> Response:
         name = request.path_params["name"]
@@ -449,7 +449,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams, then all the rest."""
-        self._streams.end()
+        self._streams.release_readers()
         await super().shutdown(sockets)
 
 

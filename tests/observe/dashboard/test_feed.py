@@ -30,7 +30,7 @@ class Run:
             for name, value in told.items():
                 values[INDEX[name]] = value
             for history in self.histories.values():
-                history.add(START + self.seconds, values)
+                history.add_sample(START + self.seconds, values)
 
     def view(self):
         nodes = tuple(
@@ -119,7 +119,7 @@ def test_hours_without_a_reader_are_thinned_for_the_next_one():
     streams = Streams(feed)
 
     async def first_of_a_reader():
-        async with aclosing(streams.read("here")) as told:
+        async with aclosing(streams.open_stream("here")) as told:
             return json.loads((await anext(told)).partition("data: ")[2])["points"]["w1"]
 
     asyncio.run(first_of_a_reader())

@@ -80,14 +80,14 @@ def test_however_many_streams_there_are_the_next_one_is_told():
 def test_a_client_with_many_streams_loses_its_oldest_to_others():
     streams = Streams(Feed(ToldRun(["w1"]).view))
     for client in (*"a" * 16, *"b" * 12, *"cccc"):
-        streams.read(client)
+        streams.open_stream(client)
     first = next(iter(streams._readers))
     for client in "dba":
-        streams.read(client)
+        streams.open_stream(client)
     assert Counter(streams._readers.values()) == {"a": 14, "b": 13, "c": 4, "d": 1}
     assert first.get_nowait() is None
     for _ in range(5):
-        streams.read("a")
+        streams.open_stream("a")
     assert len(streams._readers) == MAX_READERS
 
 
