@@ -91,7 +91,7 @@ def add(
     if taken:
         typer.echo(f"{folder.public_file(name)}: has this key already")
         return
-    folder.add(name, public)
+    folder.allow_key(name, public)
     typer.echo(f"{name} is let in (fingerprint {fingerprint(public)})")
 
 

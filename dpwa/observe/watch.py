@@ -221,7 +221,9 @@ class Watch(Closeable):
         if link.state is LinkState.UP and is_due:
             since, after = node.since, node.events_after
             node.asked_at = now
-            node.waits = link.send(AskHistory(request=1, since=since, events_after=after, of=""))
+            node.waits = link.send_request(
+                AskHistory(request=1, since=since, events_after=after, of="")
+            )
 
     def _ask_of_silent(self) -> None:
         """Ask the reporting node about those that do not answer, each from time to time."""
@@ -238,7 +240,9 @@ class Watch(Closeable):
                 self._asked[self._questions] = name
                 since = max(other.told.last + node.ahead_s, 0.0)
                 number = self._questions
-                node.link.send(AskHistory(request=number, since=since, events_after=0, of=name))
+                node.link.send_request(
+                    AskHistory(request=number, since=since, events_after=0, of=name)
+                )
 
     def _take(self, node: _Followed, frames: list[Frame]) -> None:
         """Handle an answer, or a different message of a node.

@@ -152,7 +152,7 @@ class _Client:
         number = next(self._numbers)
         session = FetchSession(number, self._layout, self._greeting, shard=shard)
         asked = self._clock.now()
-        self._link.send(session.request_message(int(deadline.remaining_s() * 1000) + 1))
+        self._link.send_request(session.request_message(int(deadline.remaining_s() * 1000) + 1))
         while True:
             frames = self._link.receive()
             if frames is None:
@@ -168,7 +168,7 @@ class _Client:
                 if session.is_complete:
                     return announced - asked, self._clock.now() - announced
                 if (credit := session.credit()) is not None:
-                    self._link.send(credit)
+                    self._link.send_request(credit)
             else:
                 raise PeerError(f"{self._link.endpoint}: refused to serve ({event})")
 

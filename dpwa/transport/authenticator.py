@@ -45,7 +45,7 @@ class Authenticator:
 
     @property
     def sockets(self) -> list[Socket]:
-        """The sockets to poll. When one is readable, call `hear`."""
+        """The sockets to poll. When one is readable, call `process_events`."""
         return [each for each in (self._monitor, self._zap) if each is not None]
 
     def renew(self) -> None:
@@ -63,7 +63,7 @@ class Authenticator:
         monitor.connect(self._authorizer.monitor_endpoint)
         return monitor
 
-    def hear(self) -> None:
+    def process_events(self) -> None:
         """Answer questions about keys, and note events of the listening socket."""
         if self._zap is not None:
             for _ in range(TAKEN_PER_TURN):

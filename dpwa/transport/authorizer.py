@@ -82,7 +82,7 @@ class Authorizer:
         """Tell whether a user may say that it is the node of this name."""
         return True
 
-    def heard(self, descriptor: int) -> None:
+    def mark_heard(self, descriptor: int) -> None:
         self._heard.add(descriptor)
 
     def note(self, event: int, value: int) -> None:

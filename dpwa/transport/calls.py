@@ -105,7 +105,7 @@ class Calls:
     def _look_at(self, call: _Call) -> None:
         call.link.update()
         if call.link.state is LinkState.UP and not call.was_sent:
-            call.was_sent = call.link.send(*call.question.message())
+            call.was_sent = call.link.send_request(*call.question.message())
         for _ in range(FRAMES_PER_TURN):
             frames = call.link.receive()
             if frames is None:

@@ -151,7 +151,7 @@ class KeyFolder:
         self._write_public(name, pair.public)
         return pair
 
-    def add(self, name: str, public: str) -> None:
+    def allow_key(self, name: str, public: str) -> None:
         self._make_folders()
         self._write_public(name, public)
 

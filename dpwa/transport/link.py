@@ -26,7 +26,7 @@ from dpwa.transport.sockets import (
     Socket,
     asking_socket,
     receive,
-    send,
+    send_frames,
 )
 from dpwa.types import Frame
 from dpwa.wire import limits
@@ -209,10 +209,10 @@ class PeerLink:
         """Stop using the connection. The peer needs a new link."""
         self.is_spent, self.problem = True, problem
 
-    def send(self, message: Message, payload: Frame | None = None) -> bool:
+    def send_request(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting. Return whether the link accepted it."""
         frames = [encode(message)] if payload is None else [encode(message), payload]
-        return send(self.socket, frames) is not None
+        return send_frames(self.socket, frames) is not None
 
     def receive(self) -> list[Frame] | None:
         """Receive one waiting answer, or return `None`. After one with too many frames, give up."""

@@ -134,7 +134,7 @@ def test_remove_tells_of_a_secret_key_that_stays(keys):
 
 def test_list_shows_who_is_in_and_whose_secret_is_here(tmp_path, keys):
     folder = key_folder(keys, "w1", "w2")
-    folder.add("w3", KeyPair.new().public)
+    folder.allow_key("w3", KeyPair.new().public)
     folder.remove("w2")
     result = dpwa_keys(keys, "list", "--json")
     found = json.loads(result.stdout)

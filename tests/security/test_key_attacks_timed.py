@@ -103,7 +103,7 @@ def _ask(port, keyring):
         link = PeerLink(context, "w1", f"tcp://127.0.0.1:{port}", keyring)
         try:
             eventually(lambda: link.update() and link.state is LinkState.UP, MAX_WAIT_S)
-            assert link.send(AskStatus(request=1))
+            assert link.send_request(AskStatus(request=1))
             eventually(link.receive, MAX_WAIT_S)
         finally:
             link.close(0)

@@ -190,7 +190,7 @@ def test_a_key_that_comes_later_lets_its_node_in_without_a_restart(two):
     two.folders["w1"].remove("w2")
     with two.running() as (one, other):
         eventually(lambda: problem(other, "w1"))
-        two.folders["w1"].add("w2", public)
+        two.folders["w1"].allow_key("w2", public)
         eventually(lambda: is_connected(one, "w2") and is_connected(other, "w1"))
         assert problem(one, "w2") == problem(other, "w1") == ""
         assert merges(one, other) == merges(other, one) == [2.0]
@@ -210,7 +210,7 @@ def test_a_revoked_node_is_out_while_it_is_connected_and_in_again_with_its_key(t
         other.update_send(np.full(ELEMENTS, 2.0), 0.5)
         assert other.update_wait(0.5)[0] is None
         assert one.node.report()["snapshots_served"] == served
-        two.folders["w1"].add("w2", public)
+        two.folders["w1"].allow_key("w2", public)
         eventually(lambda: is_connected(one, "w2"))
         assert merges(one, other) == merges(other, one) == [2.0]
 
@@ -243,7 +243,7 @@ def test_a_new_key_of_a_peer_is_used_as_soon_as_it_is_known(two):
         with two.running("w2") as (other,):
             eventually(lambda: "its key is not the one known here" in problem(one, "w2"))
             two.folders["w1"].remove("w2")
-            two.folders["w1"].add("w2", new.public)
+            two.folders["w1"].allow_key("w2", new.public)
             eventually(lambda: is_connected(one, "w2") and is_connected(other, "w1"))
             assert merges(one, other) == merges(other, one) == [2.0]
 
@@ -253,12 +253,12 @@ def test_nobody_speaks_in_the_name_of_another_node(tmp_path):
     with cluster.running("w1", "w2") as (one, _):
         eventually(lambda: is_connected(one, "w2"))
         with link_of(cluster, "w3", "w1") as link:
-            assert link.send(Goodbye(request=0, name="w2"))
-            assert link.send(AskStatus(request=1))
+            assert link.send_request(Goodbye(request=0, name="w2"))
+            assert link.send_request(AskStatus(request=1))
             eventually(link.receive)  # both were read by now
         assert not context_of(one.node).peer_table.has_left("w2")
         with link_of(cluster, "w2", "w1") as link:  # its own it may say
-            assert link.send(Goodbye(request=0, name="w2"))
+            assert link.send_request(Goodbye(request=0, name="w2"))
             eventually(lambda: context_of(one.node).peer_table.has_left("w2"))
 
 

@@ -28,7 +28,7 @@ from dpwa.config import load_config
 from dpwa.config.model import Limits
 from dpwa.node.serving.admission import AdmissionControl
 from dpwa.transport.authorizer import Authorizer
-from dpwa.transport.sockets import bound_endpoint, receive, send, serving_socket
+from dpwa.transport.sockets import bound_endpoint, receive, send_frames, serving_socket
 from dpwa.wire.messages import AskStatus, encode
 
 EMPTY = frame(b"", MORE)
@@ -211,7 +211,7 @@ def test_a_peer_that_answers_with_too_many_frames_is_left_and_tried_again():
             if (frames := receive(liar)) is not None:
                 sender = bytes(frames[0])
                 senders.add(sender)
-                send(liar, [sender, *[b""] * 20_000])
+                send_frames(liar, [sender, *[b""] * 20_000])
             other.update_wait()
             return one.update_wait()[0] is not None
 

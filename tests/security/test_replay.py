@@ -38,8 +38,11 @@ class Keyed:
         self.one = stack.enter_context(DpwaConnection("w1", self._config_for("w1")))
         self.heard = []
         authorizer = threads_of(self.one.node).authorizer
-        heard = authorizer.heard
-        authorizer.heard = lambda descriptor: (self.heard.append(descriptor), heard(descriptor))
+        heard = authorizer.mark_heard
+        authorizer.mark_heard = lambda descriptor: (
+            self.heard.append(descriptor),
+            heard(descriptor),
+        )
 
     def _config_for(self, name):
         return {**self.config, "keys": str(self.folders[name].path)}
@@ -63,7 +66,7 @@ class Keyed:
                 link.close(200)
 
     def asks(self, link):
-        assert link.send(AskStatus(request=1))
+        assert link.send_request(AskStatus(request=1))
         eventually(link.receive)
 
     def counts(self):
@@ -137,8 +140,8 @@ def test_with_keys_a_message_that_is_repeated_or_late_ends_the_connection(keyed,
         keyed.asks(link)
         heard, counts = len(keyed.heard), keyed.counts()
         setattr(keyed.recorder, change, 1)
-        assert link.send(AskStatus(request=2))
-        assert link.send(AskStatus(request=3))
+        assert link.send_request(AskStatus(request=2))
+        assert link.send_request(AskStatus(request=3))
         eventually(lambda: keyed.counts()["ended"] == counts["ended"] + 1)
         # Of what was repeated, the first; of what changed places, the one that came first.
         assert len(keyed.heard) - heard <= 1
@@ -150,7 +153,7 @@ def test_with_keys_a_farewell_is_worth_nothing_in_another_session_of_the_same_pe
     with keyed.link() as link:
         keyed.asks(link)
         before = len(keyed.recorder.sessions[-1])
-        assert link.send(Goodbye(request=0, name="w2"))
+        assert link.send_request(Goodbye(request=0, name="w2"))
         eventually(lambda: context_of(keyed.one.node).peer_table.has_left("w2"))
     farewell = bytes(keyed.recorder.sessions[-1][before:])
     assert farewell
@@ -181,7 +184,7 @@ class Open:
     def watch(self, node):
         """Take note of what the node w1 hears."""
         self.node = node
-        threads_of(node).authorizer.heard = self.heard.append
+        threads_of(node).authorizer.mark_heard = self.heard.append
 
     def add(self, name, make=DpwaConnection):
         """A member, which w2 becomes over the recorder."""

@@ -8,7 +8,7 @@ from support.virtual_wire import MBPS, PlainLinks, VirtualHosts
 
 from dpwa.sim.nodes.zeromq import MONITORED
 from dpwa.sim.rules.wire_sizes import wire_bytes
-from dpwa.transport.sockets import asking_socket, send, serving_socket
+from dpwa.transport.sockets import asking_socket, send_frames, serving_socket
 
 NAMES = {int(event): event.name for event in zmq.Event}
 
@@ -48,7 +48,7 @@ def events(dealer):
 
 
 def request(dealer, payload):
-    return send(dealer, [b"header", payload])
+    return send_frames(dealer, [b"header", payload])
 
 
 def taken(router):
@@ -79,7 +79,7 @@ def test_a_link_is_shared_fairly_by_those_that_are_served():
     addresses = [router.recv_multipart()[0] for _ in dealers]
     sizes = 1_000_000, 1_000_000, 2_000_000
     for address, size in zip(addresses, sizes, strict=True):
-        send(router, [address, bytes(size)])
+        send_frames(router, [address, bytes(size)])
     seconds = [wire.arrival(dealer) - began for dealer in dealers]
     one_s = wire_bytes([1_000_000]) / (100 * MBPS)
     assert seconds == pytest.approx([3 * one_s, 3 * one_s, 4 * one_s], abs=0.003)

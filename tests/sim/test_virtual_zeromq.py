@@ -14,7 +14,7 @@ from dpwa.node.node_thread import NodeThread
 from dpwa.runtime import SYSTEM
 from dpwa.sim.nodes.runtime import VirtualRuntime
 from dpwa.transport.link import LinkState, PeerLink
-from dpwa.transport.sockets import receive_from, send, serving_socket
+from dpwa.transport.sockets import receive_from, send_frames, serving_socket
 from dpwa.wire.messages import AskStatus, Goodbye, decode
 
 
@@ -81,7 +81,7 @@ def asked(router):
 def test_a_link_is_down_where_nobody_listens_and_up_once_somebody_does(world, link):
     world.until(lambda: entered(link, LinkState.DOWN))
     assert link.problem == f"nothing answers at {world.endpoint}"
-    assert not link.send(Goodbye(request=1, name="here"))
+    assert not link.send_request(Goodbye(request=1, name="here"))
     with listening(world):
         world.until(lambda: entered(link, LinkState.UP))
         assert link.problem == ""
@@ -97,8 +97,8 @@ def test_messages_come_in_order_and_are_answered_to_whoever_asked(world, link):
         for each in (link, other):
             world.until(lambda each=each: entered(each, LinkState.UP))
         for number in range(50):
-            assert link.send(AskStatus(request=number))
-        assert other.send(AskStatus(request=99))
+            assert link.send_request(AskStatus(request=number))
+        assert other.send_request(AskStatus(request=99))
         found = []
         while len(found) < 51:
             found.append(world.until(lambda: asked(router)))
@@ -108,7 +108,7 @@ def test_messages_come_in_order_and_are_answered_to_whoever_asked(world, link):
         assert len(connections) == 2
         assert min(connections) >= 0
         to = next(sender for sender, message, _ in found if message.request == 99)
-        assert send(router, [to, b"for you"]) is not None
+        assert send_frames(router, [to, b"for you"]) is not None
         assert bytes(world.until(other.receive)[0]) == b"for you"
         assert link.receive() is None
 
@@ -117,9 +117,9 @@ def test_a_payload_that_is_lent_is_free_once_it_has_left(world, link):
     payload = np.arange(300_000, dtype=np.uint8)
     with listening(world) as router:
         world.until(lambda: entered(link, LinkState.UP))
-        link.send(AskStatus(request=1))
+        link.send_request(AskStatus(request=1))
         to = world.until(lambda: asked(router))[0]
-        receipt = send(router, [to, b"header", memoryview(payload)], is_lent=True)
+        receipt = send_frames(router, [to, b"header", memoryview(payload)], is_lent=True)
         frames = world.until(link.receive)
         assert [bytes(frame) for frame in frames] == [b"header", payload.tobytes()]
         world.until(lambda: receipt.done)
@@ -128,10 +128,10 @@ def test_a_payload_that_is_lent_is_free_once_it_has_left(world, link):
 def test_who_takes_nothing_is_sent_no_more_than_its_queue_holds(world, link):
     with listening(world) as router:
         world.until(lambda: entered(link, LinkState.UP))
-        link.send(AskStatus(request=1))
+        link.send_request(AskStatus(request=1))
         to = world.until(lambda: asked(router))[0]
         big, taken = bytes(1_000_000), 0
-        while taken < 1000 and send(router, [to, big]) is not None:
+        while taken < 1000 and send_frames(router, [to, big]) is not None:
             taken += 1
         assert 32 <= taken < 1000  # its queue, and what lies on the way
 
@@ -139,12 +139,12 @@ def test_who_takes_nothing_is_sent_no_more_than_its_queue_holds(world, link):
 def test_who_is_unknown_or_gone_is_sent_nothing(world, link):
     with listening(world) as router:
         world.until(lambda: entered(link, LinkState.UP))
-        link.send(AskStatus(request=1))
+        link.send_request(AskStatus(request=1))
         to = world.until(lambda: asked(router))[0]
-        assert send(router, [b"nobody", b"lost"]) is None
-        assert send(router, [to, b"taken"]) is not None
+        assert send_frames(router, [b"nobody", b"lost"]) is None
+        assert send_frames(router, [to, b"taken"]) is not None
         link.close()
-        world.until(lambda: send(router, [to, b"lost"]) is None)
+        world.until(lambda: send_frames(router, [to, b"lost"]) is None)
 
 
 def test_only_one_listens_at_an_endpoint(world):

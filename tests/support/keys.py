@@ -27,7 +27,7 @@ def key_folders(root, *names):
     for name, folder in folders.items():
         for other in names:
             if other != name:
-                folder.add(other, folders[other].public_key(other))
+                folder.allow_key(other, folders[other].public_key(other))
     return folders
 
 
@@ -52,7 +52,7 @@ def authenticating(context, authorizer, changed=lambda: None):
 
     def serve():
         poller.poll(20)
-        authenticator.hear()
+        authenticator.process_events()
         authenticator.tick(time.monotonic())
 
     try:

@@ -18,8 +18,8 @@ def question_and_payload(endpoint, message, payload, *more, timeout_s=HANGS_AFTE
         link = PeerLink(context, "", endpoint)
         try:
             eventually(lambda: link.update() or link.state is LinkState.UP)
-            assert link.send(message, payload)
-            assert all(link.send(each, None) for each in more)
+            assert link.send_request(message, payload)
+            assert all(link.send_request(each, None) for each in more)
             frames = eventually(link.receive, timeout_s)
             return decode(frames)
         finally:

@@ -80,7 +80,7 @@ def says(link, part):
 
 def asked(link, router):
     """Send a question over a link; return what arrives."""
-    assert link.send(AskStatus(request=1))
+    assert link.send_request(AskStatus(request=1))
     return eventually(lambda: receive_from(router, is_named=True))
 
 
@@ -169,7 +169,7 @@ def test_a_key_that_is_not_allowed_is_refused_counted_and_told(context, endpoint
     caplog.set_level(logging.WARNING, "dpwa")
     folder = key_folder(tmp_path / "keys", "w1")
     stranger = key_folder(tmp_path / "other", "w9")
-    stranger.add("w1", folder.public_key("w1"))
+    stranger.allow_key("w1", folder.public_key("w1"))
     with (
         guarded(context, folder, "w1", endpoint) as here,
         linked(context, endpoint, Keyring(stranger, "w9")) as link,
@@ -212,7 +212,7 @@ def test_a_client_without_keys_does_not_get_in(context, tcp, tmp_path):
         assert says(link, "curve")
         eventually(lambda: here.authorizer.report()["protocol"] >= 1)
         assert here.authorizer.report()["unknown_key"] == 0
-        assert not link.send(AskStatus(request=1))
+        assert not link.send_request(AskStatus(request=1))
 
 
 def test_a_client_with_keys_does_not_talk_to_a_server_without(context, tcp, tmp_path):
@@ -222,7 +222,7 @@ def test_a_client_with_keys_does_not_talk_to_a_server_without(context, tcp, tmp_
         linked(context, tcp, Keyring(folder, "w2")) as link,
     ):
         assert says(link, "curve")
-        assert not link.send(AskStatus(request=1))
+        assert not link.send_request(AskStatus(request=1))
         assert receive_from(router, is_named=True) is None
 
 
@@ -233,7 +233,7 @@ def test_a_peer_whose_key_is_not_known_is_not_even_tried(context, tcp, tmp_path)
         assert link.state is LinkState.DOWN
         assert link.problem == f"no key of w1 in {folder.allowed}"
         assert not link.is_useless
-        folder.add("w1", KeyPair.new().public)
+        folder.allow_key("w1", KeyPair.new().public)
         assert keyring.reload()
         assert link.is_useless  # another one would have a key
 
@@ -258,7 +258,7 @@ def test_where_nobody_keeps_the_gate_nobody_gets_in(context, tcp, tmp_path, monk
         stack.enter_context(serving_socket(context, tcp, authorizer))
         link = stack.enter_context(linked(context, tcp, Keyring(folder, "w2")))
         eventually(lambda: problem_of(link))
-        assert not link.send(AskStatus(request=1))
+        assert not link.send_request(AskStatus(request=1))
 
 
 # Keys that come and go
@@ -272,7 +272,7 @@ def test_a_new_key_is_let_in_and_a_removed_one_is_not_heard_any_more(context, tc
     with guarded(context, folders["w1"], "w1", tcp) as here:
         with linked(context, tcp, keyring) as link:
             assert says(link, "does not let this node in")
-        folders["w1"].add("w2", public)
+        folders["w1"].allow_key("w2", public)
         eventually(lambda: here.authorizer.is_allowed(public))
         with linked(context, tcp, keyring) as link:
             eventually(lambda: is_up(link))
@@ -283,7 +283,7 @@ def test_a_new_key_is_let_in_and_a_removed_one_is_not_heard_any_more(context, tc
             assert received.user_id == public
             assert not here.authorizer.is_allowed(received.user_id)
             assert not here.authorizer.speaks_for(received.user_id, "w2")
-            folders["w1"].add("w2", public)
+            folders["w1"].allow_key("w2", public)
             eventually(lambda: here.authorizer.is_allowed(public))
         assert len(here.changes) == 3
 
@@ -294,7 +294,7 @@ def test_an_old_key_has_no_standing_once_its_node_has_a_new_one(tmp_path):
     old, new = folder.public_key("w2"), KeyPair.new().public
     assert keyring.name_of(old) == "w2"
     folder.remove("w2")
-    folder.add("w2", new)
+    folder.allow_key("w2", new)
     assert keyring.reload()
     assert keyring.name_of(old) is None
     assert keyring.name_of(new) == "w2"
@@ -307,7 +307,7 @@ def test_a_change_within_the_tick_of_the_one_before_is_seen(tmp_path, monkeypatc
     folder = key_folder(tmp_path / "keys", "w1", "w2")
     keyring = Keyring(folder, "w1")
     folder.remove("w2")
-    folder.add("w2", KeyPair.new().public)
+    folder.allow_key("w2", KeyPair.new().public)
     assert keyring.reload()
     assert keyring.for_link("w2").theirs == folder.public_key("w2")
 
@@ -326,7 +326,7 @@ def test_a_folder_that_is_gone_lets_nobody_in(tmp_path):
 def test_a_folder_that_others_can_write_to_is_not_read_again(tmp_path, caplog):
     folder = key_folder(tmp_path / "keys", "w1", "w2")
     keyring = Keyring(folder, "w1")
-    folder.add("w3", KeyPair.new().public)
+    folder.allow_key("w3", KeyPair.new().public)
     folder.allowed.chmod(0o777)
     assert not keyring.reload()
     assert not keyring.reload()
@@ -443,7 +443,7 @@ def test_a_broken_file_keeps_out_its_node_only_and_is_told_once(tmp_path, caplog
 
 def test_one_key_cannot_have_two_names(tmp_path, caplog):
     folder = key_folder(tmp_path / "keys", "w1", "w2")
-    folder.add("w3", folder.public_key("w2"))
+    folder.allow_key("w3", folder.public_key("w2"))
     keyring = Keyring(folder, "w1")
     assert keyring.name_of(folder.public_key("w2")) == "w2"
     assert keyring.for_link("w3") is None
@@ -510,7 +510,7 @@ def test_keys_are_never_overwritten(tmp_path):
     with pytest.raises(UserError, match="never overwritten"):
         folder.create("w1")  # its public key is there still
     with pytest.raises(UserError, match="never overwritten"):
-        folder.add("w1", KeyPair.new().public)
+        folder.allow_key("w1", KeyPair.new().public)
     assert folder.secret_file("w2").read_bytes() == before
     assert not folder.secret_file("w1").exists()
 

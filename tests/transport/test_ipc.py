@@ -90,7 +90,9 @@ def test_the_path_of_a_killed_process_is_taken_over_and_its_peers_come_back(
     eventually(lambda: state_of(link) is LinkState.DOWN)
     with claimed(endpoint), serving_socket(context, endpoint) as router:
         # What is sent before the loss is noticed is lost: ask until something arrives.
-        _, request = eventually(lambda: (link.send(AskStatus(request=1)), receive(router))[1])
+        _, request = eventually(
+            lambda: (link.send_request(AskStatus(request=1)), receive(router))[1]
+        )
         assert bytes(request) == encode(AskStatus(request=1))
         link.close()
 

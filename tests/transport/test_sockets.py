@@ -15,7 +15,7 @@ from dpwa.errors import AddressError
 from dpwa.node.node_thread import NodeThread
 from dpwa.runtime import SYSTEM
 from dpwa.transport.link import LinkState, PeerLink
-from dpwa.transport.sockets import drop_frames, receive, receive_from, send, serving_socket
+from dpwa.transport.sockets import drop_frames, receive, receive_from, send_frames, serving_socket
 from dpwa.wire import limits
 from dpwa.wire.messages import AskStatus, encode
 
@@ -58,7 +58,7 @@ def serving_again(context, endpoint):
 
 
 def ask(link):
-    return link.send(AskStatus(request=1))
+    return link.send_request(AskStatus(request=1))
 
 
 def test_a_link_is_up_when_the_peer_listens_and_down_when_it_goes(context, endpoint, link):
@@ -96,14 +96,14 @@ def test_messages_pass_both_ways(context, endpoint, link):
         ask(link)
         identity, request = eventually(lambda: receive(router))
         assert bytes(request) == encode(AskStatus(request=1))
-        send(router, [bytes(identity), b"header", b"payload"])
+        send_frames(router, [bytes(identity), b"header", b"payload"])
         assert eventually(link.receive) == [b"header", b"payload"]
 
 
 def test_a_frame_over_the_limit_ends_the_connection_and_is_never_delivered(context, endpoint, link):
     with serving_socket(context, endpoint) as router:
         when_up(link)
-        send(link.socket, [bytes(limits.MAX_PUSH_BYTES * 2)])
+        send_frames(link.socket, [bytes(limits.MAX_PUSH_BYTES * 2)])
         eventually(lambda: LinkState.DOWN in link.update())
         assert receive(router) is None
 
@@ -114,7 +114,7 @@ def test_of_a_message_with_too_many_frames_few_are_kept_and_some_dropped_at_once
 ):
     with serving_socket(context, endpoint) as router:
         when_up(link)
-        send(link.socket, [b"x"] * (limits.MAX_FRAMES + 1 + more))
+        send_frames(link.socket, [b"x"] * (limits.MAX_FRAMES + 1 + more))
         ask(link)
         received = eventually(lambda: receive_from(router, is_named=False))
         assert (len(received.frames), received.goes_on) == (limits.MAX_FRAMES + 2, True)
@@ -128,7 +128,7 @@ def test_of_a_message_with_too_many_frames_few_are_kept_and_some_dropped_at_once
 def test_a_message_of_one_frame_too_many_is_whole(context, endpoint, link):
     with serving_socket(context, endpoint) as router:
         when_up(link)
-        send(link.socket, [b"x"] * (limits.MAX_FRAMES + 1))
+        send_frames(link.socket, [b"x"] * (limits.MAX_FRAMES + 1))
         assert not eventually(lambda: receive_from(router, is_named=False)).goes_on
 
 
@@ -137,8 +137,8 @@ def test_a_link_over_which_too_many_frames_come_is_down_and_reads_no_more(contex
         when_up(link)
         ask(link)
         identity = bytes(eventually(lambda: receive(router))[0])
-        send(router, [identity, *[b"x"] * 10_000])
-        send(router, [identity, b"header"])
+        send_frames(router, [identity, *[b"x"] * 10_000])
+        send_frames(router, [identity, b"header"])
         assert len(eventually(link.receive)) > limits.MAX_FRAMES
         time.sleep(0.1)
         assert link.receive() is None
@@ -152,7 +152,7 @@ def test_a_link_over_which_too_many_frames_come_is_down_and_reads_no_more(contex
 
 def test_sending_to_a_peer_that_is_gone_is_told_and_not_an_error(context, endpoint):
     with serving_socket(context, endpoint) as router:
-        assert not send(router, [b"nobody", b"header"])
+        assert not send_frames(router, [b"nobody", b"header"])
 
 
 def test_a_port_in_use_says_so(context, endpoint):

@@ -90,7 +90,7 @@ class PeerChannel:
 
     def send(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting. Return whether the connection accepted it."""
-        return self.link is not None and self.link.send(message, payload)
+        return self.link is not None and self.link.send_request(message, payload)
 
     def send_later(self, message: Message, payload: Frame | None) -> None:
         self.unsent = [*self.unsent, (message, payload)][-MAX_UNSENT:]

@@ -69,7 +69,7 @@ def say_goodbye(
         for link, is_told in list(waiting.items()):
             is_lost = LinkState.DOWN in link.update() or link.state is LinkState.DOWN
             if link.state is LinkState.UP and not is_told:
-                waiting[link] = link.send(goodbye)
+                waiting[link] = link.send_request(goodbye)
             if is_lost or link.peer in ending or (is_told and _has_answered(link)):
                 del waiting[link]
                 poller.unregister(link.socket)

@@ -26,7 +26,7 @@ from dpwa.transport.sockets import (
     bound_endpoint,
     give_back_memory,
     listening_socket,
-    send,
+    send_frames,
     serving_socket,
 )
 from dpwa.types import Frame
@@ -207,7 +207,7 @@ class RxThread(NodeThread):
                     self._answer(router)
                 # Afterwards: a connection may have brought a message, and have ended since.
                 if not asking.isdisjoint(ready):
-                    authenticator.hear()
+                    authenticator.process_events()
                 now = self._runtime.now()
                 if now >= self._look_at:
                     self._look(now, authenticator)
@@ -280,7 +280,7 @@ class RxThread(NodeThread):
             message, payload = decode(received.frames[1:])
             if self.admission.is_forged(received, message):
                 return
-            self.admission.authorizer.heard(received.descriptor)
+            self.admission.authorizer.mark_heard(received.descriptor)
             one_too_many = self._clients.heard(sender)
             if one_too_many is not None:
                 self._reply_to(router, one_too_many)(GoAway(request=0))
@@ -324,7 +324,7 @@ class RxThread(NodeThread):
             frames: list[Frame] = [to, encode(message)]
             if payload is not None:
                 frames.append(payload)
-            receipt = send(router, frames, is_lent=is_lent)
+            receipt = send_frames(router, frames, is_lent=is_lent)
             if not message.is_for_onlookers and receipt is not None and payload is not None:
                 self.bytes_sent += len(payload)
             return receipt
