@@ -191,7 +191,7 @@ class ServeSession:
         """Add credit, up to the maximum in flight."""
         self._credit = min(self._credit + chunks, limits.MAX_CREDIT_CHUNKS)
 
-    def due(self) -> Iterator[Outgoing]:
+    def next_outgoing(self) -> Iterator[Outgoing]:
         """Yield the messages to send now: the header, then the chunks that the credit allows.
 
         A payload does not change while the lease lasts, and counts as sent when the next one is

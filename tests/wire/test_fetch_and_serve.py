@@ -65,7 +65,7 @@ def fetched(snapshot, fetch, encoder=None):
     """Run one fetch; return its announcement and the pieces, never more in flight than allowed."""
     request = fetch.request_message(budget_ms=1000)
     serve = ServeSession(request, snapshot, encoder or codec("none"))
-    (first, nothing), *waiting = serve.due()
+    (first, nothing), *waiting = serve.next_outgoing()
     announced = fetch.receive(first, nothing)
     assert isinstance(announced, SnapshotHeader)
     arrived, ends, allowed = [], [], request.credit
@@ -81,7 +81,7 @@ def fetched(snapshot, fetch, encoder=None):
         if credit is not None:
             serve.grant(credit.chunks)
             allowed += credit.chunks
-            waiting += serve.due()
+            waiting += serve.next_outgoing()
     assert serve.finished
     assert allowed <= max(request.credit, len(arrived))
     assert ends == [False] * (len(arrived) - 1) + [True]
@@ -143,7 +143,7 @@ def test_credit_never_exceeds_its_limit():
     serve = ServeSession(request, snapshot, codec("none"))
     for _ in range(10):
         serve.grant(limits.MAX_CREDIT_CHUNKS)
-    assert len(list(serve.due())) == 1 + limits.MAX_CREDIT_CHUNKS
+    assert len(list(serve.next_outgoing())) == 1 + limits.MAX_CREDIT_CHUNKS
 
 
 def test_what_could_not_be_sent_is_due_again_and_encoded_once():
@@ -151,17 +151,17 @@ def test_what_could_not_be_sent_is_due_again_and_encoded_once():
     request = session_of(snapshot.layout).request_message(0)
     serve = ServeSession(request, snapshot, codec("none"))
     for _ in range(3):
-        message, _ = next(serve.due())  # and then the socket is full
+        message, _ = next(serve.next_outgoing())  # and then the socket is full
         assert message.type == "snapshot"
     assert not serve.finished
     sent = []
-    for message, _ in serve.due():
+    for message, _ in serve.next_outgoing():
         sent.append(message)
         if message.type == "chunk":
             break
-    assert next(serve.due())[0] is sent[-1]
+    assert next(serve.next_outgoing())[0] is sent[-1]
     assert not serve.finished
-    assert len(list(serve.due())) == 2
+    assert len(list(serve.next_outgoing())) == 2
     assert serve.finished
 
 
@@ -244,5 +244,5 @@ def test_pieces_past_the_end_are_none_at_all():
     snapshot = snapshot_of(100)
     fetch = session_of(snapshot.layout, shard=Shard(first=1000, count=1))
     serve = ServeSession(fetch.request_message(0), snapshot, codec("none"))
-    assert [message.type for message, _ in serve.due()] == ["snapshot"]
+    assert [message.type for message, _ in serve.next_outgoing()] == ["snapshot"]
     assert serve.finished

@@ -239,7 +239,7 @@ class SnapshotService(Service):
         serving, is_sent = self._serving[sender], False
         if serving.receipts:
             serving.receipts = [receipt for receipt in serving.receipts if not receipt.done]
-        for message, data in serving.session.due():
+        for message, data in serving.session.next_outgoing():
             if is_sent:
                 return True
             payload = None if data is None else data.data
