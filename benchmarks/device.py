@@ -46,7 +46,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
     flat, received = (torch.zeros(nbytes // 4, device="cuda") for _ in range(2))
     state = ModuleState(own, with_buffers=True)
     slot = np.zeros(state.nbytes, np.uint8)
-    state.start_copy(slot, check_finite=True).wait()
+    state.start_copy(slot, check_finite=True).wait_complete()
     theirs = slot.copy()  # as what comes from peers, it is not pinned
     pageable = torch.from_numpy(theirs).view(torch.float32)
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -61,7 +61,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
         before = time.perf_counter()
         copy = state.start_copy(slot, check_finite=guard == "finite")
         seconds[f"guard: {guard}: the host goes on"].append(time.perf_counter() - before)
-        copy.wait()
+        copy.wait_complete()
 
     def to_host() -> None:
         peer.copy_(flat, non_blocking=True)

@@ -36,10 +36,10 @@ class CudaCopy:
     # tests each value, on the host; a sum may overflow where no value does
     is_finite: Callable[[], bool]
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return all(event.query() for event in self.done)  # type: ignore[no-untyped-call]
 
-    def wait(self) -> bool | None:
+    def wait_complete(self) -> bool | None:
         """Wait for the copy. Return whether all values are finite, or `None` if this was not
         checked.
         """
@@ -117,12 +117,12 @@ class CudaSide(DeviceSide):
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
         The current stream may change the tensors at once. The snapshot must not be touched before
-        the copy is `ready`.
+        the copy `is_ready`.
         """
         self._pin(data)
         flat = torch.from_numpy(data)
         started = [device.publish(flat, check_finite) for device in self._devices.values()]
-        elsewhere = self._elsewhere.start_copy(data, check_finite).wait()
+        elsewhere = self._elsewhere.start_copy(data, check_finite).wait_complete()
         totals = [summed for _, summed in started]
         if elsewhere is False:
             totals.append(torch.tensor(math.nan))

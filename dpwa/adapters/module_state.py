@@ -532,7 +532,7 @@ class ModuleState:
             if is_narrow(entry.tensor)
         ]
         if narrow:  # they are the last ones
-            self.rounding.keep(narrow[0][0], self.nbytes, {device for _, device in narrow})
+            self.rounding.keep_rests(narrow[0][0], self.nbytes, {device for _, device in narrow})
 
     def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float:
         """Measure the Euclidean distance between a peer's bytes and the tensors, in one pass.

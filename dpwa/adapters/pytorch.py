@@ -443,7 +443,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         try:
             report = self._ranks.end(averaged, run)
         finally:
-            self._state.rounding.forget()
+            self._state.rounding.forget_rests()
         if report.took_part:  # what the algorithm remembers is of other parameters
             self._rounds.renew_algorithm()
         return report

@@ -105,7 +105,7 @@ class PhaseRecords:
             if known is None:
                 return None
             self._boards[name] = known
-        return known[1].read(phase)
+        return known[1].read_slot(phase)
 
     def life_of_board(self, name: str) -> bytes:
         """Return the incarnation of the node whose board `on_board` reads."""

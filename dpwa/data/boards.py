@@ -64,7 +64,7 @@ class BoardReader:
         self._memory = memory.data
         self._known: list[tuple[int, Posted] | None] = [None] * SLOTS
 
-    def read(self, slot: int) -> Posted | None:
+    def read_slot(self, slot: int) -> Posted | None:
         """Return the record in a slot, or `None` if there is none, or it is being written."""
         start = slot * SLOT_BYTES
         header = _SLOT.unpack_from(self._memory, start)

@@ -27,7 +27,7 @@ class Rounding:
     """Rounds to narrow dtypes, half a unit of which is more than many steps, so that none is lost.
 
     A value goes to either neighbour, with the probabilities that keep the mean. A value that the
-    dtype has is kept. Between `keep` and `forget` it goes to the nearest instead, and the rounding
+    dtype has is kept. Between `keep_rests` and `forget_rests` it goes to the nearest instead, and the rounding
     error is added the next time. Source: stochastic rounding of Gupta et al., "Deep Learning with
     Limited Numerical Precision" (2015).
     """
@@ -37,7 +37,7 @@ class Rounding:
         self._rests: dict[torch.device, torch.Tensor] = {}
         self._start = 0
 
-    def keep(self, start: int, stop: int, devices: Iterable[torch.device]) -> None:
+    def keep_rests(self, start: int, stop: int, devices: Iterable[torch.device]) -> None:
         """Begin to keep the rounding errors of the values from `start` to `stop` of a snapshot.
 
         They need as much memory as the values. If a device has none left, rounding stays random
@@ -53,7 +53,7 @@ class Rounding:
                     continue
             self._rests[device] = rest.zero_()
 
-    def forget(self) -> None:
+    def forget_rests(self) -> None:
         """Round by chance from now on."""
         self._rests = {}
 

@@ -69,7 +69,7 @@ class Payload:
         `(stop - start,)`.
         """
         for leaf, begin, end, at in self._parts(start, stop, target.nbytes):
-            target[at : at + end - begin] = leaf.read()[begin:end]
+            target[at : at + end - begin] = leaf.read_bytes()[begin:end]
 
     def view(self, start: int, stop: int) -> ByteArray | None:
         """Return the bytes from `start` to `stop`, read-only, without a copy, if they are in one
@@ -80,7 +80,7 @@ class Payload:
         for leaf, begin, end, _ in self._parts(start, stop, stop - start):
             if end - begin < stop - start:
                 return None
-            part = leaf.read()[begin:end]
+            part = leaf.read_bytes()[begin:end]
             part.flags.writeable = False
             return part
         return np.empty(0, np.uint8)
@@ -131,11 +131,11 @@ class _Leaf:
     @property
     def span(self) -> tuple[int, int]:
         """Where its bytes begin and end in the memory of this process."""
-        data = self.read()
+        data = self.read_bytes()
         start = int(data.__array_interface__["data"][0])
         return start, start + data.nbytes
 
-    def read(self) -> ByteArray:
+    def read_bytes(self) -> ByteArray:
         return self._data
 
     def write(self) -> ByteArray:

@@ -64,7 +64,7 @@ class PeerMemory(Closeable):
         """Return whether the peer was at work recently, unlike one that is stopped."""
         return now - float(self._alive[0]) < ALIVE_FOR_S
 
-    def news(self) -> bytes:
+    def read_news(self) -> bytes:
         """Return the loss reports on the board, or b"" while they are being written."""
         before, total, nbytes = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         start = NEWS_AT + NEWS_HEADER.size
@@ -124,7 +124,7 @@ class PeerMemory(Closeable):
             self.unpin(reader)
         # First: whatever comes in between, it can be given back, and is not closed meanwhile.
         self._pinned[reader] = segment
-        snapshot = segment.read(layout, self.nonce) if segment.lock() else None
+        snapshot = segment.read_snapshot(layout, self.nonce) if segment.lock() else None
         if snapshot is None:
             self.unpin(reader)
         return snapshot
@@ -236,7 +236,7 @@ class _MappedSegment:
         if fd >= 0:
             os.close(fd)
 
-    def read(self, layout: Layout, nonce: bytes) -> Snapshot | None:
+    def read_snapshot(self, layout: Layout, nonce: bytes) -> Snapshot | None:
         """Return the snapshot that the header describes, or `None` if it is unsuitable."""
         header = SegmentHeader.unpack(self._map)
         if header is None or header.nonce != nonce or header.version == 0:

@@ -78,7 +78,7 @@ class SharedMemory(Closeable):
         """Note that this node is at work. `now` is of the machine's monotonic clock."""
         self._alive[0] = now
 
-    def tell(self, news: bytes) -> None:
+    def post_news(self, news: bytes) -> None:
         """Put loss reports on the board, at most `NEWS_BYTES`. One thread calls this."""
         sequence, _, _ = NEWS_HEADER.unpack_from(self._board, NEWS_AT)
         sequence += sequence % 2  # odd: the last time was cut short by an interrupt

@@ -55,11 +55,11 @@ class Snapshot:
 class SnapshotCopy(Protocol):
     """Parameters on their way into a slot, from a device that needs no help with it."""
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether all copies are complete, without waiting."""
         ...
 
-    def wait(self) -> bool | None:
+    def wait_complete(self) -> bool | None:
         """Wait for the copies. Return whether all values are finite, or `None` if not checked."""
         ...
 
@@ -70,10 +70,10 @@ class FinishedCopy:
 
     is_finite: bool | None
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return True
 
-    def wait(self) -> bool | None:
+    def wait_complete(self) -> bool | None:
         return self.is_finite
 
 
@@ -177,7 +177,7 @@ class SnapshotPool(Closeable):
         self._was_short = False  # of memory
         self._is_closed = False
 
-    def publish(
+    def publish_snapshot(
         self,
         layout: Layout,
         nbytes: int,
@@ -255,7 +255,9 @@ class SnapshotPool(Closeable):
             self._is_closed = True
             try:
                 if self._pending is not None:
-                    self._pending[2].wait()  # nothing may be written to memory that is gone
+                    self._pending[
+                        2
+                    ].wait_complete()  # nothing may be written to memory that is gone
             finally:
                 for slot in (*self._slots, *self._lost):
                     slot.segment.close()
@@ -341,7 +343,7 @@ class SnapshotPool(Closeable):
             return Segment(nbytes)
 
     def _commit_if_ready(self) -> None:
-        if self._pending is not None and self._pending[2].ready():
+        if self._pending is not None and self._pending[2].is_ready():
             self._commit()
 
     def _commit(self) -> None:
@@ -350,7 +352,7 @@ class SnapshotPool(Closeable):
             return
         slot, snapshot, copy = self._pending
         try:
-            snapshot = replace(snapshot, is_finite=copy.wait())
+            snapshot = replace(snapshot, is_finite=copy.wait_complete())
         except Exception:
             self._pending = None
             raise

@@ -214,7 +214,7 @@ class GossipRounds:
             self._context.pool.resume(self._publications - 1)
         before = self.figures.turn_to(Activity.PUBLISH)
         try:
-            own = self._context.pool.publish(layout, nbytes, self.merger.progress, write)
+            own = self._context.pool.publish_snapshot(layout, nbytes, self.merger.progress, write)
         finally:
             self.figures.turn_to(before)
         if own is not None and self._transactions is not None:

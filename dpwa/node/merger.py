@@ -113,11 +113,11 @@ class LossWatch:
             return
         self._told_at = now
         if context.pool.shared is not None:
-            context.pool.shared.tell(context.leader_table.packed(NEWS_BYTES))
+            context.pool.shared.post_news(context.leader_table.packed(NEWS_BYTES))
         mapped = context.peer_table.any_memory(self._rng)
         if mapped is not None:
             peer, memory = mapped
-            context.leader_table.hear_packed(memory.news(), peer)
+            context.leader_table.hear_packed(memory.read_news(), peer)
         if mapped is None or context.peer_table.has_unmapped:
             self._pass_on()
 

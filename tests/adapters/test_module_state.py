@@ -69,7 +69,7 @@ def state_of(net):
 
 def snapshot_of(state):
     data = np.zeros(state.nbytes, np.uint8)
-    assert state.start_copy(data, True).wait()
+    assert state.start_copy(data, True).wait_complete()
     return data
 
 
@@ -191,7 +191,7 @@ def test_factor_1_copies_bit_for_bit_even_over_what_is_not_finite(described):
         for entry in state.entries:
             entry.tensor.fill_(math.nan)
     published = np.zeros(state.nbytes, np.uint8)
-    assert not state.start_copy(published, True).wait()
+    assert not state.start_copy(published, True).wait_complete()
     for own_then in (None, published):
         with torch.no_grad():
             net.first.fill_(math.nan)
@@ -207,8 +207,8 @@ def test_one_value_that_is_not_finite_is_found(described, data):
     with torch.no_grad():
         entry.tensor[place] = data.draw(st.sampled_from([math.nan, math.inf, -math.inf]))
     peer = np.zeros(other.nbytes, np.uint8)
-    assert not other.start_copy(peer, True).wait()
-    assert other.start_copy(peer, False).wait() is None
+    assert not other.start_copy(peer, True).wait_complete()
+    assert other.start_copy(peer, False).wait_complete() is None
     found = [are_finite(peer[p.start : p.stop], p.dtype) for p in pieces_of(other)]
     assert found.count(False) == 1
 
@@ -347,9 +347,9 @@ def assert_same(values, expected):
 def test_other_values_are_published_in_place_of_the_parameters(described):
     state, other = state_of(net_of(described, 1)), state_of(net_of(described, 2))
     before, data = bits(state), np.zeros(state.nbytes, np.uint8)
-    assert state.start_copy(data, True, state.values()).wait()
+    assert state.start_copy(data, True, state.values()).wait_complete()
     assert data.tobytes() == before
-    assert state.start_copy(data, True, other.values().clone()).wait()
+    assert state.start_copy(data, True, other.values().clone()).wait_complete()
     assert bits(state) == before
     assert_same(state.view_of(data), other.values())
     with torch.no_grad():
@@ -363,8 +363,8 @@ def test_other_values_that_are_published_are_checked():
     state = state_of(nn.Linear(5, 5))
     values, data = state.values().clone(), np.zeros(state.nbytes, np.uint8)
     values.tensors[1][3] = math.nan
-    assert state.start_copy(data, True, values).wait() is False
-    assert state.start_copy(data, False, values).wait() is None
+    assert state.start_copy(data, True, values).wait_complete() is False
+    assert state.start_copy(data, False, values).wait_complete() is None
     with pytest.raises(ParametersError, match="2 trainable parameters of Linear"):
         state.start_copy(data, True, TensorValues(values.tensors[:1]))
 
@@ -383,13 +383,13 @@ def test_any_device_merges_like_the_host(described, factor, delta):
     assert bits(one) == bits(two)
     assert merges[0].consensus_distance == merges[1].consensus_distance
     copied = np.zeros(two.nbytes, np.uint8)
-    assert device_side.start_copy(copied, check_finite=True).wait()
+    assert device_side.start_copy(copied, check_finite=True).wait_complete()
     assert copied.tobytes() == bits(two)
 
 
 def test_a_copy_on_the_host_is_ready_at_once():
     state = state_of(nn.Linear(2, 2))
-    assert state.start_copy(np.zeros(state.nbytes, np.uint8), check_finite=True).ready()
+    assert state.start_copy(np.zeros(state.nbytes, np.uint8), check_finite=True).is_ready()
 
 
 def replace(net):
@@ -598,8 +598,8 @@ def test_a_mask_is_neither_judged_nor_merged_nor_measured(dtype, value):
     state, peer = state_of(net), state_of(other)
     data = np.zeros(peer.nbytes, np.uint8)
     before = net.mask.clone().view(torch.uint8).tolist()
-    assert state.start_copy(np.zeros(state.nbytes, np.uint8), True).wait()
-    assert peer.start_copy(data, True).wait()
+    assert state.start_copy(np.zeros(state.nbytes, np.uint8), True).wait_complete()
+    assert peer.start_copy(data, True).wait_complete()
     for piece in pieces_of(peer):
         values = data[piece.start : piece.stop]
         assert are_finite(values, piece.dtype, piece.start, state.spared)
@@ -613,9 +613,9 @@ def test_a_statistic_that_is_no_more_finite_is_judged_beside_a_mask():
     net = nn.BatchNorm1d(4)
     net.register_buffer("mask", torch.tensor([0.0, -math.inf]))
     state, data = state_of(net), np.zeros(4 * 4 * 4 + 8, np.uint8)
-    assert state.start_copy(data, True).wait()
+    assert state.start_copy(data, True).wait_complete()
     net.running_var[1] = math.inf
-    assert not state.start_copy(data, True).wait()
+    assert not state.start_copy(data, True).wait_complete()
     pieces = [(data[p.start : p.stop], p.dtype, p.start) for p in pieces_of(state)]
     assert not all(are_finite(*piece, state.spared) for piece in pieces)
 
@@ -629,6 +629,6 @@ def test_what_an_observer_has_not_seen_yet_is_left_until_both_have():
     one, two = observing(math.inf), observing(2.0)
     for own, peer in ((one, two), (two, one)):
         data = np.zeros(12, np.uint8)
-        state_of(peer).start_copy(data, False).wait()
+        state_of(peer).start_copy(data, False).wait_complete()
         state_of(own).merging(MergeTerms(0.5)).take(0, data)
     assert (one.least.item(), two.least.item()) == (math.inf, 2.0)

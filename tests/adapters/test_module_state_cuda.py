@@ -56,8 +56,8 @@ def test_the_snapshot_has_the_values_from_when_the_copy_was_started():
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.zero_()
-    assert copy.wait()
-    assert copy.ready()
+    assert copy.wait_complete()
+    assert copy.is_ready()
     assert data.tobytes() == expected.tobytes()
 
 
@@ -67,8 +67,8 @@ def test_a_value_that_is_not_finite_is_found_on_the_device(value):
     with torch.no_grad():
         net[0][0].weight[3, 5] = value
     state = state_of(net)
-    assert not state.start_copy(np.zeros(state.nbytes, np.uint8), True).wait()
-    assert state.start_copy(np.zeros(state.nbytes, np.uint8), False).wait() is None
+    assert not state.start_copy(np.zeros(state.nbytes, np.uint8), True).wait_complete()
+    assert state.start_copy(np.zeros(state.nbytes, np.uint8), False).wait_complete() is None
 
 
 def test_a_sum_that_overflows_is_no_value_that_is_not_finite():
@@ -82,7 +82,7 @@ def test_slots_come_and_go():
     expected = snapshot_of(state).tobytes()
     for _ in range(20):
         slot = np.zeros(state.nbytes, np.uint8)
-        assert state.start_copy(slot, True).wait()
+        assert state.start_copy(slot, True).wait_complete()
         assert slot.tobytes() == expected
         del slot
         gc.collect()

@@ -82,7 +82,7 @@ class ContactsWithBoard:
     def board_of(self, name, tag):
         return self.incarnation(name), self
 
-    def read(self, phase):
+    def read_slot(self, phase):
         return None
 
 

@@ -26,18 +26,18 @@ def board():
 
 
 def read(board, slot=0):
-    return BoardReader(board).read(slot)
+    return BoardReader(board).read_slot(slot)
 
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_what_was_posted_is_read_until_something_else_is(board, slot):
     writer, reader = BoardWriter(board), BoardReader(board)
-    assert reader.read(slot) is None
+    assert reader.read_slot(slot) is None
     for number, record in enumerate((b"", b"short", bytes(MAX_RECORD_BYTES), b"x" * 100)):
         posted = Posted(number, VIEW, record)
         writer.post(slot, posted)
-        assert [reader.read(slot), reader.read(slot)] == [posted, posted]
-        assert reader.read(1 - slot) is None
+        assert [reader.read_slot(slot), reader.read_slot(slot)] == [posted, posted]
+        assert reader.read_slot(1 - slot) is None
 
 
 def test_a_record_of_which_any_byte_is_still_the_one_before_is_not_read(board):

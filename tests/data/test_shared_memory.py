@@ -58,7 +58,7 @@ def pool_of(shared, slots=2, clock=None):
 def publish(pool, nbytes=NBYTES, layout=LAYOUT):
     """Publish a snapshot whose bytes are its version; return that, or `None` when skipped."""
     value = (pool.version + 1) % 256
-    snapshot = pool.publish(layout, nbytes, TrainingProgress(clock=1.0), filling(value))
+    snapshot = pool.publish_snapshot(layout, nbytes, TrainingProgress(clock=1.0), filling(value))
     return None if snapshot is None else snapshot.version
 
 
@@ -136,7 +136,7 @@ def test_the_newest_snapshot_is_pinned_with_all_that_was_said_of_it(shared, tmp_
         assert memory.pin(LAYOUT) is None
         for version in range(1, 6):
             progress = TrainingProgress(clock=version / 2, loss=float(version))
-            pool.publish(LAYOUT, 8, progress, filling(7))
+            pool.publish_snapshot(LAYOUT, 8, progress, filling(7))
             with memory.pin(LAYOUT) as snapshot:
                 assert (snapshot.version, snapshot.progress) == (version, progress)
                 assert snapshot.is_finite is True
@@ -481,35 +481,35 @@ def test_the_last_news_is_on_the_board(news):
         SharedMemory(Path(folder)) as shared,
         mapped(shared, Path(folder)) as peer,
     ):
-        assert peer.news() == b""
+        assert peer.read_news() == b""
         for each in news:
-            shared.tell(each)
-            assert peer.news() == each
+            shared.post_news(each)
+            assert peer.read_news() == each
 
 
 def test_news_of_which_the_writing_was_cut_short_comes_the_next_time(shared, tmp_path):
     """As by Ctrl-C: the sequence number stays odd, and must not do so for ever."""
     with mapped(shared, tmp_path) as peer:
-        shared.tell(b"old")
+        shared.post_news(b"old")
         sequence, total, nbytes = NEWS_HEADER.unpack_from(shared._board, NEWS_AT)
         NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 1, total, nbytes)
-        assert peer.news() == b""
-        shared.tell(b"new")
-        assert peer.news() == b"new"
+        assert peer.read_news() == b""
+        shared.post_news(b"new")
+        assert peer.read_news() == b"new"
 
 
 def test_news_that_is_being_written_is_not_there(shared, tmp_path):
     with PeerMemory(shared.name, shared.nonce, tmp_path) as peer:
-        shared.tell(b"old")
+        shared.post_news(b"old")
         sequence, total, nbytes = NEWS_HEADER.unpack_from(shared._board, NEWS_AT)
         NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 1, total, nbytes)
-        assert peer.news() == b""
+        assert peer.read_news() == b""
         NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, total + 1, nbytes)
-        assert peer.news() == b""  # parts of it are still to be seen
+        assert peer.read_news() == b""  # parts of it are still to be seen
         NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, total, 2**32 - 1)
-        assert peer.news() == b""  # whatever it says of its length
+        assert peer.read_news() == b""  # whatever it says of its length
         NEWS_HEADER.pack_into(shared._board, NEWS_AT, sequence + 2, total, nbytes)
-        assert peer.news() == b"old"
+        assert peer.read_news() == b"old"
 
 
 def test_no_reader_of_a_board_ever_sees_half_of_one_news_and_half_of_another(tmp_path):
@@ -517,7 +517,7 @@ def test_no_reader_of_a_board_ever_sees_half_of_one_news_and_half_of_another(tmp
         name, nonce = publisher.tell("name")
         with PeerMemory(name, bytes.fromhex(nonce), tmp_path) as peer:
             assert publisher.tell("tell_for_ever") == "telling"
-            seen = [peer.news() for _ in range(100_000)]
+            seen = [peer.read_news() for _ in range(100_000)]
     whole = [news for news in seen if news]
     assert len({news[0] for news in whole}) > 10
     for news in whole:

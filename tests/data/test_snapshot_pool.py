@@ -40,7 +40,7 @@ def make_pool(request, tmp_path):
 
 def publish(pool, value, nbytes=8):
     progress = TrainingProgress(clock=float(value))
-    snapshot = pool.publish(LAYOUT, nbytes, progress, filling(value % 256))
+    snapshot = pool.publish_snapshot(LAYOUT, nbytes, progress, filling(value % 256))
     return None if snapshot is None else pool.at(snapshot.version)
 
 
@@ -74,10 +74,10 @@ class LateCopy:
         self.data.fill(self.value)
         self.finished = True
 
-    def ready(self):
+    def is_ready(self):
         return self.finished
 
-    def wait(self):
+    def wait_complete(self):
         self.finish()
         return True
 
@@ -89,7 +89,7 @@ def publish_late(pool, value):
         copies.append(LateCopy(data, value))
         return copies[0]
 
-    return pool.publish(LAYOUT, 8, TrainingProgress(clock=float(value)), write), copies[0]
+    return pool.publish_snapshot(LAYOUT, 8, TrainingProgress(clock=float(value)), write), copies[0]
 
 
 def test_before_the_first_snapshot_there_is_none(make_pool):
@@ -147,7 +147,7 @@ def test_a_failed_write_publishes_nothing_and_loses_no_slot(make_pool):
 
     for _ in range(5):
         with pytest.raises(RuntimeError):
-            pool.publish(LAYOUT, 8, TrainingProgress(clock=9.0), fail)
+            pool.publish_snapshot(LAYOUT, 8, TrainingProgress(clock=9.0), fail)
     assert pool.newest().snapshot.version == 1
     assert publish(pool, 2).snapshot.version == 2
 
@@ -231,13 +231,13 @@ def test_settling_waits_for_what_was_published(make_pool):
 
 def test_a_copy_that_fails_publishes_nothing_and_loses_no_slot(make_pool):
     class Broken(LateCopy):
-        def wait(self):
+        def wait_complete(self):
             raise RuntimeError("the device is gone")
 
     pool = make_pool(slots=2)
     publish(pool, 1).release()
     for _ in range(3):
-        pool.publish(LAYOUT, 8, TrainingProgress(clock=2.0), lambda data: Broken(data, 2))
+        pool.publish_snapshot(LAYOUT, 8, TrainingProgress(clock=2.0), lambda data: Broken(data, 2))
         with pytest.raises(RuntimeError):
             pool.settle()
         assert pool.newest().snapshot.version == 1

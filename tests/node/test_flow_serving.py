@@ -86,7 +86,7 @@ def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES
     clock = clock or SystemClock()
     limited = {"sessions_per_peer": sessions_per_peer}
     with SnapshotPool(clock, 60.0, 3) as pool:
-        pool.publish(LAYOUT, nbytes, TrainingProgress(clock=1.0), filling(1))
+        pool.publish_snapshot(LAYOUT, nbytes, TrainingProgress(clock=1.0), filling(1))
         context = SimpleNamespace(
             config=load_config(config_of(2, timeout_ms=30_000, limits=limited)),
             runtime=SimpleNamespace(now=clock.now, token_bytes=secrets.token_bytes),

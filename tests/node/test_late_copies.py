@@ -19,12 +19,12 @@ class LateCopy:
     def __init__(self, copy):
         self._copy, self._until = copy, time.monotonic() + LATE_S
 
-    def ready(self):
+    def is_ready(self):
         return time.monotonic() >= self._until
 
-    def wait(self):
+    def wait_complete(self):
         time.sleep(max(0.0, self._until - time.monotonic()))
-        return self._copy.wait()
+        return self._copy.wait_complete()
 
 
 @pytest.fixture(autouse=True)

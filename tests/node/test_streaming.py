@@ -91,7 +91,7 @@ class Half:
         self._ending, self._may_go_on = ending, may_go_on
         state = ModuleState(net, with_buffers=True)
         self._data = np.empty(state.nbytes, np.uint8)
-        state.start_copy(self._data, False).wait()
+        state.start_copy(self._data, False).wait_complete()
         if ending == "not finite":
             self._data.view(np.float32)[2 * PIECE_ELEMENTS + 5] = np.nan
         self._pieces = state.layout.pieces(state.nbytes, limits.CHUNK_BYTES)

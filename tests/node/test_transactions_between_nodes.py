@@ -630,7 +630,7 @@ def pool_of_one():
         data[:] = 1
         return FinishedCopy(True)
 
-    pool.publish(Layout.of_bytes(), 8, TrainingProgress(clock=1.0), write)
+    pool.publish_snapshot(Layout.of_bytes(), 8, TrainingProgress(clock=1.0), write)
     return pool
 
 
@@ -655,11 +655,11 @@ class LateCopy:
     def __init__(self, make):
         self._make, self._is_finite = make, None
 
-    def ready(self):
+    def is_ready(self):
         return self._is_finite is not None
 
-    def wait(self):
-        self._is_finite = self._is_finite or self._make().wait()
+    def wait_complete(self):
+        self._is_finite = self._is_finite or self._make().wait_complete()
         return self._is_finite
 
 

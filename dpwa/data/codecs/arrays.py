@@ -35,7 +35,7 @@ class PayloadMemory:
     def __init__(self) -> None:
         self._free: deque[ByteArray] = deque(maxlen=KEPT_PAYLOADS)
 
-    def take(self, nbytes: int) -> ByteArray:
+    def allocate_array(self, nbytes: int) -> ByteArray:
         """Return an array of any content, whose memory is reused after the last view of it."""
         memory = self._free.pop() if self._free else None
         if memory is None or memory.nbytes < nbytes:
@@ -61,7 +61,7 @@ class Scratch:
     def __init__(self) -> None:
         self._data = torch.empty(0, dtype=torch.uint8)
 
-    def take(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
+    def borrow_tensor(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
         """Return a flat tensor of any content, to be used until the next call."""
         nbytes = elements * dtype.itemsize
         if self._data.numel() < nbytes:

@@ -34,7 +34,7 @@ class Half(Codec):
         if not _is_wide(dtype):
             return piece
         values = tensor_over(piece, FLOATS[dtype])
-        payload = self._payloads.take(values.numel() * self._narrow.itemsize)
+        payload = self._payloads.allocate_array(values.numel() * self._narrow.itemsize)
         torch.from_numpy(payload).view(self._narrow).copy_(self._in_range(values))
         return payload
 

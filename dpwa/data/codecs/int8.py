@@ -44,8 +44,8 @@ class Int8(Codec):
         if dtype not in FLOATS:
             return piece
         values = tensor_over(piece, FLOATS[dtype])
-        payload = self._payloads.take(payload_bytes("int8", piece.nbytes, dtype))
-        room = self._scratch.take(values.numel(), wide(values.dtype))
+        payload = self._payloads.allocate_array(payload_bytes("int8", piece.nbytes, dtype))
+        room = self._scratch.borrow_tensor(values.numel(), wide(values.dtype))
         for rows, codes, scales, rows_room in _blocks(values, payload, room):
             _quantize(rows, codes, scales, rows_room)
         return payload

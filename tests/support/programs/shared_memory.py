@@ -33,7 +33,9 @@ def publish_as_told(root, nbytes, slots):
         signal.pause()
 
     def publish(write=write):
-        snapshot = pool.publish(Layout.of_bytes(), nbytes, TrainingProgress(clock=1.0), write)
+        snapshot = pool.publish_snapshot(
+            Layout.of_bytes(), nbytes, TrainingProgress(clock=1.0), write
+        )
         return None if snapshot is None else snapshot.version
 
     def publish_for_ever():
@@ -45,7 +47,7 @@ def publish_as_told(root, nbytes, slots):
         """Put news on the board until this process is killed: bytes that say how many there are."""
         answer("telling")
         for value in itertools.cycle(range(256)):
-            shared.tell(bytes([value]) * (1 + 15 * value))
+            shared.post_news(bytes([value]) * (1 + 15 * value))
 
     obey(
         name=lambda: [shared.name, shared.nonce.hex()],
