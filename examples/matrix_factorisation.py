@@ -206,7 +206,7 @@ class Worker:
     def send(self, f: float) -> None:
         """Begin an update, and say how good this worker is."""
         self.updates, self.now = self.updates + 1, self.now + 1.0
-        self.reports.tell(f, self.updates, self.now)
+        self.reports.report_own_loss(f, self.updates, self.now)
 
     def step(self, gradient: Callable[[Array], Array]) -> None:
         """Take a step of gradient descent, and be pulled toward the leader seen last."""
@@ -237,11 +237,11 @@ def lsgd_round(problem: Problem, workers: Sequence[Worker]) -> None:
     published = {worker.name: worker.model.array.copy() for worker in workers}
     for worker in workers:
         worker.send(float(problem.f(published[worker.name])))
-    news = [worker.reports.news(worker.now, worker.rng, most=1) for worker in workers]
+    news = [worker.reports.select_reports(worker.now, worker.rng, most=1) for worker in workers]
     asked = []
     for worker in workers:
         for of_one in news:
-            worker.reports.hear(of_one, worker.now)
+            worker.reports.receive_reports(of_one, worker.now)
         ask = worker.algorithm.asks(worker)
         asked.append(None if ask is None else ask.peer)
     for worker, peer in zip(workers, asked, strict=True):

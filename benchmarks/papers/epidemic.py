@@ -50,15 +50,15 @@ def rounds_until_known(nodes: int, seed: str) -> int:
     reports = [LossReports(f"n{i}", "", 1, LONG_S) for i in range(nodes)]
     losses = rng.sample(range(nodes), nodes)
     for one, loss in zip(reports, losses, strict=True):
-        one.tell(float(loss), 0, 0.0)
+        one.report_own_loss(float(loss), 0, 0.0)
     best = f"n{losses.index(0)}"
     ignorant, rounds = set(range(nodes)) - {losses.index(0)}, 0
     while ignorant:
         now = float(rounds)
-        said = [one.news(now, rng, MAX_REPORTS) for one in reports]
+        said = [one.select_reports(now, rng, MAX_REPORTS) for one in reports]
         for i, one in enumerate(reports):
             peer = rng.randrange(nodes - 1)
-            one.hear(said[peer + (peer >= i)], now)
+            one.receive_reports(said[peer + (peer >= i)], now)
         rounds += 1
         ignorant = {i for i in ignorant if reports[i].leader(now).node != best}
     return rounds

@@ -35,7 +35,7 @@ def directed(nodes: int, seed: int) -> EdgeList:
     pulls = [(i, (i + 1) % nodes) for i in range(nodes)]
     pulls += [(i, 0) for i in range(1, nodes, 2)]
     pulls += [tuple(rng.sample(range(nodes), 2)) for _ in range(nodes)]
-    return EdgeList.of(names, [(names[one], names[other]) for one, other in pulls])
+    return EdgeList.from_pairs(names, [(names[one], names[other]) for one, other in pulls])
 
 
 def swarm_on(edges: EdgeList, name: str, starts: np.ndarray, seed: int, **options: float) -> Swarm:

@@ -174,8 +174,8 @@ class Worker:
         self.updates += 1
         self.clock += 1.0
         if self.algorithm.follows_leaders or self.asks_leader:
-            self._mean_loss.add(self.loss)
-            self.reports.tell(self._mean_loss.mean, self.updates, self._now())
+            self._mean_loss.add_loss(self.loss)
+            self.reports.report_own_loss(self._mean_loss.mean, self.updates, self._now())
         values = self.algorithm.publishes(self)
         self.published = None if values is None else cast(ArrayValues, values).clone()
         if self.published is not None:
@@ -289,9 +289,9 @@ class Swarm:
                 worker.buffers.array[...] = np.mean([worker.buffers.array, *others], axis=0)
 
     def _spread_news(self, speakers: Sequence[Worker]) -> None:
-        said = [worker.reports.news(self.now, worker.rng, most=1) for worker in speakers]
+        said = [worker.reports.select_reports(self.now, worker.rng, most=1) for worker in speakers]
         for worker in self.workers:
-            worker.reports.hear([news for one in said for news in one], self.now)
+            worker.reports.receive_reports([news for one in said for news in one], self.now)
 
     def _candidates(self, worker: Worker, ask: Ask) -> list[Worker]:
         """Whom to ask, in this order."""
@@ -315,7 +315,7 @@ class Swarm:
 
     def _share(self, worker: Worker, peers: Sequence[Worker]) -> None:
         peer, transaction = peers[0], self.rng.randbytes(8)
-        units = peer.mass.share(transaction)
+        units = peer.mass.split_half(transaction)
         if units is not None and peer.snapshot is not None:
             worker.inbox.append(ArrayArrival(peer.name, peer.snapshot, worker.published, units))
             peer.mass.delivered(transaction)
@@ -329,7 +329,7 @@ class Swarm:
             answer = peer.transactions.accept(transaction, worker.name, self.now, expires)
             if answer is Acceptance.ACCEPTED:
                 _expect(worker.transactions.agreed(transaction))
-                _expect(peer.transactions.ready(transaction))
+                _expect(peer.transactions.mark_ready(transaction))
                 _expect(worker.transactions.prepared(transaction))
                 worker.inbox.append(ArrayArrival(peer.name, peer.newest, worker.published))
                 peer.inbox.append(ArrayArrival(worker.name, worker.newest, peer.published))

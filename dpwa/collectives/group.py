@@ -740,7 +740,7 @@ class Group:
         if ballot is not None:
             asks = tuple(Member(name, life) for name, life in vote.join_requests)
             stand = Stand(vote.entered, vote.ready, vote.expired, frozenset(vote.seen), asks)
-            if ballot.hear(vote.name, vote.suspects, stand, self._clock.now()):
+            if ballot.record_vote(vote.name, vote.suspects, stand, self._clock.now()):
                 self._tell_vote(ballot)
         self._decide()
 

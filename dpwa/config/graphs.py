@@ -46,7 +46,7 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
         raise ConfigError(problems.lines())
     if not edges:
         raise ConfigError([f"{source}: expected edges, such as w1 w2 (there are none) [DPWA-E003]"])
-    return EdgeList.of(names or tuple(dict.fromkeys(_flat(edges))), edges)
+    return EdgeList.from_pairs(names or tuple(dict.fromkeys(_flat(edges))), edges)
 
 
 def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topology:

@@ -105,7 +105,7 @@ class RangeTable:
 
     def begin(self, epoch: int) -> None:
         self._unconfirmed.clear()
-        self.leases.begin(epoch)
+        self.leases.begin_epoch(epoch)
 
     def take(self) -> int | None:
         """Return a range that is this node's from now on, or `None` if there is none at present.

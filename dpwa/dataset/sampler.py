@@ -117,7 +117,7 @@ class SharedSampler(Sampler[int], Closeable):
         order = shuffled(ranges.dataset_size, ranges.seed, epoch, shuffle=ranges.shuffle)
         number = self._table.take() if reserved is None else reserved
         while number is not None:
-            self._outstanding.add(number, ranges.length(number))
+            self._outstanding.add_range(number, ranges.length(number))
             yield from ranges.cut(order, number).tolist()
             number = self._table.take()
 

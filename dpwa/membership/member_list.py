@@ -104,7 +104,7 @@ class MemberList:
         """
         with self._lock:
             most = limits.MAX_ROSTER_ENTRIES if self._tells_all(their_digest) else NEWS_ENTRIES
-            return pack_entries(self._members.news(self._rng, most, to))
+            return pack_entries(self._members.select_entries(self._rng, most, to))
 
     def roster(self, to: str, *, asks: bool) -> tuple[Roster, bytes]:
         with self._lock:
@@ -116,7 +116,7 @@ class MemberList:
         return roster, news
 
     def hear(self, entries: Iterable[MemberEntry]) -> None:
-        self._apply(self._members.hear, entries)
+        self._apply(self._members.receive_entries, entries)
 
     def believe(self, entry: MemberEntry) -> None:
         """Accept an entry about a node that was called, and was there."""
@@ -192,7 +192,7 @@ class MemberList:
 
     def leave(self) -> None:
         with self._lock:
-            self._members.leave()
+            self._members.announce_leave()
 
     def report(self) -> MembershipReport:
         """Describe the members."""

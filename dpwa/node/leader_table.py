@@ -44,7 +44,7 @@ class LeaderTable:
 
     def measured(self, loss: float | None) -> None:
         with self._lock:
-            self._loss.add(loss)
+            self._loss.add_loss(loss)
 
     def tell(self, updates: int, clock: float) -> None:
         """Report the loss of this node after its updates, or none while it is far behind.
@@ -56,12 +56,14 @@ class LeaderTable:
             now, mean = self._clock.now(), self._loss.mean
             can_lead = mean is not None and math.isfinite(mean)
             can_lead = can_lead and not self._reports.is_beginner(clock, now)
-            self._reports.tell(mean if can_lead else None, updates, now)
+            self._reports.report_own_loss(mean if can_lead else None, updates, now)
 
     def hear(self, news: News, sender: str = "") -> None:
         """Receive a peer's loss reports. `sender` is the peer if this node asked it for them."""
         with self._lock:
-            self._reports.hear((LossReport(*item) for item in news), self._clock.now(), sender)
+            self._reports.receive_reports(
+                (LossReport(*item) for item in news), self._clock.now(), sender
+            )
 
     def hear_packed(self, news: bytes, sender: str = "") -> None:
         """Receive the loss reports in a peer's shared memory. Unreadable ones are ignored."""
@@ -75,7 +77,7 @@ class LeaderTable:
         with self._lock:
             now = self._clock.now()  # not before: others may tell something while this one waits
             if now - self._made_at >= MADE_EVERY_S:
-                reports = self._reports.news(now, self._rng, MAX_NEWS)
+                reports = self._reports.select_reports(now, self._rng, MAX_NEWS)
                 self._news = tuple(
                     (r.node, r.group, r.loss, r.incarnation, r.version, r.age_s) for r in reports
                 )
@@ -90,7 +92,7 @@ class LeaderTable:
 
     def forget(self, node: str) -> None:
         with self._lock:
-            self._reports.forget(node, self._clock.now())
+            self._reports.forget_node(node, self._clock.now())
 
     def welcome(self, nodes: Iterable[str]) -> None:
         with self._lock:

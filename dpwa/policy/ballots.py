@@ -79,7 +79,7 @@ class Ballot:
     def __post_init__(self) -> None:
         self._looked = self.opened
 
-    def hear(self, voter: str, suspects: Iterable[str], stand: Stand, now: float) -> bool:
+    def record_vote(self, voter: str, suspects: Iterable[str], stand: Stand, now: float) -> bool:
         """Note a vote. Return whether this node's own vote has changed, and must be sent again."""
         theirs = frozenset(suspects)
         if voter in self.suspects or voter not in self.members:

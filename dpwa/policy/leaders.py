@@ -103,16 +103,16 @@ class LossReports:
         self._of_itself: dict[str, _Heard] = {}  # what each has said of itself, to this node
         self._forgotten: dict[str, _DeadLeader] = {}
 
-    def tell(self, loss: float | None, version: int, now: float) -> None:
+    def report_own_loss(self, loss: float | None, version: int, now: float) -> None:
         """Report the loss of this node. Repeating it keeps the report from ageing."""
         said = LossReport(self._own, self._group, loss, self._incarnation, version, age_s=0.0)
         self._said = _heard(said, now)
 
-    def hear(self, reports: Iterable[LossReport], now: float, sender: str = "") -> None:
+    def receive_reports(self, reports: Iterable[LossReport], now: float, sender: str = "") -> None:
         """Store the new reports of a peer. `sender` is set if this node has asked the peer.
 
         Reports of this node itself are ignored, and so are expired ones, those without a sensible
-        age, and those of an ended process (see `forget`).
+        age, and those of an ended process (see `forget_node`).
         """
         self._drop_aged(now)
         for report in reports:
@@ -125,7 +125,7 @@ class LossReports:
         for oldest in nsmallest(excess, self._heard.values(), key=attrgetter("said_at")):
             del self._heard[oldest.node]
 
-    def forget(self, node: str, now: float) -> None:
+    def forget_node(self, node: str, now: float) -> None:
         """Drop a node that has ended or was removed. Reports of it by others are ignored.
 
         Until all of them have expired, only reports of a later process of the node count. If no
@@ -140,7 +140,7 @@ class LossReports:
         if len(self._forgotten) > self._most:
             del self._forgotten[next(iter(self._forgotten))]
 
-    def news(self, now: float, rng: random.Random, most: int = 32) -> tuple[LossReport, ...]:
+    def select_reports(self, now: float, rng: random.Random, most: int = 32) -> tuple[LossReport, ...]:
         """Choose the reports to pass on, each node at most once, without expired ones.
 
         First this node itself, then the two best of its group, the two best of all and the best of
@@ -205,7 +205,7 @@ class LossReports:
         return tuple(sorted(known, key=attrgetter("node")))
 
     def _first(self, fresh: list[_Heard], rng: random.Random) -> list[_Heard]:
-        """The first reports that `news` passes on, in order. A node may occur twice."""
+        """The first reports that `select_reports` passes on, in order. A node may occur twice."""
         ranked = sorted(heard for heard in fresh if heard.loss < math.inf)
         own = [heard for heard in fresh[:1] if heard.node == self._own]
         own_group = [heard for heard in ranked if heard.group == self._group]
@@ -281,7 +281,7 @@ class RunningLoss:
         self._total = 0  # of those that are finite, in units
         self._infinite = 0
 
-    def add(self, loss: float | None) -> None:
+    def add_loss(self, loss: float | None) -> None:
         """Add a loss, and drop the oldest one if the window was full. `None` is ignored."""
         if loss is None:
             return

@@ -65,7 +65,7 @@ class Leases:
         self._rows = np.zeros((ranges, COLUMNS))
         self._since = np.full(ranges, -math.inf)  # when a row was first seen as it is
 
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self.handed_out.clear()
 
@@ -162,7 +162,7 @@ class Outstanding:
         self._left: deque[list[int]] = deque()  # number of a range, items of it
         self.items = 0
 
-    def add(self, number: int, length: int) -> None:
+    def add_range(self, number: int, length: int) -> None:
         self._left.append([number, length])
         self.items += length
 

@@ -53,7 +53,8 @@ class Mass:
     """The weight of one node, and its unconfirmed shares.
 
     Not thread-safe. `published`, `factor`, `received` and `returned` are for the thread that
-    merges. Others may call `share` and `delivered` at any time between them, under the same lock.
+    merges. Others may call `split_half` and `delivered` at any time between them, under the same
+    lock.
     """
 
     def __init__(self) -> None:
@@ -76,7 +77,7 @@ class Mass:
         """Note that the newest snapshot is the model, so that the held mass goes with it."""
         self._is_giving = True
 
-    def share(self, transaction: bytes) -> int | None:
+    def split_half(self, transaction: bytes) -> int | None:
         """Give half of the held units, rounded down, to go with the newest snapshot. Return them.
 
         A transaction that asks again gets the same share again, until it is over. `None` if less

@@ -101,7 +101,7 @@ class FairBucket:
         self._bucket, self._virtual = bucket, max(self._virtual, own.tag)
         return True
 
-    def forget(self, reader: str) -> None:
+    def forget_reader(self, reader: str) -> None:
         """Drop the claim of a reader that has ended, so that no reader waits for it."""
         self._waiting.pop(reader, None)
 

@@ -125,7 +125,7 @@ class EdgeList:
     pulls: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, names: Sequence[str], edges: Iterable[tuple[str, str]]) -> EdgeList:
+    def from_pairs(cls, names: Sequence[str], edges: Iterable[tuple[str, str]]) -> EdgeList:
         """Make the list from pairs `(puller, source)`, which may occur several times."""
         position = {name: index for index, name in enumerate(names)}
         pulls: list[set[int]] = [set() for _ in names]

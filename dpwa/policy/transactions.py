@@ -127,7 +127,7 @@ class _Finished:
         self._young: dict[bytes, bool] = {}
         self._old: dict[bytes, bool] = {}
 
-    def add(self, transaction: bytes, committed: bool) -> None:
+    def record_outcome(self, transaction: bytes, committed: bool) -> None:
         if len(self._young) >= MAX_REMEMBERED // 2:
             self._rotate()
         self._young[transaction] = committed
@@ -234,7 +234,7 @@ class Transactions:
         """Note that the peer was busy, and has kept nothing of the transaction."""
         if self._asked.pop(transaction, None) is not None:
             self._counts["busy"] += 1
-            self._finished.add(transaction, committed=False)
+            self._finished.record_outcome(transaction, committed=False)
         elif transaction in self._decisions and not self._decisions[transaction].commit:
             self.noted(transaction)
 
@@ -269,7 +269,7 @@ class Transactions:
     def noted(self, transaction: bytes) -> None:
         made = self._decisions.pop(transaction, None)
         if made is not None:
-            self._finished.add(transaction, made.commit)
+            self._finished.record_outcome(transaction, made.commit)
 
     def undelivered(self, now: float) -> tuple[tuple[bytes, str, bool], ...]:
         """Return (transaction, peer, commit) of the decisions to send, for up to `remember_s`."""
@@ -294,7 +294,7 @@ class Transactions:
         if transaction in self._finished:
             return Acceptance.BUSY
         if peer == self._own or expires <= now or not self._has_room(transaction, now):
-            self._finished.add(transaction, committed=False)
+            self._finished.record_outcome(transaction, committed=False)
             return Acceptance.BUSY
         if self._is_exclusive:
             for own_transaction in list(self._asked):
@@ -302,7 +302,7 @@ class Transactions:
         self._answered[transaction] = _Answered(peer, expires, is_ready=not self._is_exclusive)
         return Acceptance.ACCEPTED
 
-    def ready(self, transaction: bytes) -> bool:
+    def mark_ready(self, transaction: bytes) -> bool:
         """Note that this side has the peer's snapshot. Return whether to send Prepared (again)."""
         answered = self._answered.get(transaction)
         if answered is None:
@@ -324,7 +324,7 @@ class Transactions:
     def _outcome_of_unknown(self, transaction: bytes) -> DecisionOutcome:
         if transaction in self._finished:
             return DecisionOutcome.KNOWN
-        self._finished.add(
+        self._finished.record_outcome(
             transaction, committed=False
         )  # its proposal, if it is still to come, is late
         return DecisionOutcome.UNKNOWN
@@ -349,7 +349,7 @@ class Transactions:
     def _end(self, transaction: bytes, how: str) -> None:
         del self._answered[transaction]
         self._counts[how] += 1
-        self._finished.add(transaction, committed=how == "committed")
+        self._finished.record_outcome(transaction, committed=how == "committed")
 
     def _give_up(self, transaction: bytes) -> None:
         self._counts["given_up"] += self._decisions[transaction].commit

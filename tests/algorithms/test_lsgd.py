@@ -286,7 +286,7 @@ def test_a_leader_that_changes_is_followed_from_the_next_period_on_and_follows_i
 def leave(swarm, worker):
     swarm.workers.remove(worker)
     for other in swarm.workers:
-        other.reports.forget(worker.name, swarm.now)
+        other.reports.forget_node(worker.name, swarm.now)
 
 
 def restart(swarm, worker):

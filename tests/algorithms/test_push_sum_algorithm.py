@@ -18,7 +18,7 @@ ROUNDS = 300
 def uneven_graph():
     """A directed ring, and chords that let almost everybody hear node 0: it counts too much."""
     pulls = [((i, (i + 1) % NODES)) for i in range(NODES)] + [(i, 0) for i in range(1, NODES - 1)]
-    return EdgeList.of([str(i) for i in range(NODES)], [(str(a), str(b)) for a, b in pulls])
+    return EdgeList.from_pairs([str(i) for i in range(NODES)], [(str(a), str(b)) for a, b in pulls])
 
 
 def swarm_on(edges, name, seed, **options):

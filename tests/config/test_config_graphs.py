@@ -80,7 +80,7 @@ def test_any_text_gives_two_nodes_or_says_what_is_wrong(text):
 def test_what_was_written_is_what_is_read(pairs):
     pairs = {pair for pair in pairs if pair[0] != pair[1]} or {("w1", "w2")}
     text = "\n".join(f"{puller} -> {source}" for puller, source in pairs)
-    assert parse_edges(text, NAMES) == EdgeList.of(NAMES, pairs)
+    assert parse_edges(text, NAMES) == EdgeList.from_pairs(NAMES, pairs)
 
 
 def test_files_are_read(tmp_path):

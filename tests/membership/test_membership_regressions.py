@@ -58,7 +58,7 @@ def test_a_node_that_is_let_in_outlives_lives_of_hosts_whose_clock_was_ahead():
     stale = MemberEntry("b", "tcp://h:1", incarnation=500, status=MemberStatus.SUSPECT)
     restarted.outlive([MemberEntry("a", "tcp://h:3", incarnation=900), stale])
     assert restarted.own.incarnation == 501
-    restarted.hear([stale], now=0.0)
+    restarted.receive_entries([stale], now=0.0)
     assert restarted.replaced_by is None
     restarted.outlive([stale])
     assert restarted.own.incarnation == 501

@@ -41,7 +41,7 @@ def decided(stands, suspects=(), members=ABC):
     (own, stand), *others = stands.items()
     ballot = Ballot(own, members, stand, 0.0, set(suspects))
     for name, other in others:
-        ballot.hear(name, suspects, other, 0.0)
+        ballot.record_vote(name, suspects, other, 0.0)
     return ballot.decision()
 
 
@@ -51,10 +51,10 @@ def decided(stands, suspects=(), members=ABC):
 def test_there_is_no_decision_before_everybody_has_voted():
     ballot = ballot_of()
     assert ballot.silent() == ("b", "c")
-    assert not ballot.hear("b", (), AT_WORK, 0.0)
+    assert not ballot.record_vote("b", (), AT_WORK, 0.0)
     assert ballot.silent() == ("c",)
     assert ballot.decision() is None
-    assert not ballot.hear("c", (), AT_WORK, 0.0)
+    assert not ballot.record_vote("c", (), AT_WORK, 0.0)
     assert ballot.decision() == Decision(holds=False)
 
 
@@ -65,32 +65,32 @@ def test_a_node_alone_decides_at_once():
 
 def test_suspicions_are_taken_over_and_asked_for_again():
     ballot = ballot_of()
-    ballot.hear("b", (), AT_WORK, 0.0)
-    ballot.hear("c", (), AT_WORK, 0.0)
+    ballot.record_vote("b", (), AT_WORK, 0.0)
+    ballot.record_vote("c", (), AT_WORK, 0.0)
     late = ballot_of()
-    late.hear("c", (), AT_WORK, 0.0)
-    assert late.hear("b", ("c",), AT_WORK, 0.0)
+    late.record_vote("c", (), AT_WORK, 0.0)
+    assert late.record_vote("b", ("c",), AT_WORK, 0.0)
     assert late.suspects == {"c"}
     assert late.decision() == Decision(holds=False, lost=("c",))
-    assert not late.hear("b", ("c",), AT_WORK, 0.1)
+    assert not late.record_vote("b", ("c",), AT_WORK, 0.1)
 
 
 def test_who_votes_with_other_suspicions_has_not_voted_yet():
     members = (*ABC, "d")
     ballot = ballot_of(members=members)
-    ballot.hear("b", (), AT_WORK, 0.0)
-    assert ballot.hear("c", ("d",), AT_WORK, 0.0)
+    ballot.record_vote("b", (), AT_WORK, 0.0)
+    assert ballot.record_vote("c", ("d",), AT_WORK, 0.0)
     assert ballot.silent() == ("b",)
     assert ballot.decision() is None
-    assert not ballot.hear("b", ("d",), AT_WORK, 0.1)
+    assert not ballot.record_vote("b", ("d",), AT_WORK, 0.1)
     assert ballot.decision() == Decision(holds=False, lost=("d",))
 
 
 def test_who_is_suspected_by_a_member_is_left_behind_and_decides_nothing():
     ballot = ballot_of()
-    ballot.hear("b", (), AT_WORK, 0.0)
-    ballot.hear("c", (), AT_WORK, 0.0)
-    assert not ballot.hear("c", ("a",), AT_WORK, 0.1)
+    ballot.record_vote("b", (), AT_WORK, 0.0)
+    ballot.record_vote("c", (), AT_WORK, 0.0)
+    assert not ballot.record_vote("c", ("a",), AT_WORK, 0.1)
     assert ballot.is_left_behind
     assert ballot.decision() is None
 
@@ -99,23 +99,23 @@ def test_who_is_suspected_by_a_member_is_left_behind_and_decides_nothing():
 def test_who_is_suspected_is_not_heard_any_more(suspects):
     ballot = ballot_of()
     ballot.suspects.add("c")
-    assert not ballot.hear("c", suspects, AT_WORK, 0.0)
+    assert not ballot.record_vote("c", suspects, AT_WORK, 0.0)
     assert not ballot.is_left_behind
     assert ballot.suspects == {"c"}
 
 
 def test_strangers_are_not_heard():
     ballot = ballot_of()
-    assert not ballot.hear("stranger", ("a", "b"), READY, 0.0)
+    assert not ballot.record_vote("stranger", ("a", "b"), READY, 0.0)
     assert not ballot.is_left_behind
     assert not ballot.suspects
 
 
 def test_who_leaves_suspects_itself_and_is_suspected_by_all():
     ballot = ballot_of()
-    assert ballot.hear("c", ("c",), AT_WORK, 0.0)
+    assert ballot.record_vote("c", ("c",), AT_WORK, 0.0)
     assert ballot.suspects == {"c"}
-    ballot.hear("b", ("c",), AT_WORK, 0.0)
+    ballot.record_vote("b", ("c",), AT_WORK, 0.0)
     assert ballot.decision() == Decision(holds=False, lost=("c",))
 
 
@@ -124,7 +124,7 @@ def test_who_leaves_suspects_itself_and_is_suspected_by_all():
 
 def test_who_is_silent_though_connected_is_suspected_after_the_stalled_time():
     ballot = ballot_of()
-    ballot.hear("b", (), AT_WORK, 0.0)
+    ballot.record_vote("b", (), AT_WORK, 0.0)
     assert wait(ballot, STALLED_S - TICK) == []
     assert wait(ballot, STALLED_S + TICK, STALLED_S - TICK) != []
     assert ballot.suspects == {"c"}
@@ -155,7 +155,7 @@ def test_who_has_not_entered_in_time_is_not_waited_for_as_it_is_lost_whatever_it
 
 def test_who_cannot_be_reached_any_more_but_has_voted_is_not_suspected():
     ballot = ballot_of(members=("a", "b"))
-    ballot.hear("b", (), AT_WORK, 0.0)
+    ballot.record_vote("b", (), AT_WORK, 0.0)
     assert wait(ballot, 2 * STALLED_S, gone={"b"}) == []
     assert ballot.decision() == Decision(holds=False)
 
@@ -163,7 +163,7 @@ def test_who_cannot_be_reached_any_more_but_has_voted_is_not_suspected():
 def test_patience_begins_anew_when_suspicions_change():
     ballot = ballot_of(members=(*ABC, "d"))
     wait(ballot, 4.0)
-    assert ballot.hear("b", ("d",), AT_WORK, 4.0)
+    assert ballot.record_vote("b", ("d",), AT_WORK, 4.0)
     assert wait(ballot, 4.0 + STALLED_S - TICK, 4.0) == []
     assert wait(ballot, 4.0 + STALLED_S + 2 * TICK, 4.0 + STALLED_S - TICK) != []
     assert ballot.suspects == {"c", "d"}
@@ -173,8 +173,8 @@ def test_what_a_node_slept_through_is_not_held_against_the_others():
     ballot = ballot_of()
     wait(ballot, 0.1)
     assert not ballot.pass_time(9.0, ABC, ())  # their votes may be there, but not read yet
-    assert not ballot.hear("b", (), AT_WORK, 9.0)
-    assert not ballot.hear("c", (), AT_WORK, 9.0)
+    assert not ballot.record_vote("b", (), AT_WORK, 9.0)
+    assert not ballot.record_vote("c", (), AT_WORK, 9.0)
     assert ballot.decision() == Decision(holds=False)
 
 

@@ -25,7 +25,7 @@ def reports_of(own="me", group="g", incarnation=1, **options):
 
 def after_hearing(*reports, now=0.0, **options):
     heard = reports_of(**options)
-    heard.hear(reports, now)
+    heard.receive_reports(reports, now)
     return heard
 
 
@@ -51,17 +51,17 @@ def test_the_lowest_loss_leads_among_all_and_in_each_group():
 
 def test_a_node_may_lead_itself():
     heard = after_hearing(said("a", 2.0))
-    heard.tell(1.0, 1, now=0.0)
+    heard.report_own_loss(1.0, 1, now=0.0)
     assert leader_of(heard) == "me"
 
 
 @pytest.mark.parametrize("loss", [None, math.nan, math.inf, -math.inf])
 def test_a_node_without_a_finite_loss_never_leads(loss):
     heard = after_hearing(said("a", loss))
-    heard.tell(loss, 1, now=0.0)
+    heard.report_own_loss(loss, 1, now=0.0)
     assert heard.leader(now=0.0) is None
     assert [report.loss for report in heard.known(now=0.0)] == [None, None]
-    heard.hear([said("b", 1e300)], now=0.0)
+    heard.receive_reports([said("b", 1e300)], now=0.0)
     assert leader_of(heard) == "b"
 
 
@@ -69,8 +69,8 @@ def test_a_node_without_a_finite_loss_never_leads(loss):
 def test_ties_are_broken_alike_by_all(order, loss):
     for own in NAMES:
         node = reports_of(own=own)
-        node.tell(loss, 1, now=0.0)
-        node.hear([said(name, -loss if loss == 0 else loss) for name in order], now=0.0)
+        node.report_own_loss(loss, 1, now=0.0)
+        node.receive_reports([said(name, -loss if loss == 0 else loss) for name in order], now=0.0)
         assert leader_of(node) == "a"
 
 
@@ -110,7 +110,7 @@ def test_any_order_repetition_and_delay_of_messages_ends_with_the_newest(data, t
     for report in deliveries:
         now += data.draw(st.floats(0, 0.1))
         age_s = data.draw(st.floats(0, now))  # all were said at 0, but the wire is not counted
-        heard.hear([report._replace(age_s=age_s)], now)
+        heard.receive_reports([report._replace(age_s=age_s)], now)
     assert stamps_of(heard, now) == newest_of(told)
     assert all(r.loss == with_its_loss(r).loss for r in heard.known(now))
 
@@ -124,13 +124,13 @@ def test_nodes_that_lost_messages_agree_as_soon_as_messages_flow(data):
     for now in range(10):
         for name in data.draw(st.lists(st.sampled_from(NAMES), unique=True)):
             versions[name] += 1
-            nodes[name].tell(rng.random(), versions[name], float(now))
+            nodes[name].report_own_loss(rng.random(), versions[name], float(now))
         arrived = st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES))
         for asking, asked in data.draw(st.lists(arrived, max_size=3)):
-            nodes[asking].hear(nodes[asked].news(float(now), rng), float(now))
+            nodes[asking].receive_reports(nodes[asked].select_reports(float(now), rng), float(now))
     for _ in NAMES:  # a ring is enough
         for asking, asked in zip(NAMES, NAMES[1:] + NAMES[:1], strict=True):
-            nodes[asking].hear(nodes[asked].news(10.0, rng), 10.0)
+            nodes[asking].receive_reports(nodes[asked].select_reports(10.0, rng), 10.0)
     truth = {name: (1, version) for name, version in versions.items() if version}
     assert all(stamps_of(node, 10.0) == truth for node in nodes.values())
     assert len({leader_of(node, 10.0) for node in nodes.values()}) == 1
@@ -138,25 +138,25 @@ def test_nodes_that_lost_messages_agree_as_soon_as_messages_flow(data):
 
 def test_a_node_knows_best_of_itself():
     heard = reports_of(own="me")
-    heard.hear([said("me", 0.1, incarnation=9, version=9)], now=0.0)
+    heard.receive_reports([said("me", 0.1, incarnation=9, version=9)], now=0.0)
     assert heard.known(now=0.0) == ()
-    heard.tell(2.0, 3, now=0.0)
-    heard.hear([said("me", 0.1, incarnation=9, version=9)], now=0.0)
+    heard.report_own_loss(2.0, 3, now=0.0)
+    heard.receive_reports([said("me", 0.1, incarnation=9, version=9)], now=0.0)
     assert heard.known(now=0.0) == (said("me", 2.0, version=3),)
 
 
 def test_a_restarted_node_is_believed_though_it_begins_at_version_1():
     heard = after_hearing(said("a", 1.0, incarnation=1, version=900))
-    heard.hear([said("a", 5.0, incarnation=2, version=1)], now=1.0)
-    heard.hear([said("a", 1.0, incarnation=1, version=901)], now=1.0)
+    heard.receive_reports([said("a", 5.0, incarnation=2, version=1)], now=1.0)
+    heard.receive_reports([said("a", 1.0, incarnation=1, version=901)], now=1.0)
     assert stamps_of(heard, 1.0) == {"a": (2, 1)}
 
 
 def test_a_node_whose_clock_was_set_back_is_believed_when_the_old_news_has_aged_out():
     heard = after_hearing(said("a", incarnation=2))
-    heard.hear([said("a", incarnation=1)], now=FORGET_S - 1)
+    heard.receive_reports([said("a", incarnation=1)], now=FORGET_S - 1)
     assert stamps_of(heard, FORGET_S - 1) == {"a": (2, 1)}
-    heard.hear([said("a", incarnation=1)], now=FORGET_S)
+    heard.receive_reports([said("a", incarnation=1)], now=FORGET_S)
     assert stamps_of(heard, FORGET_S) == {"a": (1, 1)}
 
 
@@ -171,7 +171,7 @@ def test_news_ages_while_it_is_held_and_ends_at_its_time(age_s, held_s):
         assert leader_of(heard, held_s) == "a"
     end = FORGET_S - age_s + 1e-9
     assert heard.leader(end) is None
-    assert heard.known(end) == heard.news(end, random.Random(SEED)) == ()
+    assert heard.known(end) == heard.select_reports(end, random.Random(SEED)) == ()
 
 
 @pytest.mark.parametrize("age_s", [FORGET_S, 1e9, math.inf, -1.0, math.nan])
@@ -181,18 +181,18 @@ def test_news_that_is_too_old_or_of_no_sensible_age_is_ignored(age_s):
 
 def test_the_same_version_said_again_is_younger_and_never_older():
     heard = after_hearing(said("a", age_s=50.0))
-    heard.hear([said("a", age_s=10.0)], now=0.0)
-    heard.hear([said("a", age_s=70.0)], now=0.0)
+    heard.receive_reports([said("a", age_s=10.0)], now=0.0)
+    heard.receive_reports([said("a", age_s=70.0)], now=0.0)
     assert heard.known(now=0.0)[0].age_s == 10.0
 
 
 def test_a_node_that_tells_nothing_leads_no_longer_not_even_itself_until_it_tells_again():
     node = reports_of()
-    node.tell(1.0, 1, now=0.0)
+    node.report_own_loss(1.0, 1, now=0.0)
     assert leader_of(node, FORGET_S - 1) == "me"
     assert node.leader(now=FORGET_S) is None
-    assert node.news(FORGET_S, random.Random(SEED)) == ()
-    node.tell(1.0, 1, now=FORGET_S)
+    assert node.select_reports(FORGET_S, random.Random(SEED)) == ()
+    node.report_own_loss(1.0, 1, now=FORGET_S)
     assert leader_of(node, FORGET_S) == "me"
 
 
@@ -215,14 +215,14 @@ def test_what_is_passed_to_and_fro_ages_though_nobody_counts_its_time_on_the_way
     one, two = reports_of("one"), reports_of("two")
     now, way_s, rng = 0.0, FORGET_S / 100, random.Random(SEED)
     for node in (one, two):
-        node.tell(2.0, 1, now)
-        node.hear([said("dead", loss=1.0, version=9)], now)
+        node.report_own_loss(2.0, 1, now)
+        node.receive_reports([said("dead", loss=1.0, version=9)], now)
     while now < FORGET_S:
         for here, there in ((one, two), (two, one)):
-            sent = here.news(now, rng)
+            sent = here.select_reports(now, rng)
             now += way_s
-            there.hear(sent, now)
-            there.tell(2.0, 1, now)
+            there.receive_reports(sent, now)
+            there.report_own_loss(2.0, 1, now)
     assert leader_of(one, now) != "dead"
     assert leader_of(two, now) != "dead"
 
@@ -231,8 +231,8 @@ def test_a_node_that_says_the_same_for_ever_is_remembered_through_others():
     relay, far = reports_of("relay"), reports_of("far")
     for step in range(100):
         now = step * FORGET_S / 10
-        relay.hear([said("finished", loss=1.0, version=9)], now)
-        far.hear(relay.news(now, random.Random(SEED)), now)
+        relay.receive_reports([said("finished", loss=1.0, version=9)], now)
+        far.receive_reports(relay.select_reports(now, random.Random(SEED)), now)
         assert leader_of(far, now) == "finished"
 
 
@@ -241,53 +241,53 @@ def test_a_node_that_says_the_same_for_ever_is_remembered_through_others():
 
 def test_old_news_does_not_bring_back_a_node_that_has_ended():
     heard = after_hearing(said("a", incarnation=5, version=10))
-    heard.forget("a", now=1.0)
+    heard.forget_node("a", now=1.0)
     assert heard.known(now=1.0) == ()
     for version in (9, 10, 12):  # others may have heard more than this node had
-        heard.hear([said("a", incarnation=5, version=version)], now=2.0)
-    heard.hear([said("a", incarnation=4, version=99)], now=2.0)
+        heard.receive_reports([said("a", incarnation=5, version=version)], now=2.0)
+    heard.receive_reports([said("a", incarnation=4, version=99)], now=2.0)
     assert heard.known(now=2.0) == ()
 
 
 def test_a_later_process_of_a_node_that_has_ended_is_listened_to_at_once():
     heard = after_hearing(said("a", incarnation=5, version=10))
-    heard.forget("a", now=1.0)
-    heard.forget("a", now=1.0)  # it said goodbye, and is removed as well
-    heard.hear([said("a", incarnation=6, version=1)], now=2.0)
+    heard.forget_node("a", now=1.0)
+    heard.forget_node("a", now=1.0)  # it said goodbye, and is removed as well
+    heard.receive_reports([said("a", incarnation=6, version=1)], now=2.0)
     assert stamps_of(heard, 2.0) == {"a": (6, 1)}
 
 
 def test_a_node_that_was_removed_and_lives_is_heard_of_again_in_time():
     heard = after_hearing(said("a", version=10))
-    heard.forget("a", now=1.0)
-    heard.hear([said("a", version=11)], now=FORGET_S)
+    heard.forget_node("a", now=1.0)
+    heard.receive_reports([said("a", version=11)], now=FORGET_S)
     assert heard.known(now=FORGET_S) == ()
-    heard.hear([said("a", version=12)], now=1.0 + FORGET_S)
+    heard.receive_reports([said("a", version=12)], now=1.0 + FORGET_S)
     assert stamps_of(heard, 1.0 + FORGET_S) == {"a": (1, 12)}
 
 
 def test_news_of_a_node_that_ended_before_it_was_known_waits():
     heard = reports_of()
-    heard.forget("a", now=0.0)
-    heard.hear([said("a", incarnation=7)], now=1.0)
+    heard.forget_node("a", now=0.0)
+    heard.receive_reports([said("a", incarnation=7)], now=1.0)
     assert heard.known(now=1.0) == ()
-    heard.hear([said("a", incarnation=7)], now=FORGET_S)
+    heard.receive_reports([said("a", incarnation=7)], now=FORGET_S)
     assert names_of(heard.known(now=FORGET_S)) == ["a"]
 
 
 def test_a_node_that_ended_long_ago_is_not_known_when_it_is_forgotten_again():
     heard = after_hearing(said("a", incarnation=5))
-    heard.forget("a", now=0.0)
-    heard.forget("a", now=FORGET_S)
-    heard.hear([said("a", incarnation=6)], now=FORGET_S)
+    heard.forget_node("a", now=0.0)
+    heard.forget_node("a", now=FORGET_S)
+    heard.receive_reports([said("a", incarnation=6)], now=FORGET_S)
     assert heard.known(now=FORGET_S) == ()
 
 
 def test_tombstones_are_no_more_than_the_nodes_that_are_remembered():
     heard = reports_of(most=2)
     for name in "abc":
-        heard.forget(name, now=0.0)
-    heard.hear([said("a"), said("b"), said("c")], now=1.0)
+        heard.forget_node(name, now=0.0)
+    heard.receive_reports([said("a"), said("b"), said("c")], now=1.0)
     assert names_of(heard.known(now=1.0)) == ["a"]
 
 
@@ -296,10 +296,12 @@ def test_tombstones_are_no_more_than_the_nodes_that_are_remembered():
 
 def test_the_oldest_goes_when_the_table_is_full_but_never_this_node():
     heard = reports_of(most=2)
-    heard.tell(9.0, 1, now=0.0)
-    heard.hear([said("a", age_s=3.0), said("b", age_s=9.0), said("c", age_s=1.0)], now=50.0)
+    heard.report_own_loss(9.0, 1, now=0.0)
+    heard.receive_reports(
+        [said("a", age_s=3.0), said("b", age_s=9.0), said("c", age_s=1.0)], now=50.0
+    )
     assert names_of(heard.known(now=50.0)) == ["a", "c", "me"]
-    heard.hear([said("d", age_s=2.0)], now=50.0)
+    heard.receive_reports([said("d", age_s=2.0)], now=50.0)
     assert names_of(heard.known(now=50.0)) == ["c", "d", "me"]
 
 
@@ -309,10 +311,12 @@ def test_news_has_each_node_once_this_one_first_and_as_many_as_there_is_room_for
 ):
     rng = random.Random(seed)
     node = reports_of(group="g0")
-    node.tell(rng.random(), 1, now=0.0)
+    node.report_own_loss(rng.random(), 1, now=0.0)
     losses = [None, *(rng.random() for _ in range(others))]
-    node.hear([said(f"w{i}", losses[i], group=f"g{i % 3}") for i in range(others)], now=0.0)
-    news = node.news(1.0, rng, most)
+    node.receive_reports(
+        [said(f"w{i}", losses[i], group=f"g{i % 3}") for i in range(others)], now=0.0
+    )
+    news = node.select_reports(1.0, rng, most)
     assert len(news) == len(set(names_of(news))) == min(most, others + 1)
     assert names_of(news[:1]) == ["me"][:most]
     assert set(news) <= set(node.known(1.0))
@@ -328,8 +332,8 @@ def test_news_begins_with_the_best():
     other = [said(f"h{i}", 1.0 + i, group="h") for i in range(30)]
     third = [said(f"i{i}", 50.0 + i, group="i") for i in range(30)]
     node = after_hearing(*third, *other, *own_group)
-    node.tell(99.0, 1, now=0.0)
-    news = node.news(0.0, random.Random(SEED))
+    node.report_own_loss(99.0, 1, now=0.0)
+    news = node.select_reports(0.0, random.Random(SEED))
     assert names_of(news[:6]) == ["me", "g0", "g1", "h0", "h1", "i0"]
 
 
@@ -337,7 +341,7 @@ def test_everybody_else_is_passed_on_by_chance():
     node = after_hearing(*(said(f"w{i:02}", float(i)) for i in range(20)))
     rng, counts = random.Random(SEED), dict.fromkeys((f"w{i:02}" for i in range(20)), 0)
     for _ in range(2_000):
-        for report in node.news(0.0, rng, most=8):
+        for report in node.select_reports(0.0, rng, most=8):
             counts[report.node] += 1
     assert counts["w00"] == counts["w01"] == 2_000
     error = math.sqrt(2_000 * (6 / 18) * (12 / 18))  # 6 of 18 are drawn
@@ -348,7 +352,7 @@ def test_all_groups_have_their_turn_when_there_is_no_room_for_all():
     node = after_hearing(*(said(f"w{i}", float(i), group=f"g{i}") for i in range(20)))
     rng, passed_on = random.Random(SEED), set()
     for _ in range(200):  # each has its turn with a chance of 1/9 or more: one is missed in 1e9
-        passed_on.update(names_of(node.news(0.0, rng, most=4)))
+        passed_on.update(names_of(node.select_reports(0.0, rng, most=4)))
     assert passed_on == {f"w{i}" for i in range(20)}
 
 
@@ -358,9 +362,9 @@ def test_all_groups_have_their_turn_when_there_is_no_room_for_all():
 def test_nodes_not_heard_of_count_as_the_mean_of_the_known_ones():
     heard = reports_of()
     assert heard.total_updates(now=0.0, nodes=8) == 0.0
-    heard.tell(None, 10, now=0.0)
+    heard.report_own_loss(None, 10, now=0.0)
     assert heard.total_updates(now=0.0, nodes=8) == 80.0
-    heard.hear([said("a", version=40)], now=0.0)
+    heard.receive_reports([said("a", version=40)], now=0.0)
     assert heard.total_updates(now=0.0, nodes=2) == 50.0
     assert heard.total_updates(now=0.0, nodes=8) == 200.0
     assert heard.total_updates(now=0.0, nodes=1) == 50.0
@@ -368,7 +372,7 @@ def test_nodes_not_heard_of_count_as_the_mean_of_the_known_ones():
 
 def test_the_own_updates_always_count_and_those_of_a_silent_node_become_a_guess():
     heard = after_hearing(said("a", version=40))
-    heard.tell(1.0, 10, now=0.0)
+    heard.report_own_loss(1.0, 10, now=0.0)
     assert heard.total_updates(now=FORGET_S, nodes=2) == 20.0
 
 
@@ -390,7 +394,7 @@ class Crowd:
     def tell(self, without=None):
         for name, node in self.nodes.items():
             if name != without:
-                node.tell(float(self.loss_of[name]), self.rounds, self.now)
+                node.report_own_loss(float(self.loss_of[name]), self.rounds, self.now)
 
     def best(self, group=None, without=None):
         among = (n for n in self.nodes if group in (None, self.group_of[n]) and n != without)
@@ -399,15 +403,17 @@ class Crowd:
     def gossip(self, rng, model, most=32):
         """One round: each node contacts one other drawn at random, all as they were before it."""
         names = list(self.nodes)
-        before = {name: node.news(self.now, rng, most) for name, node in self.nodes.items()}
+        before = {
+            name: node.select_reports(self.now, rng, most) for name, node in self.nodes.items()
+        }
         for caller, node in self.nodes.items():
             called = rng.choice(names)
             while called == caller:
                 called = rng.choice(names)
             if "pull" in model:
-                node.hear(before[called], self.now)
+                node.receive_reports(before[called], self.now)
             if "push" in model:
-                self.nodes[called].hear(before[caller], self.now)
+                self.nodes[called].receive_reports(before[caller], self.now)
         self.now += 1.0
         self.rounds += 1
 
@@ -501,7 +507,7 @@ def test_the_leader_of_a_group_is_known_to_it_as_fast_as_that_of_all():
 def test_a_beginner_is_one_by_what_others_say_of_themselves():
     heard = after_hearing(said("a", version=10**9), said("ghost", version=2**53))
     assert not heard.is_beginner(3.0, 0.0)
-    heard.hear([said("a", version=500), said("b", version=2**53)], 0.0, sender="a")
+    heard.receive_reports([said("a", version=500), said("b", version=2**53)], 0.0, sender="a")
     assert heard.is_beginner(3.0, 0.0)
     assert not heard.is_beginner(400.0, 0.0)
     assert not heard.is_beginner(3.0, FORGET_S)
@@ -510,17 +516,17 @@ def test_a_beginner_is_one_by_what_others_say_of_themselves():
 def test_beginners_do_not_make_each_other_old():
     heard = after_hearing(said("v", version=5000), said("k", version=6))
     for name, version in (("v", 5000), ("k", 6)):
-        heard.hear([said(name, version=version)], 0.0, sender=name)
+        heard.receive_reports([said(name, version=version)], 0.0, sender=name)
     assert heard.is_beginner(5.0, 0.0)
 
 
 def test_one_that_is_far_ahead_of_all_others_makes_nobody_a_beginner():
     heard = after_hearing()
     for name, version in (("liar", 2**53), ("a", 30), ("b", 28)):
-        heard.hear([said(name, version=version)], 0.0, sender=name)
+        heard.receive_reports([said(name, version=version)], 0.0, sender=name)
     assert not heard.is_beginner(20.0, 0.0)
     assert heard.is_beginner(3.0, 0.0)
-    heard.hear([said("b", version=2**52, loss=None)], 0.0, sender="b")  # without a loss
+    heard.receive_reports([said("b", version=2**52, loss=None)], 0.0, sender="b")  # without a loss
     assert not heard.is_beginner(20.0, 0.0)
-    heard.forget("a", 0.0)
+    heard.forget_node("a", 0.0)
     assert heard.is_beginner(20.0, 0.0)  # with one other there is nobody to contradict it

@@ -93,7 +93,7 @@ def test_an_epoch_is_over_when_somebody_has_turned_to_a_later_one():
     leases.see(np.array([CLAIMED, (2, NOBODY, B, 0)], float), now=0.0)
     assert leases.is_over
     assert leases.candidate(set(), now=0.0) is None
-    leases.begin(1)
+    leases.begin_epoch(1)
     assert not leases.is_over
     assert leases.candidate({A, B}, now=0.0) == 0
 
@@ -102,7 +102,7 @@ def test_an_epoch_is_over_when_somebody_has_turned_to_a_later_one():
 def test_ranges_end_with_their_last_item(lengths, steps):
     outstanding, ended, total = Outstanding(), [], 0
     for number, length in enumerate(lengths):
-        outstanding.add(number, length)
+        outstanding.add_range(number, length)
     for step in steps:
         items = min(step, outstanding.items)
         ended += outstanding.consume(items)
@@ -128,7 +128,7 @@ class Network:
         former = self.processes[name]
         self.lives[name] += 1
         self.processes[name] = Process(self, name, former.sent)
-        self.processes[name].leases.begin(former.leases.epoch)
+        self.processes[name].leases.begin_epoch(former.leases.epoch)
 
     def apply(self, number, wanted):
         """Let a change arrive."""
@@ -223,7 +223,7 @@ def step(network, rng, living_of):
         case "wait":
             network.time += LEASE_S / 2
         case "turn" if process.leases.is_over:
-            process.leases.begin(process.leases.epoch + 1)
+            process.leases.begin_epoch(process.leases.epoch + 1)
 
 
 @pytest.mark.parametrize("first_seed", range(0, 200, 100))
@@ -263,7 +263,7 @@ def check_the_rest(network):
     epoch = max(process.leases.epoch for process in network.processes.values())
     for process in network.processes.values():
         process.look()
-        process.leases.begin(epoch)
+        process.leases.begin_epoch(epoch)
     for _ in range(4 * len(network.rows) + 4):
         for process in network.processes.values():
             process.look()

@@ -38,7 +38,7 @@ def entry(name="x", status=ALIVE, version=0, incarnation=1, endpoint=None):
 
 def view(*news, own="me", most=4096, times=TIMES, incarnation=1):
     members = Membership(entry(own, incarnation=incarnation), times, most)
-    members.hear(news, 0.0)
+    members.receive_entries(news, 0.0)
     return members
 
 
@@ -114,7 +114,7 @@ def view_that_knows(status):
         return view(entry(status=DEAD, version=5))
     members = view(entry(version=5))
     if status is LEFT:
-        members.hear([entry(status=LEFT, version=5)], 0.0)
+        members.receive_entries([entry(status=LEFT, version=5)], 0.0)
     if status in (SUSPECT, DEAD):
         members.lost("x", 0.0)
     if status is DEAD:
@@ -128,7 +128,7 @@ def view_that_knows(status):
 def test_what_news_makes_of_each_status(age, told, known):
     members = view_that_knows(known)
     version = {"newer": 6, "same": 5, "older": 4}[age]
-    changes = members.hear([entry(status=told, version=version)], DEAD_S)
+    changes = members.receive_entries([entry(status=told, version=version)], DEAD_S)
     expected = expected_after_news(age, told, known)
     assert status_of(members) is expected
     has_changed = expected is not known or (age == "newer" and known is not None)
@@ -145,7 +145,7 @@ def test_news_of_a_node_never_heard_of(told):
 
 
 def status_of_after(members, news):
-    members.hear([news], 0.0)
+    members.receive_entries([news], 0.0)
     return status_of(members)
 
 
@@ -222,13 +222,13 @@ def test_after_any_order_and_repetition_of_news_the_same_are_members(data, told)
     living = living_after(told)
     members = view()
     for news in data.draw(st.permutations(repeated)):
-        members.hear([news], 0.0)
+        members.receive_entries([news], 0.0)
         check(members, *living)
     for life in range(1, 4):  # each of the dead is found out, and told of again
         begins = 1e4 * life
         for news in repeated:
             begins += 10.0
-            members.hear([news], begins)
+            members.receive_entries([news], begins)
             check(members, *living, now=begins)
         for known in members.peers:
             if not any(each.name == known.name for each in living):
@@ -242,11 +242,11 @@ def test_hearing_something_twice_changes_nothing(told):
     members = view()
     for index, news in enumerate(2 * told):
         now = 10.0 * index
-        members.hear([news], now)
+        members.receive_entries([news], now)
         check(members, *living_after(told), now=now)
     before = members.digest(), members.peers, members.remembered
     for news in told:
-        assert members.hear([news], 0.0) == []
+        assert members.receive_entries([news], 0.0) == []
     assert before == (members.digest(), members.peers, members.remembered)
 
 
@@ -257,50 +257,52 @@ def test_hearing_something_twice_changes_nothing(told):
 @pytest.mark.parametrize("version", [0, 7])
 def test_a_node_contradicts_what_is_said_of_it_with_a_higher_version(status, version):
     members = view()
-    changes = members.hear([entry("me", status, version)], 0.0)
+    changes = members.receive_entries([entry("me", status, version)], 0.0)
     assert members.own == entry("me", version=version + 1)
     assert [(c.entry, c.before, c.after) for c in changes] == [(members.own, ALIVE, ALIVE)]
-    assert members.hear([entry("me", status, version)], 0.0) == []
+    assert members.receive_entries([entry("me", status, version)], 0.0) == []
 
 
 def test_a_node_contradicts_another_endpoint_and_a_version_that_it_never_had():
     members = view()
-    members.hear([entry("me", endpoint="elsewhere")], 0.0)
+    members.receive_entries([entry("me", endpoint="elsewhere")], 0.0)
     assert members.own == entry("me", version=1)
-    members.hear([entry("me", version=5)], 0.0)
+    members.receive_entries([entry("me", version=5)], 0.0)
     assert members.own == entry("me", version=6)
 
 
 def test_what_is_said_of_an_earlier_life_is_ignored():
     members = view(incarnation=5)
-    assert members.hear([entry("me", DEAD, version=9, incarnation=4)], 0.0) == []
-    assert members.hear([members.own], 0.0) == []
+    assert members.receive_entries([entry("me", DEAD, version=9, incarnation=4)], 0.0) == []
+    assert members.receive_entries([members.own], 0.0) == []
     assert members.own.version == 0
 
 
 def test_a_later_process_of_the_name_elsewhere_replaces_this_one_for_good():
     members = view()
     other = entry("me", incarnation=2, endpoint="elsewhere")
-    assert members.hear([other], 0.0) == []
+    assert members.receive_entries([other], 0.0) == []
     changes = check(members, other)
     assert [(c.entry, c.before, c.after) for c in changes] == [(other, ALIVE, None)]
     assert members.replaced_by == other
     assert members.to_check(100.0, rng()) == []
-    assert members.hear([other, other._replace(status=DEAD), entry("me", DEAD)], 0.0) == []
+    assert (
+        members.receive_entries([other, other._replace(status=DEAD), entry("me", DEAD)], 0.0) == []
+    )
     assert members.own == entry("me")
 
 
 def test_of_two_processes_that_began_in_the_same_millisecond_one_gives_way():
     one, other = view(), Membership(entry("me", endpoint="elsewhere"))
-    one.hear([other.own], 0.0)
+    one.receive_entries([other.own], 0.0)
     assert one.own == entry("me", version=1)
-    other.hear([one.own], 0.0)
+    other.receive_entries([one.own], 0.0)
     check(other, one.own)
     assert other.own == entry("me", incarnation=2, endpoint="elsewhere")
-    one.hear([other.own], 0.0)
+    one.receive_entries([other.own], 0.0)
     check(one, other.own)
     assert one.replaced_by == other.own
-    assert other.hear([one.own], 0.0) == []
+    assert other.receive_entries([one.own], 0.0) == []
 
 
 @pytest.mark.parametrize(
@@ -314,7 +316,7 @@ def test_of_two_processes_that_began_in_the_same_millisecond_one_gives_way():
 )
 def test_an_earlier_life_whose_clock_was_ahead_is_outlived(earlier):
     members = view()
-    (change,) = members.hear([earlier], 0.0)
+    (change,) = members.receive_entries([earlier], 0.0)
     assert members.replaced_by is None
     assert members.own == change.entry == entry("me", incarnation=10)
 
@@ -323,7 +325,7 @@ def test_an_earlier_life_whose_clock_was_ahead_is_outlived(earlier):
 @pytest.mark.parametrize("status", MemberStatus)
 def test_a_forged_life_of_a_node_elsewhere_does_not_put_it_out(status, incarnation):
     members, lie = view(), entry("me", status, 3, incarnation, endpoint="elsewhere")
-    members.hear([lie], 0.0)
+    members.receive_entries([lie], 0.0)
     check(members, members.own)
     assert members.replaced_by is None
     is_believed = incarnation <= HIGHEST_HEARSAY
@@ -332,7 +334,7 @@ def test_a_forged_life_of_a_node_elsewhere_does_not_put_it_out(status, incarnati
 
 def test_a_node_that_calls_itself_by_another_address_is_not_replaced_by_itself():
     members, alias = view(), "also-me"
-    members.hear([entry("me", version=7, endpoint=alias)], 0.0)
+    members.receive_entries([entry("me", version=7, endpoint=alias)], 0.0)
     check(members, entry("me", endpoint=alias))
     assert members.replaced_by is None
     assert members.own == entry("me", incarnation=2)
@@ -351,10 +353,10 @@ def test_there_is_always_room_to_contradict(number):
         own = x.own
         for told in (*statuses_of_lies, own._replace(version=HIGHEST, status=DEAD)):
             for members in (x, knows_x, never_met_x):
-                members.hear([told], now)
+                members.receive_entries([told], now)
                 check(members, own, now=now)
         for members in (knows_x, never_met_x):
-            members.hear([x.own], now + 10.0)
+            members.receive_entries([x.own], now + 10.0)
             check(members, x.own, now=now + 10.0)
             assert members.peers == (x.own,)
     assert x.own.incarnation <= HIGHEST_HEARSAY + 100
@@ -362,11 +364,11 @@ def test_there_is_always_room_to_contradict(number):
 
 def test_who_has_left_contradicts_nothing():
     members = view(entry())
-    assert members.leave() == entry("me", LEFT)
-    assert members.hear([entry("me", DEAD, version=4)], 0.0) == []
-    assert members.news(rng())[0] == entry("me", LEFT)
+    assert members.announce_leave() == entry("me", LEFT)
+    assert members.receive_entries([entry("me", DEAD, version=4)], 0.0) == []
+    assert members.select_entries(rng())[0] == entry("me", LEFT)
     other = view(entry("me"), own="x")
-    assert [c.after for c in other.hear(members.news(rng()), 0.0)] == [LEFT]
+    assert [c.after for c in other.receive_entries(members.select_entries(rng()), 0.0)] == [LEFT]
     assert other.peers == other.remembered == ()
 
 
@@ -422,7 +424,7 @@ def test_a_sign_of_life_gives_a_suspect_fresh_time_and_is_no_contradiction():
     members.lost("x", 0.0)
     members.heard_from("x", 1, 2.0)
     assert status_of(members) is SUSPECT  # or the views of others could never agree with this one
-    assert members.news(rng(), to="x")[1].status is SUSPECT
+    assert members.select_entries(rng(), to="x")[1].status is SUSPECT
     assert statuses(tick_until(members, 10.0)) == [(2.0 + DEAD_S, SUSPECT, DEAD)]
 
 
@@ -437,21 +439,23 @@ def test_signs_of_life_of_another_process_do_not_count():
 def test_the_dead_come_back_by_their_own_word_only():
     members = view_that_knows(DEAD)
     members.heard_from("x", 1, 10.0)
-    assert members.hear([entry(version=5)], 10.0) == []
+    assert members.receive_entries([entry(version=5)], 10.0) == []
     assert status_of(members) is DEAD
     x = view(own="x")
-    x.hear(members.news(rng(), to="x"), 10.0)
-    (back,) = [c for c in members.hear(x.news(rng()), 10.0) if c.entry.name == "x"]
+    x.receive_entries(members.select_entries(rng(), to="x"), 10.0)
+    (back,) = [
+        c for c in members.receive_entries(x.select_entries(rng()), 10.0) if c.entry.name == "x"
+    ]
     assert (back.before, back.after) == (DEAD, ALIVE)
 
 
 def test_a_restarted_node_replaces_itself_at_once():
     members = view_that_knows(SUSPECT)
     restarted = entry(incarnation=2, endpoint="elsewhere")
-    assert members.hear([restarted], 0.0) == []
+    assert members.receive_entries([restarted], 0.0) == []
     (change,) = check(members, restarted)
     assert (change.entry, change.before, change.after) == (restarted, SUSPECT, ALIVE)
-    assert members.hear([entry(status=LEFT, version=99)], 0.0) == []
+    assert members.receive_entries([entry(status=LEFT, version=99)], 0.0) == []
     assert members.peers == (restarted,)
     assert tick_until(members, 100.0) == []
 
@@ -459,7 +463,7 @@ def test_a_restarted_node_replaces_itself_at_once():
 def test_nothing_is_held_against_a_restarted_node():
     members = view(entry())
     members.lost("x", 0.0)
-    members.hear([entry(version=1)], 0.0)
+    members.receive_entries([entry(version=1)], 0.0)
     members.asked("x", 0.0)
     members.believe(entry(incarnation=2), 0.0)
     assert tick_until(members, 100.0) == []
@@ -468,15 +472,15 @@ def test_nothing_is_held_against_a_restarted_node():
 
 def test_a_suspicion_of_a_later_version_has_its_own_time():
     members = view(entry(status=SUSPECT))
-    members.hear([entry(status=SUSPECT, version=1)], 2.0)
+    members.receive_entries([entry(status=SUSPECT, version=1)], 2.0)
     assert statuses(tick_until(members, 10.0)) == [(2.0 + DEAD_S, SUSPECT, DEAD)]
 
 
 def test_another_endpoint_is_believed_with_a_newer_version_only():
     members, moved = view(entry()), entry(version=1, endpoint="elsewhere")
-    members.hear([entry(status=SUSPECT, endpoint="elsewhere")], 0.0)
+    members.receive_entries([entry(status=SUSPECT, endpoint="elsewhere")], 0.0)
     assert members.peers == (entry(status=SUSPECT),)
-    members.hear([moved], 0.0)
+    members.receive_entries([moved], 0.0)
     check(members, moved)
     assert members.peers == (moved,)
 
@@ -496,7 +500,7 @@ def test_another_endpoint_is_believed_with_a_newer_version_only():
 )
 def test_a_forged_life_of_a_member_changes_nothing_if_nobody_answers_there(known, lie):
     members = view(entry(status=known))
-    assert members.hear([lie], 0.0) == []
+    assert members.receive_entries([lie], 0.0) == []
     assert check(members, entry()) == []
     assert members.peers == (entry(status=known),)
 
@@ -504,7 +508,7 @@ def test_a_forged_life_of_a_member_changes_nothing_if_nobody_answers_there(known
 def test_a_claim_is_believed_if_another_life_answers_there_that_is_as_late():
     members, claim = view(entry()), entry(incarnation=5, endpoint="elsewhere")
     for found in (4, None):
-        members.hear([claim], 0.0)
+        members.receive_entries([claim], 0.0)
         assert members.checked(claim, found, 0.0) == []
     assert [c.entry for c in members.checked(claim, 6, 0.0)] == [claim]
 
@@ -513,7 +517,7 @@ def test_a_claim_that_is_repeated_is_checked_now_and_then():
     members, calls = view(entry()), 0
     for step in range(1000):
         now = step * 0.01
-        members.hear([entry(incarnation=2 + step)], now)
+        members.receive_entries([entry(incarnation=2 + step)], now)
         claims = members.to_check(now, rng())
         calls += len(claims)
         assert all(members.checked(claim, None, now) == [] for claim in claims)
@@ -523,26 +527,26 @@ def test_a_claim_that_is_repeated_is_checked_now_and_then():
 def test_a_claim_that_nobody_could_be_called_for_is_taken_up_again():
     members, claim = view(entry()), entry(incarnation=2)
     for now in (0.0, 0.1):
-        members.hear([claim], now)
+        members.receive_entries([claim], now)
         assert members.to_check(now, rng()) == [claim]
         members.unchecked(claim)
-    members.hear([claim], 1.0)
+    members.receive_entries([claim], 1.0)
     assert members.to_check(1.0, rng()) == [claim]
     assert members.to_check(1.0, rng()) == []
-    members.hear([claim], 1.0 + CHECK_WITHIN_S)  # no answer ever came
+    members.receive_entries([claim], 1.0 + CHECK_WITHIN_S)  # no answer ever came
     assert members.to_check(1.0 + CHECK_WITHIN_S, rng()) == [claim]
 
 
 def test_of_the_dead_a_later_life_is_believed_at_once():
     members = view_that_knows(DEAD)
     restarted = entry(incarnation=2, endpoint="elsewhere")
-    assert [c.after for c in members.hear([restarted], DEAD_S)] == [ALIVE]
+    assert [c.after for c in members.receive_entries([restarted], DEAD_S)] == [ALIVE]
 
 
 def test_who_is_doubted_is_suspected_whatever_it_has_contradicted_before():
     members = view(entry())
     members.lost("x", 0.0)
-    members.hear([entry(version=1)], 0.5)
+    members.receive_entries([entry(version=1)], 0.5)
     assert members.lost("x", 1.0) == []
     assert [c.after for c in members.doubt("x", 1.0)] == [SUSPECT]
     assert members.doubt("x", 1.0) == members.doubt("nobody", 1.0) == []
@@ -557,7 +561,7 @@ def test_where_only_the_link_is_broken_suspicions_become_rare():
         if any(change.after is SUSPECT for change in members.tick(now)):
             suspected_at.append(now)
             version += 1
-            members.hear([entry(version=version)], now)  # by way of others
+            members.receive_entries([entry(version=version)], now)  # by way of others
     pauses = [later - sooner for sooner, later in itertools.pairwise([0.5, *suspected_at])]
     # The next question is asked half a second after the contradiction.
     assert pauses[0] == SUSPECT_S
@@ -588,28 +592,28 @@ def test_old_news_does_not_bring_back_whom_a_node_has_forgotten():
     members.tick(DEAD_S + TIMES.remember_s)
     assert members.entry("x") is None
     for status in MemberStatus:
-        assert members.hear([entry(version=5, status=status)], 5000.0) == []
+        assert members.receive_entries([entry(version=5, status=status)], 5000.0) == []
     assert members.peers == ()
-    assert [c.after for c in members.hear([entry(version=6)], 5000.0)] == [ALIVE]
+    assert [c.after for c in members.receive_entries([entry(version=6)], 5000.0)] == [ALIVE]
 
 
 def test_who_is_buried_and_lives_is_told_so():
     members = view_that_knows(DEAD)
     members.tick(DEAD_S + TIMES.remember_s)
     x = view(own="x")
-    x.hear(members.news(rng(), to="x"), 0.0)
+    x.receive_entries(members.select_entries(rng(), to="x"), 0.0)
     assert x.own.version == 6
-    assert names(c.entry for c in members.hear([x.own], 4000.0)) == ["x"]
-    assert names(members.news(rng(), to="x")) == ["me", "x"]
-    assert members.news(rng(), to="x")[1] == x.own
+    assert names(c.entry for c in members.receive_entries([x.own], 4000.0)) == ["x"]
+    assert names(members.select_entries(rng(), to="x")) == ["me", "x"]
+    assert members.select_entries(rng(), to="x")[1] == x.own
 
 
 def test_a_tombstone_does_not_last_for_ever():
     members = view(entry(status=DEAD))
     members.tick(TIMES.tombstone_s - 1.0)
-    assert members.hear([entry()], TIMES.tombstone_s) == []
+    assert members.receive_entries([entry()], TIMES.tombstone_s) == []
     members.tick(TIMES.tombstone_s)
-    assert [c.after for c in members.hear([entry()], TIMES.tombstone_s)] == [ALIVE]
+    assert [c.after for c in members.receive_entries([entry()], TIMES.tombstone_s)] == [ALIVE]
 
 
 # What is passed on
@@ -618,19 +622,19 @@ def test_a_tombstone_does_not_last_for_ever():
 def test_news_begins_with_the_node_itself_and_what_the_reader_must_contradict():
     members = view(*(entry(name) for name in NAMES), entry("x", SUSPECT))
     for seed in range(20):
-        told = members.news(rng(seed), most=3, to="x")
+        told = members.select_entries(rng(seed), most=3, to="x")
         assert told[:2] == (entry("me"), entry("x", SUSPECT))
         assert len(told) == len(set(names(told))) == 3
-    assert members.news(rng(), most=1) == (entry("me"),)
+    assert members.select_entries(rng(), most=1) == (entry("me"),)
 
 
 def test_what_has_changed_is_told_before_the_rest_a_number_of_times():
     many = [entry(f"n{index}") for index in range(63)]
     members = view(*many)
     for _ in range(100):
-        members.news(rng(), most=64)
-    members.hear([entry("n7", version=1)], 0.0)
-    told = [members.news(rng(seed), most=2)[1].name for seed in range(200)]
+        members.select_entries(rng(), most=64)
+    members.receive_entries([entry("n7", version=1)], 0.0)
+    told = [members.select_entries(rng(seed), most=2)[1].name for seed in range(200)]
     times_first = next(index for index, name in enumerate(told) if name != "n7")
     assert times_first == 3 * 7  # 3 * the bits of 64 nodes
     assert len(set(told[times_first:])) > 40  # and then everybody has his turn
@@ -638,11 +642,11 @@ def test_what_has_changed_is_told_before_the_rest_a_number_of_times():
 
 def test_members_are_told_before_those_who_are_gone():
     members = view(entry("a"), entry("b"), entry("c"))
-    members.hear([entry("a", LEFT)], 0.0)
+    members.receive_entries([entry("a", LEFT)], 0.0)
     for _ in range(100):
-        members.news(rng())
-    assert set(names(members.news(rng(), most=3))) == {"me", "b", "c"}
-    assert set(names(members.news(rng()))) == {"me", "a", "b", "c"}
+        members.select_entries(rng())
+    assert set(names(members.select_entries(rng(), most=3))) == {"me", "b", "c"}
+    assert set(names(members.select_entries(rng()))) == {"me", "a", "b", "c"}
 
 
 def test_digests_are_equal_for_equal_views_of_members():
@@ -650,14 +654,14 @@ def test_digests_are_equal_for_equal_views_of_members():
     assert one.digest() == other.digest()
     one.lost("x", 0.0)
     assert one.digest() != other.digest()
-    other.hear(one.news(rng()), 0.0)
-    one.hear(other.news(rng()), 0.0)
+    other.receive_entries(one.select_entries(rng()), 0.0)
+    one.receive_entries(other.select_entries(rng()), 0.0)
     assert one.digest() == other.digest()
-    other.hear([entry("gone", DEAD)], 0.0)
+    other.receive_entries([entry("gone", DEAD)], 0.0)
     assert one.digest() == other.digest()
-    one.leave()
+    one.announce_leave()
     assert one.digest() != other.digest()
-    other.hear(one.news(rng()), 0.0)
+    other.receive_entries(one.select_entries(rng()), 0.0)
     assert one.digest() == other.digest()
 
 
@@ -712,7 +716,7 @@ def test_however_many_are_dead_few_are_tried_at_once_and_each_has_its_turn():
 
 def test_who_is_back_is_not_tried_again():
     members = view_that_knows(DEAD)
-    members.hear([entry(version=6)], DEAD_S)
+    members.receive_entries([entry(version=6)], DEAD_S)
     assert members.to_retry(100.0, rng()) == []
 
 
@@ -721,14 +725,14 @@ def test_who_is_back_is_not_tried_again():
 
 def test_no_more_nodes_are_kept_than_are_allowed_and_the_dead_make_room():
     members = view(entry("a"), entry("b"), entry("c"), most=3)
-    assert members.hear([entry("d")], 0.0) == []
-    members.hear([entry("b", LEFT)], 1.0)
-    members.hear([entry("c", LEFT)], 1.5)
-    changes = members.hear([entry("d")], 2.0)
+    assert members.receive_entries([entry("d")], 0.0) == []
+    members.receive_entries([entry("b", LEFT)], 1.0)
+    members.receive_entries([entry("c", LEFT)], 1.5)
+    changes = members.receive_entries([entry("d")], 2.0)
     assert [(c.entry.name, c.after) for c in changes] == [("b", None), ("d", ALIVE)]
-    members.hear([entry("e")], 2.0)
+    members.receive_entries([entry("e")], 2.0)
     assert names(members.peers) == ["a", "d", "e"]
-    assert members.hear([entry("b"), entry("f")], 2.0) == []
+    assert members.receive_entries([entry("b"), entry("f")], 2.0) == []
 
 
 def crowded(most=10):
@@ -752,10 +756,10 @@ def test_who_has_answered_takes_the_place_of_one_that_never_has():
 
 def test_who_is_heard_of_in_a_crowd_is_called_and_let_in_once_it_answers():
     members = crowded()
-    assert members.hear([entry("late")], 1.0) == []
+    assert members.receive_entries([entry("late")], 1.0) == []
     assert names(members.to_check(1.0, rng())) == ["late"]
     assert [c.after for c in members.checked(entry("late"), 1, 1.1)] == [None, ALIVE]
-    members.hear([entry("liar")], 2.0)
+    members.receive_entries([entry("liar")], 2.0)
     assert names(members.to_check(2.0, rng())) == ["liar"]
     assert members.checked(entry("liar"), None, 2.1) == []
     assert {"late", "true"} < set(names(members.peers))
@@ -766,7 +770,7 @@ def test_whoever_lost_its_place_may_come_again():
     members.believe(entry("late"), 1.0)
     assert names(members.peers) == ["late", "true"]
     assert members.believe(entry("n0"), 2.0) == []  # all have answered
-    members.hear([entry("late", LEFT)], 3.0)
+    members.receive_entries([entry("late", LEFT)], 3.0)
     assert [c.after for c in members.believe(entry("n0"), 4.0)] == [None, ALIVE]
 
 
@@ -778,7 +782,7 @@ def test_a_true_node_comes_into_view_though_a_thousand_are_invented_every_second
         now += 0.2  # as real nodes look
         invented += 200
         news = [entry(f"x{number}") for number in range(invented - 200, invented)]
-        members.hear([*news, *more], now)  # the true one is never the first
+        members.receive_entries([*news, *more], now)  # the true one is never the first
         members.tick(now)
         members.to_ask(now, random_)
         for claim in members.to_check(now, random_):
@@ -799,11 +803,13 @@ def test_a_true_node_comes_into_view_though_a_thousand_are_invented_every_second
 def test_foreign_news_costs_no_more_than_is_allowed():
     members = view(most=10)
     endless = (entry(f"n{index}", LEFT) for index in itertools.count())
-    assert members.hear(endless, 0.0) == []
+    assert members.receive_entries(endless, 0.0) == []
     assert next(endless).name == "n10"
-    members.hear([entry(f"m{index}", LEFT) for index in range(10)], 0.0)
+    members.receive_entries([entry(f"m{index}", LEFT) for index in range(10)], 0.0)
     assert len(members._forgotten._entries) == 10
-    assert [c.after for c in members.hear([entry("n0")], 0.0)] == [ALIVE]  # the oldest made room
+    assert [c.after for c in members.receive_entries([entry("n0")], 0.0)] == [
+        ALIVE
+    ]  # the oldest made room
 
 
 @pytest.mark.parametrize("field", ["incarnation", "version"])
@@ -811,4 +817,4 @@ def test_foreign_news_costs_no_more_than_is_allowed():
 def test_nonsense_is_ignored(field, number):
     members = view(entry(), entry("a"))
     for name in ("x", "me", "new"):
-        assert members.hear([entry(name, DEAD)._replace(**{field: number})], 0.0) == []
+        assert members.receive_entries([entry(name, DEAD)._replace(**{field: number})], 0.0) == []

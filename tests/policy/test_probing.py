@@ -13,7 +13,9 @@ TIMES = Times()
 
 def view(count):
     members = Membership(MemberEntry("self", "at-self", 1))
-    members.hear([MemberEntry(f"n{index}", f"at-n{index}", 1) for index in range(count)], 0.0)
+    members.receive_entries(
+        [MemberEntry(f"n{index}", f"at-n{index}", 1) for index in range(count)], 0.0
+    )
     return members
 
 
@@ -104,7 +106,7 @@ def test_a_node_whose_questions_stay_unanswered_gives_all_more_time_until_they_a
 def test_a_node_that_hears_it_is_suspected_gives_others_more_time():
     members = view(3)
     members.asked("n1", 0.0)
-    members.hear([MemberEntry("self", "at-self", 1, 0, MemberStatus.SUSPECT)], 1.0)
+    members.receive_entries([MemberEntry("self", "at-self", 1, 0, MemberStatus.SUSPECT)], 1.0)
     assert tick(members, 1.0, 7.5) == []
     assert tick(members, 8.0, 8.0) == ["n1"]
 

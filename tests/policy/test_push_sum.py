@@ -31,21 +31,21 @@ def published_mass():
 def test_a_node_starts_with_weight_1_and_gives_nothing_before_it_publishes():
     mass = Mass()
     assert (mass.held, mass.in_flight, mass.weight) == (UNIT, 0, 1.0)
-    assert mass.share(ONE) is None
+    assert mass.split_half(ONE) is None
 
 
 def test_each_share_is_half_of_what_is_left():
     mass = published_mass()
-    assert [mass.share(ONE), mass.share(TWO)] == [UNIT // 2, UNIT // 4]
+    assert [mass.split_half(ONE), mass.split_half(TWO)] == [UNIT // 2, UNIT // 4]
     assert (mass.held, mass.in_flight) == (UNIT // 4, 3 * UNIT // 4)
 
 
 def test_the_same_transaction_gets_the_same_share_even_when_nothing_else_may_be_given():
     mass = published_mass()
-    units = mass.share(ONE)
+    units = mass.split_half(ONE)
     mass.received(1)
-    assert mass.share(TWO) is None
-    assert mass.share(ONE) == units
+    assert mass.split_half(TWO) is None
+    assert mass.split_half(ONE) == units
     assert mass.in_flight == units
 
 
@@ -53,7 +53,7 @@ def test_halves_are_rounded_down_until_one_unit_is_left_for_good():
     mass = published_mass()
     given_away = 0
     for number in range(60):
-        units = mass.share(b"%8d" % number)
+        units = mass.split_half(b"%8d" % number)
         given_away += units or 0
     assert units is None
     assert mass.held == 1
@@ -64,9 +64,9 @@ def test_halves_are_rounded_down_until_one_unit_is_left_for_good():
 def test_nothing_is_given_from_the_beginning_of_a_merge_to_the_next_snapshot(touch):
     mass = published_mass()
     touch(mass)
-    assert mass.share(ONE) is None
+    assert mass.split_half(ONE) is None
     mass.published()
-    assert mass.share(ONE) is not None
+    assert mass.split_half(ONE) is not None
 
 
 def test_the_factor_is_the_part_that_comes():
@@ -83,13 +83,13 @@ def test_an_odd_unit_stays():
     mass = Mass()
     mass.received(1)
     mass.published()
-    assert mass.share(ONE) == UNIT // 2
+    assert mass.split_half(ONE) == UNIT // 2
     assert mass.held == UNIT // 2 + 1
 
 
 def test_a_share_ends_once():
     mass = published_mass()
-    half = mass.share(ONE)
+    half = mass.split_half(ONE)
     assert mass.returned(TWO) == 0.0
     mass.delivered(TWO)
     assert mass.in_flight == half
@@ -101,21 +101,21 @@ def test_a_share_ends_once():
 
 def test_a_share_that_comes_back_to_the_same_model_is_simply_held_again():
     mass = published_mass()
-    mass.share(ONE)
+    mass.split_half(ONE)
     mass.published()
     assert mass.returned(ONE) == mass.returned(ONE) == 0.0
     assert (mass.held, mass.in_flight) == (UNIT, 0)
-    assert mass.share(TWO) == UNIT // 2
+    assert mass.split_half(TWO) == UNIT // 2
 
 
 def test_a_share_that_comes_back_to_a_merged_model_pulls_it_by_its_part():
     mass = published_mass()
-    mass.share(ONE)  # a half is left
+    mass.split_half(ONE)  # a half is left
     mass.received(UNIT)
     mass.published()
     assert mass.returned(ONE) == 0.25  # a half of two
     assert mass.held == 2 * UNIT
-    assert mass.share(TWO) is None  # not what was published any more
+    assert mass.split_half(TWO) is None  # not what was published any more
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=60))
@@ -127,7 +127,7 @@ def test_no_unit_is_lost_or_made(steps):
         if what == 0:
             mass.published()
         elif what == 1:
-            units = mass.share(transaction)
+            units = mass.split_half(transaction)
             assert units is None or units >= 1
         elif what == 2:
             mass.delivered(transaction)
@@ -170,7 +170,7 @@ class Sharer(Node):
     def on_propose(self, peer, transaction):
         if self.accept(transaction, peer) is Acceptance.BUSY:
             return self.send(peer, "refused", transaction)
-        units = self.mass.share(transaction)
+        units = self.mass.split_half(transaction)
         if units is None:
             self.transactions.decided(transaction, commit=False)
             return self.send(peer, "refused", transaction)
@@ -262,7 +262,7 @@ def lockstep_round(x, masses, graph, rng, number):
     rng.shuffle(edges)
     transactions = [b"%4d%4d" % (number, edge) for edge in range(len(edges))]
     shares = [
-        masses[there].share(transaction)
+        masses[there].split_half(transaction)
         for transaction, (_, there) in zip(transactions, edges, strict=True)
     ]
     for transaction, (here, there), units in zip(transactions, edges, shares, strict=True):

@@ -102,7 +102,7 @@ def test_readers_that_end_take_nothing_from_those_who_stay(abandoned, amount):
         for name, wanted in ending.get(step, ()):
             if bucket.claim(name, wanted, now):
                 bucket.give_back(wanted)
-            bucket.forget(name)
+            bucket.forget_reader(name)
         while bucket.claim("stays", amount, now):
             given_to += amount
     assert given_to >= RATE * now - largest
@@ -128,8 +128,8 @@ def test_a_reader_that_is_forgotten_and_comes_back_stands_at_the_end():
     assert bucket.claim("a", 20.0, 0.0)
     assert not bucket.claim("b", 1.0, 0.0)
     assert not bucket.claim("c", 2.0, 0.1)
-    bucket.forget("b")
-    bucket.forget("unknown")
+    bucket.forget_reader("b")
+    bucket.forget_reader("unknown")
     assert bucket.claim("c", 2.0, 0.1)
     assert bucket.claim("b", 1.0, 0.1)
 

@@ -17,7 +17,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 def running(window, losses):
     running_loss = RunningLoss(window)
     for loss in losses:
-        running_loss.add(loss)
+        running_loss.add_loss(loss)
     return running_loss
 
 
@@ -26,16 +26,16 @@ def test_an_interrupt_leaves_the_mean_as_it_is_before_or_after(added):
     """Also when the oldest one, here the only one that is not finite, goes at that moment."""
     losses, moments = [math.inf, 1.0, 3.0], Moments()
     loss = running(3, losses)
-    moments.watch(lambda: loss.add(added))
+    moments.watch(lambda: loss.add_loss(added))
     means = {running(3, losses).mean, loss.mean}
     for moment in moments.seen:
         loss = running(3, losses)
-        assert moments.interrupt(moment, lambda loss=loss: loss.add(added))
+        assert moments.interrupt(moment, lambda loss=loss: loss.add_loss(added))
         assert loss.mean in means
         for each in losses:
-            loss.add(each)
+            loss.add_loss(each)
         assert loss.mean == math.inf
-        loss.add(2.0)
+        loss.add_loss(2.0)
         assert loss.mean == 2.0
 
 
@@ -63,7 +63,7 @@ def test_a_loss_that_is_not_finite_makes_the_mean_infinite_while_it_is_in_the_wi
     running_loss = running(3, [1.0, loss])
     means = [running_loss.mean]
     for later in (2.0, 3.0, 4.0):
-        running_loss.add(later)
+        running_loss.add_loss(later)
         means.append(running_loss.mean)
     assert means == [math.inf, math.inf, math.inf, 3.0]
 
@@ -83,7 +83,7 @@ def test_a_hundred_thousand_losses_leave_no_drift():
     running_loss, last = RunningLoss(window), []
     for step in range(100_000):
         loss = rng.random() * (1e12 if step % 1_000 == 0 else 1.0)  # spikes that a plain sum keeps
-        running_loss.add(loss)
+        running_loss.add_loss(loss)
         if step >= 100_000 - window:
             last.append(loss)
     assert running_loss.mean == float(sum(map(Fraction, last)) / window)

@@ -266,7 +266,7 @@ class TestSpectralGap:
         assert second_modulus(found) == pytest.approx(min(1.0, plain), abs=1e-6)
 
     def test_of_directed_edges_without_a_pattern(self):
-        edges = EdgeList.of("abc", [("a", "b"), ("b", "c"), ("c", "a"), ("a", "c")])
+        edges = EdgeList.from_pairs("abc", [("a", "b"), ("b", "c"), ("c", "a"), ("a", "c")])
         chosen = edges_topology(edges)
         found = mixing_matrix(chosen, chosen.options(path="-"), 3, 0.5)
         eigenvalues = np.sort(np.abs(np.roots(np.poly(found))))
@@ -390,7 +390,7 @@ class TestFigures:
         assert abs(figures_of(*named("random"), nodes, 0.5).drawn_rounds - rounds) <= 1
 
     def test_of_edges_that_do_not_connect_everybody_name_a_pair(self):
-        edges = edges_topology(EdgeList.of("abc", [("a", "b"), ("b", "a"), ("c", "a")]))
+        edges = edges_topology(EdgeList.from_pairs("abc", [("a", "b"), ("b", "a"), ("c", "a")]))
         found = figures_of(edges, edges.options(path="-"), 3, 0.5)
         assert found.unreachable == (0, 2)
         assert found.diameter is None
@@ -404,14 +404,14 @@ class TestFigures:
 
 class TestEdges:
     def test_are_the_neighbours(self):
-        edges = EdgeList.of(("w1", "w2", "w3"), [("w1", "w3"), ("w1", "w2"), ("w1", "w3")])
+        edges = EdgeList.from_pairs(("w1", "w2", "w3"), [("w1", "w3"), ("w1", "w2"), ("w1", "w3")])
         assert edges.pulls == ((1, 2), (), ())
         chosen = edges_topology(edges)
         assert chosen.name == "file"
         assert neighbours_of(chosen, chosen.options(path="-"), 0, 3, 7) == (1, 2)
 
     def test_of_another_number_of_nodes_are_the_users_error(self):
-        chosen = edges_topology(EdgeList.of("ab", [("a", "b")]))
+        chosen = edges_topology(EdgeList.from_pairs("ab", [("a", "b")]))
         with pytest.raises(UserError, match="of 2 nodes, expected 3"):
             neighbours_of(chosen, chosen.options(path="-"), 0, 3, 0)
 

@@ -42,7 +42,7 @@ def answering(transaction=TWO, ready=False):
     transactions = transactions_of("b")
     assert transactions.accept(transaction, "a", 0.0, BUDGET_S) is ACCEPTED
     if ready:
-        assert transactions.ready(transaction)
+        assert transactions.mark_ready(transaction)
     return transactions
 
 
@@ -161,7 +161,7 @@ def test_a_repeated_proposal_gets_the_same_answer_as_long_as_the_transaction_is_
     assert transactions.accept(TWO, "a", 1.0, 3.0) is REPEATED
     assert transactions.decided(TWO, commit=True) is DecisionOutcome.COMMIT
     assert transactions.accept(TWO, "a", 1.0, 3.0) is BUSY
-    assert not transactions.ready(TWO)
+    assert not transactions.mark_ready(TWO)
 
 
 def test_a_transaction_that_was_refused_is_not_accepted_later():
@@ -206,7 +206,7 @@ def test_an_unprepared_transaction_ends_at_its_deadline():
     assert transactions.expire(1.99) == ()
     assert transactions.expire(BUDGET_S) == (TWO,)
     assert transactions.expire(BUDGET_S) == ()
-    assert not transactions.ready(TWO)
+    assert not transactions.mark_ready(TWO)
     assert transactions.decided(TWO, commit=False) is DecisionOutcome.KNOWN
     assert transactions.report()["aborted"] == 1
 
@@ -237,7 +237,7 @@ def test_the_copies_of_transactions_in_doubt_are_bounded():
         transaction = b"%8d" % number
         expected = ACCEPTED if number < MAX_COPIES else BUSY
         assert transactions.accept(transaction, "a", now, now + BUDGET_S) is expected
-        assert transactions.ready(transaction) is (expected is ACCEPTED)
+        assert transactions.mark_ready(transaction) is (expected is ACCEPTED)
     assert transactions.decided(b"%8d" % 0, commit=True) is DecisionOutcome.COMMIT
     assert transactions.accept(b"another!", "a", now, now + BUDGET_S) is ACCEPTED
 
@@ -338,7 +338,7 @@ def test_a_peer_that_has_ended_changes_no_decision_and_nothing_in_doubt():
     transactions = asking(ONE, prepared=True)
     transactions.decide(ONE, commit=True, now=0.1)
     assert transactions.accept(TWO, "b", 0.1, 2.1) is ACCEPTED
-    assert transactions.ready(TWO)
+    assert transactions.mark_ready(TWO)
     assert transactions.forget_peer("b", 0.2) == ()
     assert transactions.undelivered(0.2) == ((ONE, "b", True),)
     assert transactions.decided(TWO, commit=True) is DecisionOutcome.COMMIT
@@ -493,7 +493,7 @@ class Exchanger(Node):
     def _go_on_answering(self, transaction):
         if transaction not in self.theirs:
             self.send(self.peers[transaction], "fetch", transaction)
-        elif self.transactions.ready(transaction):
+        elif self.transactions.mark_ready(transaction):
             self.send(self.peers[transaction], "prepared", transaction)
 
 

@@ -205,7 +205,7 @@ def test_a_node_that_was_invented_is_gone_within_seconds_and_does_not_come_back(
     run.network.run_until(10.0)
     views = [member_list_of(node.connection) for node in run.nodes]
     for view in views:
-        view.hear([MemberEntry("ghost", "tcp://10.9.9.9:7000", 1)])
+        view.receive_entries([MemberEntry("ghost", "tcp://10.9.9.9:7000", 1)])
         assert "ghost" in [entry.name for entry in view.peers]
     run.network.run_until(10.0 + 8.0)
     for _ in range(40):

@@ -50,4 +50,4 @@ class Upload:
     def forget(self, reader: str) -> None:
         """Forget a reader, so that no other reader waits for it."""
         if self._bucket is not None:
-            self._bucket.forget(reader)
+            self._bucket.forget_reader(reader)

@@ -325,7 +325,7 @@ class TransactionManager:
     def _accepted(self, transaction: bytes, peer: str, own: Lease) -> AgreedTerms | Declined:
         units = 0
         if self.terms is Terms.SHARE:
-            share = self._mass.share(transaction)
+            share = self._mass.split_half(transaction)
             if share is None:
                 self._transactions.decided(transaction, commit=False)
                 own.release()
@@ -350,7 +350,7 @@ class TransactionManager:
             if (
                 record is None
                 or record.theirs is not None
-                or not self._transactions.ready(transaction)
+                or not self._transactions.mark_ready(transaction)
             ):
                 theirs.release()
                 return False

@@ -66,7 +66,7 @@ class Probe:
         if self.asked_at is None:
             self.asked_at = now
 
-    def heard(self, now: float) -> bool:
+    def note_message(self, now: float) -> bool:
         """Note a message of the member. Return whether it was expected."""
         was_awaited = self.asked_at is not None
         self.answered()
@@ -111,7 +111,7 @@ class MemberRecord:
     pause_s: float = 0.0  # until the trial after the next, of a dead one
     retry_at: float = 0.0  # when it is tried next
 
-    def due(self, now: float, times: Times, health: LocalHealth) -> Event | None:
+    def check_timeouts(self, now: float, times: Times, health: LocalHealth) -> Event | None:
         """Return the event that is due for it by now, if any."""
         status = self.entry.status
         if status is MemberStatus.ALIVE:
@@ -215,7 +215,7 @@ class Trials:
         self._times = times
         self._next_at = -math.inf
 
-    def due(
+    def pick_due(
         self, records: Iterable[MemberRecord], now: float, rng: random.Random
     ) -> list[MemberEntry]:
         """Choose the dead node that is due and has waited longest, if any, and note that it was
@@ -254,7 +254,7 @@ class Forgotten:
         kept = self._entries.get(name)
         return None if kept is None else kept.entry
 
-    def keep(self, entry: MemberEntry, now: float) -> None:
+    def keep_entry(self, entry: MemberEntry, now: float) -> None:
         """Keep the last entry of a node."""
         self._entries.pop(entry.name, None)
         if len(self._entries) >= self._most:

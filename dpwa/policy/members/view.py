@@ -119,7 +119,7 @@ class Claims:
     def __init__(self) -> None:
         self._claims: dict[str, _Claim] = {}
 
-    def put(self, entry: MemberEntry, now: float) -> None:
+    def add_claim(self, entry: MemberEntry, now: float) -> None:
         """Check a claim, unless there is one with this name. The first of too many is dropped."""
         other = self._claims.get(entry.name)
         if other is not None and now < other.until:
@@ -220,7 +220,7 @@ class Membership:
 
     # What happens
 
-    def hear(self, news: Iterable[MemberEntry], now: float) -> list[Change]:
+    def receive_entries(self, news: Iterable[MemberEntry], now: float) -> list[Change]:
         """Store the news of a peer, if it is newer.
 
         News about this node itself is refuted by a change of its own entry. News that a member was
@@ -235,11 +235,11 @@ class Membership:
                 continue
             if self._is_claim(entry):
                 if entry.status.is_member:
-                    self._claims.put(entry, now)
+                    self._claims.add_claim(entry, now)
             elif entry.name == self.own.name:
                 changes += self._contradict(entry)
             elif is_crowded and entry.status.is_member and entry.name not in self._records:
-                self._newcomers.put(entry, now)
+                self._newcomers.add_claim(entry, now)
             else:
                 changes += self._learn(entry, now, is_certain=False)
         return changes
@@ -272,7 +272,7 @@ class Membership:
         changes = self._learn(news, now, is_certain=True)
         record = self._records.get(news.name)
         if record is not None and record.entry.incarnation == news.incarnation:
-            record.probe.heard(now)
+            record.probe.note_message(now)
         return changes
 
     def _learn(self, news: MemberEntry, now: float, *, is_certain: bool) -> list[Change]:
@@ -302,7 +302,7 @@ class Membership:
         if record is None or record.entry.incarnation != incarnation:
             return
         self._take(record, Event.SIGN_OF_LIFE, now)
-        if record.probe.heard(now):
+        if record.probe.note_message(now):
             self._health.better()
         record.stays_suspect(now)
 
@@ -341,7 +341,9 @@ class Membership:
         self._forgotten.tick(now)
         changes: list[Change] = []
         # All are judged alike: what one of them is found to be gives the others no more time.
-        due = [(r, r.due(now, self._times, self._health)) for r in self._records.values()]
+        due = [
+            (r, r.check_timeouts(now, self._times, self._health)) for r in self._records.values()
+        ]
         for record, event in due:
             if event is Event.NO_ANSWER:
                 changes += self._accuse(record, now)
@@ -356,15 +358,15 @@ class Membership:
         for record in self._records.values():
             record.give_fresh_time(now)
 
-    def leave(self) -> MemberEntry:
-        """Leave. From now on `news` announces it, and this node refutes nothing."""
+    def announce_leave(self) -> MemberEntry:
+        """Leave. From now on `select_entries` announces it, and this node refutes nothing."""
         self.own = self.own._replace(status=MemberStatus.LEFT)
         self._has_changed()
         return self.own
 
     # What to do
 
-    def news(
+    def select_entries(
         self, rng: random.Random, most: int = 32, to: str | None = None
     ) -> tuple[MemberEntry, ...]:
         """Choose entries to pass on, each node at most once, at most `most`.
@@ -404,7 +406,7 @@ class Membership:
 
     def to_retry(self, now: float, rng: random.Random) -> list[MemberEntry]:
         """Return the dead nodes whose endpoints should be tried now, and note that they were."""
-        return self._trials.due(self._records.values(), now, rng)
+        return self._trials.pick_due(self._records.values(), now, rng)
 
     # How
 
@@ -427,7 +429,7 @@ class Membership:
         status = after(event, None)
         if status is None:
             if event in NEWER:  # or hearsay of the same death would keep its tombstone for ever
-                self._forgotten.keep(news, now)
+                self._forgotten.keep_entry(news, now)
             return []
         changes = self._make_room(now, is_certain=is_certain)
         if len(self._records) >= self._most:
@@ -477,7 +479,7 @@ class Membership:
     def _forget(self, record: MemberRecord, event: Event, now: float) -> Change:
         del self._records[record.entry.name]
         self._has_changed()
-        self._forgotten.keep(record.entry, now)
+        self._forgotten.keep_entry(record.entry, now)
         return Change(record.entry, record.entry.status, None, event.value)
 
     def _make_room(self, now: float, *, is_certain: bool) -> list[Change]:

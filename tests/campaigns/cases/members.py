@@ -180,7 +180,7 @@ class AnyMembers(WatchedRun):
                     self._rng.randrange(HIGHEST),
                 )
                 lies.append(MemberEntry(name, NOWHERE, incarnation, self._rng.randrange(9), status))
-        self._rng.choice(self._living_views()).hear(lies)
+        self._rng.choice(self._living_views()).receive_entries(lies)
 
     def _disconnect(self):
         view, other = self._rng.choice(self._living_views()), self._rng.choice(self.names)
