@@ -35,7 +35,7 @@ class Barriers:
         newest = max(one.passed or 0 for one in told.values())
         return max(0, newest - self.passed - self.is_waiting)
 
-    def begin(self, told: Mapping[str, Told]) -> None:
+    def begin_view(self, told: Mapping[str, Told]) -> None:
         """Begin a view, with the reports of all members."""
         newest = max(one.passed or 0 for one in told.values())
         if not self._has_part:
@@ -46,7 +46,7 @@ class Barriers:
             if name != self._own
         }
 
-    def hear(self, name: str, passed: int, *, is_waiting: bool) -> None:
+    def record_passed(self, name: str, passed: int, *, is_waiting: bool) -> None:
         self._members[name] = passed, is_waiting
 
     def arrive(self, now: float) -> None:

@@ -60,7 +60,7 @@ class OutgoingStream:
         self._seen_at = self._resent_at = 0.0
         self._patience_s = RESEND_AFTER_S
 
-    def put(self, items: Iterable[Item]) -> None:
+    def queue_items(self, items: Iterable[Item]) -> None:
         """Send these items, one after the other. They are read when there is room."""
         self._sources.append(iter(items))
 
@@ -95,7 +95,7 @@ class OutgoingStream:
             if then is not None:
                 then()
 
-    def heard(self, now: float) -> None:
+    def note_alive(self, now: float) -> None:
         """Take note that the other side is there, even if it cannot take more yet."""
         self._seen_at = now
 
@@ -148,7 +148,7 @@ class IncomingStream:
             self.wants |= number > self.last + 1
         return number == self.last + 1
 
-    def take(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
+    def accept_message(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
         """Accept the next message. Return all of its bytes once it is complete.
 
         Raises ProtocolError if there are more than `most_bytes`, or its pieces do not fit together.
@@ -197,7 +197,7 @@ class ReliableChannels:
         self.view: GroupView = group.view
         self.now = 0.0
 
-    def begin(self, view: GroupView) -> None:
+    def begin_view(self, view: GroupView) -> None:
         """Continue in a view, and forget all messages under way."""
         self.view = view
         header = {"request": 0, **self._signed}
@@ -216,7 +216,7 @@ class ReliableChannels:
     def say(self, name: str, item: Item) -> None:
         outgoing = self._out.get(name)
         if outgoing is not None:
-            outgoing.put([item])
+            outgoing.queue_items([item])
             outgoing.pump(self.now)
 
     def say_to_all(self, item: Item) -> None:
@@ -237,7 +237,7 @@ class ReliableChannels:
         """Send unacknowledged messages again. The member's silence counts from this moment."""
         outgoing = self._out.get(name)
         if outgoing is not None and self._contacts.is_up(name):
-            outgoing.heard(self.now)
+            outgoing.note_alive(self.now)
             outgoing.resend(self.now)
 
     def want_all(self) -> None:
@@ -282,7 +282,7 @@ class ReliableChannels:
             return None
         if message.name in self._out:
             self._heard.add(message.name)
-            self._out[message.name].heard(self.now)
+            self._out[message.name].note_alive(self.now)
         if isinstance(message, TableSeen):
             self._seen(message)
         elif isinstance(message, Numbered):

@@ -122,7 +122,7 @@ class Engine:
     def link_changed(self, peer: str) -> None:
         self.submit(partial(self._mail.link_changed, peer))
 
-    def hear(self, message: FromMember, payload: Frame, reply: Reply) -> None:
+    def receive_message(self, message: FromMember, payload: Frame, reply: Reply) -> None:
         """Receive a message. If too many wait it is dropped, and will be sent again."""
         if self._inbox.qsize() < self._most_messages and not self._is_stopping:
             self.submit(partial(self._receive, message, payload, reply))
@@ -238,8 +238,8 @@ class Engine:
         self._begin(view)
 
     def _begin(self, view: GroupView) -> None:
-        self._mail.begin(view)
-        self._replication.begin()
+        self._mail.begin_view(view)
+        self._replication.begin_view()
         self._store.drop_incomplete()
         self._began, self._has_begun, self._told = self._mail.now, False, {}
         self._publish()
@@ -286,7 +286,7 @@ class Engine:
         self._was_left_out = False
         if len(view.names) > 1:  # these have not gone on without it
             self._awake.woke_at = -math.inf
-        self.barriers.begin(self._told)
+        self.barriers.begin_view(self._told)
         for number, plan in plans(view.names, self._told, view.since).items():
             self._store.settle(number, plan)
             self._replication.copy(number, plan, self._own)
@@ -299,7 +299,7 @@ class Engine:
     def _publish(self) -> None:
         self._pending.memories = self._store.memories()
         tables, passed = dict(self._store.tables), self.barriers.passed
-        self._pending.publish(Present(self._mail.view, self._has_begun, tables, passed))
+        self._pending.set_present(Present(self._mail.view, self._has_begun, tables, passed))
 
     # Messages
 
@@ -307,7 +307,7 @@ class Engine:
         incoming = self._mail.admit(message)
         if incoming is None or not isinstance(message, Numbered) or not self._can_take(message):
             return
-        data = incoming.take(message, payload, self._store.most_bytes(message))
+        data = incoming.accept_message(message, payload, self._store.most_bytes(message))
         if data is not None:
             self._take(message, data, reply)
 
@@ -333,9 +333,11 @@ class Engine:
             case TableReady():
                 self._be_ready(message.table)
             case TableArrived():
-                self.barriers.hear(message.name, message.passed, is_waiting=message.is_waiting)
+                self.barriers.record_passed(
+                    message.name, message.passed, is_waiting=message.is_waiting
+                )
             case TableAddition(contained=0):
-                self._replication.add(message, data)
+                self._replication.receive_addition(message, data)
             case TableAddition():
                 self._replication.replicate(message, data)
             case TableReplicated():

@@ -75,7 +75,7 @@ class KeyValueStore(ReplicatedState):
     def __len__(self) -> int:
         return self._size
 
-    def read(self, rows: np.ndarray) -> np.ndarray:
+    def read_rows(self, rows: np.ndarray) -> np.ndarray:
         """Return a copy of the rows of some keys. Keys without additions have the default.
 
         `rows` are keys, int64 of shape (n,), in any order. The result has shape (n,) or (n,

@@ -91,7 +91,7 @@ class PendingOperations:
 
     # Users
 
-    def add(self, table: int, parts: AddedParts, *, is_first: bool) -> None:
+    def queue_additions(self, table: int, parts: AddedParts, *, is_first: bool) -> None:
         """Enqueue additions to shards of one table. With `is_first` they replace the values."""
         with self.changed:
             fresh, left_bytes = [], self._left_bytes
@@ -151,7 +151,7 @@ class PendingOperations:
 
     # The engine, and the TxThread
 
-    def publish(self, present: Present) -> None:
+    def set_present(self, present: Present) -> None:
         with self.changed:
             self.present = present
             self.changed.notify_all()

@@ -63,7 +63,7 @@ class Replication:
         self._missed: dict[Key, float] = {}  # copies of which the state is to be asked for, when
         self._warned: set[Key] = set()  # until they are there
 
-    def begin(self) -> None:
+    def begin_view(self) -> None:
         """Forget operations of the view before, because they are sent again."""
         self._awaited.clear()
         self._copying.clear()
@@ -74,7 +74,7 @@ class Replication:
 
     # The primary
 
-    def add(self, message: TableAddition, data: Frame) -> None:
+    def receive_addition(self, message: TableAddition, data: Frame) -> None:
         key = message.table, message.shard
         if key in self._copying or (key, message.name) in self._refused:
             self._on_hold.setdefault(key, []).append((message, data))
@@ -149,7 +149,7 @@ class Replication:
 
     def _add_held(self, key: Key) -> None:
         for held, data in self._on_hold.pop(key, []):
-            self.add(held, data)
+            self.receive_addition(held, data)
 
     # The replica
 
@@ -258,7 +258,7 @@ class Replication:
     def _send_state(self, key: Key, target: str) -> None:
         stream = self._mail.stream(target)
         if stream is not None:
-            stream.put(self._state_items(key))
+            stream.queue_items(self._state_items(key))
 
     def _state_items(self, key: Key) -> Iterator[Item]:
         for part, piece in self._store.copies[key].state.export():

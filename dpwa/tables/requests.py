@@ -37,7 +37,7 @@ class ReadAnswer:
     sent_bytes: int = 0  # of `data`
     until: float | None = None  # when it is given up
 
-    def send(self, now: float) -> bool:
+    def send_pieces(self, now: float) -> bool:
         """Send the rows. Return whether all are sent, or the other side does not read them."""
         if self.refused is not None:
             reason = self.refused[: limits.MAX_REASON_CHARACTERS]
@@ -69,12 +69,12 @@ class Answers:
         self._fresh: queue.SimpleQueue[ReadAnswer] = queue.SimpleQueue()
         self._waiting: deque[ReadAnswer] = deque()
 
-    def put(self, answer: ReadAnswer) -> None:
+    def queue_answer(self, answer: ReadAnswer) -> None:
         """Enqueue an answer. Any thread may call this."""
         self._fresh.put(answer)
         self._wake()
 
-    def send(self, now: float) -> bool:
+    def send_answers(self, now: float) -> bool:
         while not self._fresh.empty():
             answer = self._fresh.get()
             nbytes = sum(waiting.data.nbytes for waiting in self._waiting)
@@ -82,7 +82,7 @@ class Answers:
                 self._waiting.append(answer)
         for _ in range(len(self._waiting)):
             answer = self._waiting.popleft()
-            if not answer.send(now):
+            if not answer.send_pieces(now):
                 self._waiting.append(answer)
         return bool(self._waiting)
 
@@ -169,7 +169,7 @@ class Requests:
             self._answer(ReadAnswer(message.request, reply, rows, image))
 
     def _rows(self, key: Key, ids: np.ndarray | None) -> ByteArray:
-        rows = self._store.own_primary(key).state.read(ids)
+        rows = self._store.own_primary(key).state.read_rows(ids)
         data: ByteArray = rows.reshape(-1).view(np.uint8)
         return data
 

@@ -146,7 +146,7 @@ class ReplicatedState(ABC):
         self._incoming = bytearray()
 
     @abstractmethod
-    def read(self, rows: Any) -> np.ndarray:
+    def read_rows(self, rows: Any) -> np.ndarray:
         """Return a copy of some rows. Raises `ProtocolError` if that is impossible."""
 
     @abstractmethod

@@ -51,7 +51,7 @@ class ShardState(ReplicatedState):
         self.values: np.ndarray = values
         self._state = updater.new_state(shape, self.dtype)
 
-    def read(self, rows: np.ndarray | None = None) -> np.ndarray:
+    def read_rows(self, rows: np.ndarray | None = None) -> np.ndarray:
         """Return a copy of some rows, int64 of shape (n,) in any order, or of all."""
         self._check_whole()
         if rows is None:

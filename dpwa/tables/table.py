@@ -65,7 +65,9 @@ class Table:
             if not has_put and user.is_first(present):
                 # Another one may have begun, and put values of its own.
                 if first is not None or present.view.since:
-                    user.add(self._number, self._parts_of(plan, first), deadline, is_first=True)
+                    user.submit_additions(
+                        self._number, self._parts_of(plan, first), deadline, is_first=True
+                    )
                     user.flush(self._number, deadline)
                 user.announce(self._number)
                 has_put = True
@@ -87,7 +89,7 @@ class Table:
             )
             for part in parts
         ]
-        user.add(self._number, given, deadline)
+        user.submit_additions(self._number, given, deadline)
         if sync:
             user.flush(self._number, deadline)
 
@@ -107,7 +109,7 @@ class Table:
                 user.waited_at, self._is_inside = None, True
             if self._unended is None:
                 result = np.empty(self.spec.shape(rows), self.dtype)
-                user.read(self._number, self.spec, parts, result, deadline)
+                user.read_rows(self._number, self.spec, parts, result, deadline)
             else:
                 result = self._unended[1]
             if self._is_in_step:

@@ -78,7 +78,7 @@ class Tables(Closeable):
         contacts.share()
         pending = PendingOperations(group.view, runtime)
         answers = Answers(node.rx.wake)
-        settings = Settings(runtime, patience_s, answers.put, node.rx.wake)
+        settings = Settings(runtime, patience_s, answers.queue_answer, node.rx.wake)
         engine = Engine(pending, group, contacts, _counted(node.tx.tell, contacts), settings)
         with group.lock:  # no view may come in between
             group.watch(engine.view_changed)
@@ -242,10 +242,10 @@ class TableService(Service):
 
     def receive(self, sender: bytes, message: FromMember, payload: Frame, reply: Reply) -> None:  # noqa: ARG002
         self._contacts.count(message.name, received=len(payload))
-        self._engine.hear(message, payload, self._upload.shared(message.name, reply))
+        self._engine.receive_message(message, payload, self._upload.shared(message.name, reply))
 
     def tick(self, now: float) -> bool:
-        return self._answers.send(now)
+        return self._answers.send_answers(now)
 
 
 class TableListener(Listener):

@@ -52,7 +52,7 @@ class _Reading:
         rows = len(self.result[part.where])
         return PendingRead((self.table, part.shard), part.rows, rows * self.spec.row_bytes)
 
-    def take(self, part: ShardRows, ask: PendingRead) -> None:
+    def store_rows(self, part: ShardRows, ask: PendingRead) -> None:
         flat = ask.data.view(self.spec.dtype)
         rows = len(flat) // (self.spec.columns or 1)
         self.result[part.where] = flat.reshape(self.spec.shape(rows))
@@ -90,7 +90,7 @@ class User:
         self._node.check_process()
         return Deadline(self.runtime, self.timeout_s if timeout_s is None else timeout_s)
 
-    def wait(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
+    def wait_for(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
         """Return the first value of `check` that is not `None`. It is called with the lock held.
 
         Raises TableTimeoutError, TableLostError or ClosedError if no such value can follow.
@@ -122,7 +122,7 @@ class User:
         present = self._present()
         if present is not None:
             return present
-        return self.wait(self._present, deadline, "the beginning of a view")
+        return self.wait_for(self._present, deadline, "the beginning of a view")
 
     def check_open(self) -> None:
         """Check that this node takes part."""
@@ -189,7 +189,7 @@ class User:
             self.pending.check(number)
             return None if self.pending.present is present else True
 
-        self.wait(is_news, deadline, f"the making of table {number}")
+        self.wait_for(is_news, deadline, f"the making of table {number}")
 
     def close(self) -> None:
         """End all waits, and free the memory."""
@@ -201,7 +201,7 @@ class User:
 
     # Additions
 
-    def add(
+    def submit_additions(
         self, number: int, parts: AddedParts, deadline: Deadline, *, is_first: bool = False
     ) -> None:
         """Leave additions to some shards, as soon as there is room for them."""
@@ -211,13 +211,13 @@ class User:
             waiting = self.pending.waiting_bytes
             if waiting and waiting + nbytes > MAX_WAITING_BYTES:
                 return None
-            self.pending.add(number, parts, is_first=is_first)
+            self.pending.queue_additions(number, parts, is_first=is_first)
             self._engine.wake()
             return True
 
         self.pending.check(number)
         self.pending.raise_failure(number)
-        self.wait(has_room, deadline, "room for an addition")
+        self.wait_for(has_room, deadline, "room for an addition")
 
     def flush(self, number: int | None, deadline: Deadline) -> None:
         marks = self.pending.marks(number)
@@ -227,12 +227,12 @@ class User:
                 self.pending.check(number)
             return True if self.pending.is_flushed(marks) else None
 
-        self.wait(is_flushed, deadline, "the acknowledgement of an addition")
+        self.wait_for(is_flushed, deadline, "the acknowledgement of an addition")
         self.pending.raise_failure(number)
 
     # Reads
 
-    def read(
+    def read_rows(
         self,
         number: int,
         spec: TableSpec,
@@ -293,14 +293,14 @@ class User:
             is_done = all(ask.is_answered for _, ask in asks.values())
             return True if is_done or is_other or patience.expired() else None
 
-        self.wait(is_over, deadline, "an answer")
+        self.wait_for(is_over, deadline, "an answer")
         reading.patience_s *= 2.0  # pieces may be slower than that on their way
         left: list[ShardRows] = []
         for part, ask in asks.values():
             if ask.refused is not None:
                 raise DpwaError(f"table {reading.table} cannot be read: {ask.refused} [DPWA-E168]")
             if ask.is_answered:
-                reading.take(part, ask)
+                reading.store_rows(part, ask)
                 self._map(reading, part, ask, present)
             else:
                 left.append(part)
@@ -339,7 +339,7 @@ class User:
 
         try:
             self._engine.submit(self._engine.arrive)
-            self.wait(has_passed, deadline, "a barrier")
+            self.wait_for(has_passed, deadline, "a barrier")
         except TableTimeoutError as error:
             absent = self._engine.barriers.absent()
             self._engine.submit(self._engine.barriers.give_up)

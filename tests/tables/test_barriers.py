@@ -27,7 +27,7 @@ class Members:
         self.under_way.clear()
         told = {n: Told({}, b.known, b.is_waiting) for n, b in self.barriers.items()}
         for barriers in self.barriers.values():
-            barriers.begin(told)
+            barriers.begin_view(told)
 
     def settle(self):
         """Deliver everything; return who has passed."""
@@ -39,7 +39,7 @@ class Members:
                 name, item = self.under_way.pop(0)
                 for other, barriers in self.barriers.items():
                     if other != name:
-                        barriers.hear(name, **item.fields)
+                        barriers.record_passed(name, **item.fields)
         return sorted(passed)
 
 

@@ -67,13 +67,13 @@ def test_missing_keys_have_the_default_and_start_from_it(columns, dtype):
     state = store(columns, dtype, default=2.5)
     row = () if columns is None else (columns,)
     state.apply("c", 1, keys(-3, 8), np.ones((2, *row), dtype))
-    values = state.read(keys(8, 0, -3, 8))
+    values = state.read_rows(keys(8, 0, -3, 8))
     assert values.dtype == dtype
     expected = np.array([3.5, 2.5, 3.5, 3.5])
     np.testing.assert_array_equal(values, np.broadcast_to(expected, (*row, 4)).T)
     assert sorted(state._slots) == [-3, 8], "reading makes no keys"
     assert len(state) == 2
-    assert store().read(keys()).shape == (0,)
+    assert store().read_rows(keys()).shape == (0,)
 
 
 @given(
@@ -103,7 +103,7 @@ def test_integers_add_up_like_in_a_dictionary_in_any_order(entries, clients, sha
                 assert not stores[part.shard].apply(str(client), *sent)
     held = {}
     for state in stores:
-        held.update(zip(state._slots, state.read(keys(*state._slots)).tolist(), strict=True))
+        held.update(zip(state._slots, state.read_rows(keys(*state._slots)).tolist(), strict=True))
     assert held == expected
 
 
@@ -125,17 +125,17 @@ def test_a_store_that_grows_updates_like_a_shard_and_so_does_its_copy(updater, c
             fill(copy, state.export())
         elif counter > 10:
             copy.apply("c", counter, names[chosen], delta)
-    np.testing.assert_array_equal(state.read(names), expected.values)
-    np.testing.assert_array_equal(copy.read(names), expected.values)
+    np.testing.assert_array_equal(state.read_rows(names), expected.values)
+    np.testing.assert_array_equal(copy.read_rows(names), expected.values)
     assert fingerprint(copy) == fingerprint(state)
     assert copy.applied == {"c": (20, 20)}
-    assert copy.read(keys(1, 2)).any() == np.isin([1, 2], names).any()
+    assert copy.read_rows(keys(1, 2)).any() == np.isin([1, 2], names).any()
 
 
 def test_many_keys_may_come_in_one_addition():
     state = store()
     state.apply("c", 1, np.arange(1000), np.arange(1000.0))
-    assert state.read(np.arange(1000)).tolist() == list(range(1000))
+    assert state.read_rows(np.arange(1000)).tolist() == list(range(1000))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_an_incomplete_store_is_not_read():
     copy = store()
     fill(copy, list(state.export())[:-1])
     with pytest.raises(ProtocolError, match="not complete"):
-        copy.read(keys(5))
+        copy.read_rows(keys(5))
     with pytest.raises(ProtocolError, match="another table"):
         fill(store(default=1.0), state.export())
 
@@ -181,4 +181,4 @@ def test_a_store_that_has_no_room_to_grow_is_as_it_was():
     assert fingerprint(state) == before
     state.apply("c", 3, np.arange(100), np.ones(100))
     assert state.applied == {"c": (3, 2)}
-    assert state.read(np.arange(100)).shape == (100,)
+    assert state.read_rows(np.arange(100)).shape == (100,)

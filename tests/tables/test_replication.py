@@ -42,7 +42,7 @@ def test_additions_wait_until_the_last_of_several_replicas_has_the_state():
     addition = TableAddition.model_construct(
         name="b", client="b", counter=1, rows=None, is_first=False, contained=0, **TAKEN
     )
-    replication.add(addition, np.ones(2, np.float32).tobytes())
+    replication.receive_addition(addition, np.ones(2, np.float32).tobytes())
     replication.state_taken(TableStateTaken.model_construct(name="b", is_whole=True, **TAKEN))
     assert store.copies[KEY].state.additions == 0
     assert said == []

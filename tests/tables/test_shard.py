@@ -29,19 +29,19 @@ def ones(*shape):
 @pytest.mark.parametrize("columns", [None, 2])
 def test_a_shard_starts_at_zero_or_at_what_its_memory_holds(dtype, columns):
     shape = (4,) if columns is None else (4, columns)
-    assert not shard(columns=columns, dtype=dtype).read().any()
+    assert not shard(columns=columns, dtype=dtype).read_rows().any()
     memory = np.full(shape, 7, dtype)
     state = shard(columns=columns, dtype=dtype, memory=memory)
     state.apply("c", 1, ids(2), np.ones((1, *shape[1:]), dtype))
     assert state.values is memory
     assert memory[2].tolist() == (np.zeros(shape[1:]) + 8).tolist()
-    assert state.read(ids(2, 0, 2)).dtype == dtype
-    np.testing.assert_array_equal(state.read(ids(2, 0, 2)), memory[[2, 0, 2]])
+    assert state.read_rows(ids(2, 0, 2)).dtype == dtype
+    np.testing.assert_array_equal(state.read_rows(ids(2, 0, 2)), memory[[2, 0, 2]])
 
 
 def test_what_is_read_is_a_copy():
     state = shard()
-    for values in (state.read(), state.read(ids(0, 1, 2, 3))):
+    for values in (state.read_rows(), state.read_rows(ids(0, 1, 2, 3))):
         values += 1
     assert not state.values.any()
 
@@ -93,16 +93,16 @@ def test_a_malformed_addition_changes_nothing(rows, delta, message):
 @pytest.mark.parametrize("rows", [ids(4), ids(-1), ids(0, 2**40)])
 def test_rows_that_are_not_there_are_not_read(rows):
     with pytest.raises(ProtocolError, match="of a shard that has 4"):
-        shard().read(rows)
+        shard().read_rows(rows)
 
 
 def test_an_empty_shard_takes_part():
     state = shard(rows=0)
-    assert state.read().size == 0
-    assert state.read(ids()).size == 0
+    assert state.read_rows().size == 0
+    assert state.read_rows(ids()).size == 0
     assert state.apply("c", 1, None, ones(0))
     with pytest.raises(ProtocolError, match="a shard that has 0"):
-        state.read(ids(0))
+        state.read_rows(ids(0))
     copy = shard(rows=0)
     fill(copy, state.export())
     assert copy.applied == {"c": (1, 1)}
@@ -189,7 +189,7 @@ def test_integers_add_up_exactly_in_any_order_with_resends_and_failovers(dtype, 
         for counter, part in enumerate(outbox, start=1):  # all of it once more
             shards[index].apply(client, counter, *part)
 
-    result = np.concatenate([state.read() for state in shards])
+    result = np.concatenate([state.read_rows() for state in shards])
     np.testing.assert_array_equal(result, expected)
 
 
@@ -205,7 +205,7 @@ def test_two_additions_of_each_worker_per_round_give_twice_the_sum(workers, dtyp
             for counter in (2 * i - 1, 2 * i):
                 for part in split(None, cuts):
                     shards[part.shard].apply(str(worker), counter, part.rows, delta[part.where])
-        result = np.concatenate([state.read() for state in shards])
+        result = np.concatenate([state.read_rows() for state in shards])
         np.testing.assert_array_equal(result, 2 * delta * workers * i)
 
 

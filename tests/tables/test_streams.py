@@ -35,7 +35,7 @@ class Wire:
         sent, self.sent = self.sent, []
         for message, payload in sent:
             if self.incoming.is_next(message.number):
-                data = self.incoming.take(message, payload or b"", MAX_VALUE_BYTES)
+                data = self.incoming.accept_message(message, payload or b"", MAX_VALUE_BYTES)
                 if data is not None:
                     self.taken.append((message, bytes(data)))
         if self._rng.random() >= self._loss:
@@ -52,7 +52,7 @@ class Wire:
 )
 def test_all_comes_in_order_once_whatever_is_lost(sizes, loss, seed):
     wire, now = Wire(loss, seed), 0.0
-    wire.outgoing.put(Item(TableHoldings, {}, bytes([size % 251]) * size) for size in sizes)
+    wire.outgoing.queue_items(Item(TableHoldings, {}, bytes([size % 251]) * size) for size in sizes)
     while wire.outgoing.is_busy or not now:
         wire.outgoing.pump(now)
         wire.deliver(now)
@@ -69,7 +69,7 @@ def test_only_so_much_is_under_way_and_nothing_is_taken_before():
             asked.append(table)
             yield ready(table)
 
-    wire.outgoing.put(items())
+    wire.outgoing.queue_items(items())
     wire.outgoing.pump(0.0)
     assert len(wire.sent) == len(asked) == WINDOW
     wire.deliver(0.1)
@@ -93,7 +93,7 @@ def test_what_is_missing_is_asked_for_once_and_not_what_cannot_be_taken_yet():
     assert come(2, 3, 4) == [True, False, False]
     assert come(1, 2, 3, 4, 1, 2) == [False] * 6  # has come, and was not taken
     assert incoming.is_next(1)
-    incoming.take(TableReady(**HEADER, table=0, number=1), b"", 0)
+    incoming.accept_message(TableReady(**HEADER, table=0, number=1), b"", 0)
     assert come(3, 4) == [True, False]
     assert come(1, 2, 3) == [False] * 3
 
@@ -102,7 +102,7 @@ def test_silence_is_counted_from_when_there_was_something_to_see():
     wire = Wire()
     wire.outgoing.pump(5.0)
     assert wire.outgoing.stalled_s(100.0) == 0.0
-    wire.outgoing.put([ready(1), ready(2)])
+    wire.outgoing.queue_items([ready(1), ready(2)])
     wire.outgoing.pump(100.0)
     assert wire.outgoing.stalled_s(103.0) == 3.0
     wire.outgoing.seen(1, 103.0)
@@ -113,7 +113,7 @@ def test_silence_is_counted_from_when_there_was_something_to_see():
 
 def test_what_is_not_seen_is_sent_again_less_and_less_often():
     wire, times = Wire(), []
-    wire.outgoing.put([ready(1)])
+    wire.outgoing.queue_items([ready(1)])
     for now in (eighth / 8 for eighth in range(40)):
         wire.sent.clear()
         wire.outgoing.pump(now)
@@ -137,7 +137,7 @@ def test_pieces_that_do_not_fit_together_are_refused(pieces):
         for number, (start, nbytes, data) in enumerate(pieces, start=1):
             message = TableHoldings(**HEADER, number=number, start=start, nbytes=nbytes)
             assert incoming.is_next(number)
-            incoming.take(message, data, 1000)
+            incoming.accept_message(message, data, 1000)
     assert incoming.last == len(pieces)  # it is over with, and does not come again
 
 
@@ -149,7 +149,7 @@ def test_a_piece_for_which_there_is_no_memory_comes_again():
     def take(number, start, data):
         message = TableHoldings(**HEADER, number=number, start=start, nbytes=9)
         assert incoming.is_next(number)
-        return incoming.take(message, data, MAX_VALUE_BYTES)
+        return incoming.accept_message(message, data, MAX_VALUE_BYTES)
 
     incoming = IncomingStream()
     take(1, 0, b"123")

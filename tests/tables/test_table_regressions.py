@@ -431,13 +431,13 @@ def test_in_step_a_read_that_timed_out_is_in_step_when_called_again():
     with workers(2, {"collective_timeout_s": 0.5}, sync=True) as made:
         tables = dict(zip(("w1", "w2"), vectors(made, 2), strict=True))
         slow = made[1].user
-        slow.timeout_s, read, delays, timeouts = 10.0, slow.read, [0.8], []
+        slow.timeout_s, read, delays, timeouts = 10.0, slow.read_rows, [0.8], []
 
         def read_late(*args):
             time.sleep(delays.pop() if delays else 0)
             return read(*args)
 
-        slow.read = read_late
+        slow.read_rows = read_late
 
         def get(worker):
             for _ in range(5):
@@ -462,7 +462,7 @@ def test_a_barrier_that_is_passed_just_after_its_timeout_counts_once():
     with workers(2, {"collective_timeout_s": 2.0}) as made:
         vectors(made, 4)
         late = made[0].user
-        wait = late.wait
+        wait = late.wait_for
 
         def too_short(check, deadline, what):
             if what != "a barrier":
@@ -471,10 +471,10 @@ def test_a_barrier_that_is_passed_just_after_its_timeout_counts_once():
             raise TableTimeoutError("a barrier did not happen in time")
 
         def first():
-            late.wait = too_short
+            late.wait_for = too_short
             with pytest.raises(TableTimeoutError):
                 made[0].tables.barrier()
-            late.wait = wait
+            late.wait_for = wait
 
         at_once([first, made[1].tables.barrier])
         made[0].tables.barrier(timeout_s=1.0)  # the same, again

@@ -50,7 +50,7 @@ def test_a_state_can_be_fed_piece_by_piece_and_is_not_used_before_the_end():
     for name, piece in PIECES[:-1]:
         assert not incoming.feed(name, memoryview(piece))
         for use in (
-            lambda: state.read(),
+            lambda: state.read_rows(),
             lambda: state.apply("c", 1, None, np.zeros(ROWS, "float32")),
             lambda: fingerprint(state),
         ):
