@@ -41,7 +41,7 @@ class AwakeClock:
         now = clock.now()
         self._looked = now, now  # when, in this time and in that of the clock
 
-    def look(self) -> bool:
+    def note_awake(self) -> bool:
         """Note that the process is awake. Return whether it was stopped until now."""
         now, (awake, looked) = self._clock.now(), self._looked
         self._looked = awake + min(now - looked, self._most_s), now

@@ -32,14 +32,14 @@ def pass_time(time, seconds):
 def test_who_looks_often_sees_all_of_the_time(time, awake):
     for _ in range(40):
         pass_time(time, 0.25)
-        assert not awake.look()
+        assert not awake.note_awake()
     assert awake.now() == time.now() == 110.0
 
 
 def test_of_a_pause_a_part_passes_whether_anybody_looks_or_asks(time, awake):
     pass_time(time, 1.5)
     assert awake.now() == 100.5
-    assert not awake.look()
+    assert not awake.note_awake()
     assert awake.now() == 100.5
     pass_time(time, 0.25)
     assert awake.now() == 100.75
@@ -48,9 +48,9 @@ def test_of_a_pause_a_part_passes_whether_anybody_looks_or_asks(time, awake):
 
 def test_a_long_pause_is_sleep_and_is_told_once(time, awake):
     pass_time(time, 60.0)
-    assert awake.look()
+    assert awake.note_awake()
     assert awake.woke_at == 100.5
-    assert not awake.look()
+    assert not awake.note_awake()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["look", "ask"]), st.floats(0.0, 5.0)), max_size=30))
@@ -60,7 +60,7 @@ def test_it_never_goes_back_nor_faster_than_time(steps):
     for step, seconds in steps:
         pass_time(time, seconds)
         if step == "look":
-            awake.look()
+            awake.note_awake()
         now = awake.now()
         assert 0.0 <= now - before <= time.now() - at + 1e-9
         before, at = now, time.now()
@@ -85,9 +85,9 @@ def test_a_machine_that_was_suspended_was_asleep(monkeypatch):
     module = loaded_where(monkeypatch, CLOCK_BOOTTIME=7, clock_gettime=passed.__getitem__)
     monkeypatch.setattr(real_time, "monotonic", lambda: 5.0)
     awake = module.AwakeClock(module.SystemClock(), MAX_WAIT_S, ASLEEP_AFTER_S)
-    assert not awake.look()
+    assert not awake.note_awake()
     passed[7] += 60.0
-    assert awake.look()
+    assert awake.note_awake()
     assert awake.woke_at == 100.5
 
 

@@ -71,7 +71,7 @@ class Asking(Listener):
     ) -> None:
         self._member_list = member_list
         self._algorithm = config.algorithm
-        self._heard = context.heard
+        self._heard = context.unpack_news
         self._tx = context.tx
         self._clock = context.runtime
         self._connect = connect
@@ -134,7 +134,7 @@ class Asking(Listener):
                 return math.inf
             self.has_looked = True
             if self._memory is not None:
-                self._memory.keep(self._member_list, self._background, self._clock.now())
+                self._memory.save_members(self._member_list, self._background, self._clock.now())
             if not self._member_list.is_replaced:
                 self._tell_changes()
                 self._ask()
@@ -179,14 +179,14 @@ class Asking(Listener):
         if waits:  # though others know it already: they may have let it in without its knowing
             known = {address for address, name in self._met.items() if name == own.name}
             for entry in peers:
-                self._seeds.add(Seed(entry.endpoint, entry.name))
+                self._seeds.add_seed(Seed(entry.endpoint, entry.name))
         else:
             names = {own.name, *(entry.name for entry in peers)}
             known = {entry.endpoint for entry in peers}
             # One place may have several addresses.
             known.update(address for address, name in self._met.items() if name in names)
             known.update(place for place in self._told if known.issuperset(self._addresses(place)))
-        for seed in self._seeds.due(now, known, is_alone=waits or not peers):
+        for seed in self._seeds.pop_due(now, known, is_alone=waits or not peers):
             self._ask_at_seed(seed, known)
         if not waits and self._calls.has_room(TRIAL, MAX_TRIALS):
             for entry in self._member_list.to_retry():
@@ -234,7 +234,7 @@ class Asking(Listener):
                 algorithm=self._algorithm,
                 expects=name,
             )
-            return request, self._member_list.news(name or None, their_digest=b"")
+            return request, self._member_list.pack_news(name or None, their_digest=b"")
 
         def answered(message: Message, payload: Frame) -> None:
             match message:
@@ -267,13 +267,13 @@ class Asking(Listener):
         if self.outcome.has_asked(endpoint):
             self._met[endpoint] = message.name
         if message.name == own.name:  # it asked itself
-            self.outcome.take(endpoint, JoinAnswer("this node itself is there", "self"))
+            self.outcome.record_answer(endpoint, JoinAnswer("this node itself is there", "self"))
             return
         if not self.outcome.is_in:
             self._member_list.outlive(entries)
-        self._member_list.hear(entries)
+        self._member_list.receive_entries(entries)
         self._member_list.waits = False
-        self._seeds.keep(self._told)  # by now the others tell who is there
+        self._seeds.keep_only(self._told)  # by now the others tell who is there
         if self._memory is not None:
             self._memory.forget_last_life()
         self._connect(self._member_list.peers)  # before whoever waits for the outcome looks at them
@@ -304,7 +304,7 @@ class Asking(Listener):
                 case Located():
                     self._ask_at_address(command)
                 case Seed() if self._member_list.waits:
-                    self._seeds.add(command)
+                    self._seeds.add_seed(command)
         self._to_call = [
             (who, expires) for who, expires in waiting if not self._dial(who) and now < expires
         ]
@@ -368,7 +368,7 @@ class Asking(Listener):
 
         While the node waits for admission, the waiting thread logs the problems instead.
         """
-        self.outcome.take(address, answer)
+        self.outcome.record_answer(address, answer)
         if self._member_list.waits:
             return
         for place, problem in self.outcome.problems.items():

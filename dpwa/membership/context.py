@@ -40,7 +40,7 @@ class MembershipContext:
         has_key = self.keyring is not None and endpoint.startswith("tcp://")
         return has_key or endpoint in self.named or is_at(endpoint, source)
 
-    def heard(self, payload: Frame, *, is_local: bool) -> tuple[MemberEntry, ...]:
+    def unpack_news(self, payload: Frame, *, is_local: bool) -> tuple[MemberEntry, ...]:
         """Read entries of members. Local sockets count only if they arrived over one."""
         entries = unpack_entries(payload)
         return entries if is_local else tuple(e for e in entries if self._is_remote(e.endpoint))

@@ -51,7 +51,7 @@ class JoinOutcome:
         with self.changed:
             return any(address in addresses for addresses in self._addresses.values())
 
-    def take(self, address: str, answer: JoinAnswer) -> None:
+    def record_answer(self, address: str, answer: JoinAnswer) -> None:
         with self.changed:
             if self.has_asked(address):
                 self._answers[address] = answer
@@ -216,16 +216,16 @@ class Seeds:
         self._attempts = [_Attempts(seed, due=0.0) for seed in seeds]
         self._rng = rng
 
-    def add(self, seed: Seed) -> None:
+    def add_seed(self, seed: Seed) -> None:
         """Ask there, too, if that is a new place and there are not too many of them."""
         is_new = all(attempts.seed.endpoint != seed.endpoint for attempts in self._attempts)
         if is_new and len(self._attempts) < MAX_SEEDS:
             self._attempts.append(_Attempts(seed, due=0.0))
 
-    def keep(self, endpoints: Collection[str]) -> None:
+    def keep_only(self, endpoints: Collection[str]) -> None:
         self._attempts = [each for each in self._attempts if each.seed.endpoint in endpoints]
 
-    def due(self, now: float, known: Collection[str], *, is_alone: bool) -> list[Seed]:
+    def pop_due(self, now: float, known: Collection[str], *, is_alone: bool) -> list[Seed]:
         """Return where to ask now, except at `known` endpoints, and note that it is done."""
         longest_s = LONGEST_PAUSE_ALONE_S if is_alone else LONGEST_PAUSE_S
         found = []

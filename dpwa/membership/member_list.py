@@ -96,7 +96,7 @@ class MemberList:
         with self._lock:
             return self._members.digest()
 
-    def news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
+    def pack_news(self, to: str | None = None, their_digest: bytes | None = None) -> bytes:
         """Pack the entries to send to a node, or all entries if it knows other members.
 
         While changes spread, many nodes know other members for a moment. So of many members all are
@@ -109,13 +109,13 @@ class MemberList:
     def roster(self, to: str, *, asks: bool) -> tuple[Roster, bytes]:
         with self._lock:
             own, digest = self._members.own, self._members.digest()
-            news = self.news(to)
+            news = self.pack_news(to)
         roster = Roster(
             request=0, name=own.name, incarnation=own.incarnation, digest=digest, asks=asks
         )
         return roster, news
 
-    def hear(self, entries: Iterable[MemberEntry]) -> None:
+    def receive_entries(self, entries: Iterable[MemberEntry]) -> None:
         self._apply(self._members.receive_entries, entries)
 
     def believe(self, entry: MemberEntry) -> None:
@@ -144,10 +144,10 @@ class MemberList:
         with self._lock:
             self._members.heard_from(name, incarnation, self._clock.now())
 
-    def look(self) -> None:
+    def note_awake(self) -> None:
         """Note that this process is awake, because one of its threads runs."""
         with self._lock:
-            if self._clock.look():
+            if self._clock.note_awake():
                 self._members.woke(self._clock.now())
 
     def now(self) -> float:
@@ -182,7 +182,7 @@ class MemberList:
 
     def tick(self) -> None:
         with self._lock:
-            self.look()
+            self.note_awake()
             changes = self._members.tick(self._clock.now())
         self._tell(changes)
 
@@ -190,7 +190,7 @@ class MemberList:
         with self._lock:
             return self._members.to_retry(self._clock.now(), self._rng)
 
-    def leave(self) -> None:
+    def announce_leave(self) -> None:
         with self._lock:
             self._members.announce_leave()
 

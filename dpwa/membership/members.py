@@ -61,7 +61,7 @@ class Members(Closeable):
         self._names = node.names
         self._config = node.config
         memory = remembered_by(node.config, node.name)
-        self._remembered = () if memory is None else memory.read()
+        self._remembered = () if memory is None else memory.read_members()
         self._member_list.waits = not node.config.begins(node.name)
         context = MembershipContext(
             node.tx,
@@ -138,7 +138,7 @@ class Members(Closeable):
             return
         self._is_closed = True
         is_replaced, own = self._member_list.is_replaced, self._member_list.own.name
-        self._member_list.leave()
+        self._member_list.announce_leave()
         if not self._asking.stop(STOP_TIMEOUT_S):
             log.error("%s: asking members did not end within %g s [DPWA-W016]", own, STOP_TIMEOUT_S)
         if not is_replaced:

@@ -39,7 +39,7 @@ class Remembered:
         self._saved_changes = 0
         self._saved_at = -math.inf
 
-    def read(self) -> tuple[Seed, ...]:
+    def read_members(self) -> tuple[Seed, ...]:
         """Return the members in the file, or none and a warning if it is invalid."""
         try:
             with open(self.path, "rb", opener=open_regular) as file:
@@ -59,7 +59,7 @@ class Remembered:
         """
         self._from_before = ()
 
-    def keep(self, member_list: MemberList, background: Background, now: float) -> None:
+    def save_members(self, member_list: MemberList, background: Background, now: float) -> None:
         """Save the members if they have changed, at most once a second."""
         changes = member_list.changes
         if changes == self._saved_changes or now - self._saved_at < SAVE_EVERY_S:

@@ -104,13 +104,13 @@ class RosterService(Service):
 
     def tick(self, now: float) -> bool:
         """Answer nodes that were called back, and nodes that asked for probes."""
-        self._member_list.look()  # the TxThread may be busy for long with what has come
+        self._member_list.note_awake()  # the TxThread may be busy for long with what has come
         while self._results:
             who, problem = self._results.popleft()
             waiting = self._waiting.pop((who.entry.name, who.entry.incarnation), None)
             if not problem:
                 self._member_list.believe(who.entry)
-                self._member_list.hear(who.news)
+                self._member_list.receive_entries(who.news)
             if waiting is not None and problem:
                 own = self._member_list.own.name
                 log.info("%s: did not let in %s: %s", own, who.entry.name, problem)
@@ -123,7 +123,7 @@ class RosterService(Service):
     def _trade(self, message: Roster, payload: Frame, reply: Reply) -> None:
         news = self._news(payload)
         self._member_list.heard_from(message.name, message.incarnation)
-        self._member_list.hear(news)
+        self._member_list.receive_entries(news)
         if message.asks:
             own = self._member_list.own
             answer = Roster(
@@ -133,7 +133,7 @@ class RosterService(Service):
                 digest=self._member_list.digest(),
                 asks=False,
             )
-            reply(answer, self._member_list.news(message.name, message.digest))
+            reply(answer, self._member_list.pack_news(message.name, message.digest))
 
     def _consider(self, message: JoinRequest, payload: Frame, reply: Reply) -> None:
         news, own = self._news(payload), self._member_list.own
@@ -154,7 +154,7 @@ class RosterService(Service):
             self._turn_away(message.request, reply, "waiting", reason)
             self._submit(Seed(message.endpoint, message.name))  # it may belong to a cluster
         elif is_known:
-            self._member_list.hear(news)
+            self._member_list.receive_entries(news)
             self._welcome(message.request, reply, message.name)
         elif len(self._waiting) >= MAX_WAITING:
             reason = f"{MAX_WAITING} others wait to be let in"
@@ -179,7 +179,7 @@ class RosterService(Service):
         return self._context.rx.source
 
     def _news(self, payload: Frame) -> tuple[MemberEntry, ...]:
-        return self._context.heard(payload, is_local=is_local(self._source))
+        return self._context.unpack_news(payload, is_local=is_local(self._source))
 
     def _not_there(self, request: int, reply: Reply, endpoint: str) -> None:
         """Turn a node away, whatever is at its address, because it may only want to find out."""
@@ -192,7 +192,7 @@ class RosterService(Service):
     def _welcome(self, request: int, reply: Reply, to: str) -> None:
         own = self._member_list.own
         welcome = Welcome(request=request, name=own.name, incarnation=own.incarnation)
-        reply(welcome, self._member_list.news(to, their_digest=b""))
+        reply(welcome, self._member_list.pack_news(to, their_digest=b""))
 
     def _turn_away(self, request: int, reply: Reply, kind: Refusal, reason: str) -> None:
         name = self._member_list.own.name
@@ -232,7 +232,7 @@ class RosterListener(Listener):
         self._member_list.heard_from(message.name, message.incarnation)
         entry = self._member_list.entry(peer)
         over_file = entry is not None and not entry.endpoint.startswith("tcp://")
-        self._member_list.hear(self._context.heard(payload, is_local=over_file))
+        self._member_list.receive_entries(self._context.unpack_news(payload, is_local=over_file))
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class Engine:
         """Run an action. No message of a member can end the thread."""
         if act is None or self._is_stopping:
             return
-        self._awake.look()
+        self._awake.note_awake()
         self._mail.now = self._awake.now()
         try:
             act()

@@ -73,7 +73,7 @@ class Member:
     def pass_time(self):
         """Let some time pass for a process that is awake."""
         self.time.seconds += TICK_S
-        self.list.look()
+        self.list.note_awake()
 
     def questions(self, purpose):
         """Return where is asked just now, for a purpose."""

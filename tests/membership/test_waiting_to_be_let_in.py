@@ -381,7 +381,7 @@ def test_a_place_is_a_nodes_own_if_only_other_loopback_addresses_are_left():
     outcome = JoinOutcome([place], SYSTEM)
     assert not outcome.is_own(place)
     outcome.located(place, ("tcp://127.0.0.1:1", "tcp://[::1]:1"))
-    outcome.take("tcp://127.0.0.1:1", JoinAnswer("this node itself is there", "self"))
+    outcome.record_answer("tcp://127.0.0.1:1", JoinAnswer("this node itself is there", "self"))
     assert outcome.is_own(place)
     outcome.located(place, ("tcp://127.0.0.1:1", "tcp://10.0.0.1:1"))
     assert not outcome.is_own(place)
@@ -389,7 +389,7 @@ def test_a_place_is_a_nodes_own_if_only_other_loopback_addresses_are_left():
 
 def test_nothing_is_kept_of_addresses_that_nobody_has_told_of():
     outcome = JoinOutcome(["tcp://h:1"], SYSTEM)
-    outcome.take("tcp://h:2", JoinAnswer("nothing answers"))
+    outcome.record_answer("tcp://h:2", JoinAnswer("nothing answers"))
     assert list(outcome.answers) == ["tcp://h:1"]
-    outcome.take("tcp://h:1", JoinAnswer("nothing answers"))
+    outcome.record_answer("tcp://h:1", JoinAnswer("nothing answers"))
     assert outcome.is_clear

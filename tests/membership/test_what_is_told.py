@@ -29,7 +29,7 @@ def members(clock):
 
 def told(members, digest):
     """How many entries are told to a node with this view."""
-    packed = members.news("n0", digest)
+    packed = members.pack_news("n0", digest)
     return packed.count(b"at-")
 
 
@@ -37,7 +37,7 @@ def pass_time(members, clock, seconds):
     """Let time pass for a process that is awake."""
     for _ in range(round(5 * seconds)):
         clock.move_to(clock.now() + 0.2)
-        members.look()
+        members.note_awake()
 
 
 def test_who_knows_the_same_is_told_some(members):
@@ -70,4 +70,4 @@ def test_who_knows_others_is_told_all_however_many_come_meanwhile(members, clock
 def test_a_message_with_all_is_read_again(clock):
     members = MemberList(MemberEntry("own", "tcp://h:1", 1), clock, random.Random(1), lambda: None)
     members.believe(MemberEntry("n0", "tcp://h:2", 1))
-    assert {entry.name for entry in unpack_entries(members.news("n0", b""))} == {"own", "n0"}
+    assert {entry.name for entry in unpack_entries(members.pack_news("n0", b""))} == {"own", "n0"}
