@@ -30,7 +30,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def layout_of(named: Named) -> ImageLayout:
-    return ImageLayout.of(
+    return ImageLayout.from_specs(
         TensorSpec(name, dtype_name(tensor), tuple(tensor.shape), tensor.element_size())
         for name, tensor in named
     )

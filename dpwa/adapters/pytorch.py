@@ -305,7 +305,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def _take_over_optimizers(self) -> bool:
         """Load the optimizers' state, and return whether the module's state was adopted."""
         self._training.warn_of_left_out(self.name)
-        self._states.add(self._training.optimizer_target())
+        self._states.add_part(self._training.optimizer_target())
         return self._states.origin is not None
 
     @by_all_ranks

@@ -51,7 +51,7 @@ class Download:
     def donors(self) -> tuple[str, ...]:
         return tuple(self._lanes)
 
-    def add(self, donor: str, now: float) -> None:
+    def add_donor(self, donor: str, now: float) -> None:
         self._lanes.setdefault(donor, _DonorQueue(now))
 
     def remove(self, donor: str) -> None:
@@ -200,7 +200,7 @@ class Candidates:
             if not self.peers[name].is_lost:
                 del self.peers[name]
 
-    def due(self, now: float, *, are_all_met: bool = False) -> Iterator[tuple[str, bool]]:
+    def pick_due(self, now: float, *, are_all_met: bool = False) -> Iterator[tuple[str, bool]]:
         """Yield the peers to ask now, and whether to prepare.
 
         `are_all_met`: no other peer is about to be reached, so there is nothing to wait for once

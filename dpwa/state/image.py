@@ -57,7 +57,7 @@ class ImageLayout:
     tensors: Layout  # their layout, from the end of the header on
 
     @classmethod
-    def of(cls, specs: Iterable[TensorSpec]) -> ImageLayout:
+    def from_specs(cls, specs: Iterable[TensorSpec]) -> ImageLayout:
         return cls(Layout(tuple(sorted(specs, key=lambda spec: (-spec.item_bytes, spec.name)))))
 
     @cached_property

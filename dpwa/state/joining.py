@@ -79,7 +79,7 @@ class Inbox(Listener):
                 self._received.append(DonorAnswer(peer, message, payload))
                 self._changed.notify_all()
 
-    def take(self, timeout_s: float) -> list[DonorAnswer]:
+    def take_answers(self, timeout_s: float) -> list[DonorAnswer]:
         """Return all answers so far, in order. Wait for the first at most this long."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._received), timeout_s)
@@ -180,9 +180,9 @@ class Joiner:
         attempt = _Attempt(self, request)
         self.inbox.open()
         try:
-            return attempt.run(Deadline(self.clock, timeout_s))
+            return attempt.fetch_state(Deadline(self.clock, timeout_s))
         finally:
-            attempt.end()
+            attempt.release_donors()
             self.inbox.close()
 
 
@@ -217,7 +217,7 @@ class _Attempt:
             for donor in self._download.donors:
                 self._download.remove(donor)
 
-    def run(self, deadline: Deadline) -> JoinResult:
+    def fetch_state(self, deadline: Deadline) -> JoinResult:
         while not deadline.expired():
             is_settled = self._joiner.is_settled()  # first: then all are in view
             now, links = self._joiner.clock.now(), self._links()
@@ -226,7 +226,7 @@ class _Attempt:
             are_all_met = is_settled and not self._is_any_open(links.values())
             self._ask(now, are_all_met=are_all_met)
             wait_s = min(POLL_S, deadline.remaining_s() or POLL_S)
-            for received in self._joiner.inbox.take(wait_s):
+            for received in self._joiner.inbox.take_answers(wait_s):
                 self._hear(received)
             if self._download is not None and self._download.is_complete:
                 self._joiner.cut_off = None
@@ -252,7 +252,7 @@ class _Attempt:
             self._joiner.connect(self._connects)
             self._connects *= 2
 
-    def end(self) -> None:
+    def release_donors(self) -> None:
         for donor in sorted(self._donors):
             self._joiner.tell(donor, StateDone(request=0))
 
@@ -278,7 +278,7 @@ class _Attempt:
 
     def _ask(self, now: float, *, are_all_met: bool) -> None:
         request = self._request
-        for name, prepares in self._candidates.due(now, are_all_met=are_all_met):
+        for name, prepares in self._candidates.pick_due(now, are_all_met=are_all_met):
             number = next(self._joiner.numbers)
             self._questions[number] = name
             offer, _ = self._offers.get(name, (None, b""))
@@ -352,7 +352,7 @@ class _Attempt:
                 return
             candidate.offer = offer
             self._offers[peer] = offer, bytes(payload)
-            download.add(peer, now)
+            download.add_donor(peer, now)
 
     def _is_fit(self, offer: StateOffer) -> bool:
         layout = self._request.layout

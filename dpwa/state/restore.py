@@ -81,7 +81,7 @@ class StateRestore:
                 return Origin(saved.clock, saved.updates, checkpoint=saved.name, nbytes=nbytes)
         return None
 
-    def add(self, target: Target, *, may_restart: bool = True) -> Origin | None:
+    def restore_part(self, target: Target, *, may_restart: bool = True) -> Origin | None:
         """Replace one more part by that of the same copy as the first part.
 
         If its donor is gone, or has a different copy by now, both are replaced by those of a peer,
@@ -104,7 +104,7 @@ class StateRestore:
             self._warn(target, result, had_donors=True)
         return origin
 
-    def end(self) -> None:
+    def discard_saved(self) -> None:
         self._saved = self._joiner.cut_off = None
 
     # From peers
@@ -293,8 +293,8 @@ class TogetherRestore:
             target.load(*held[-1])  # which was checked: it does not fail any more
         return found, is_agreed
 
-    def add(self, target: Target) -> None:
-        add = partial(self._restore.add, may_restart=False)
+    def restore_part(self, target: Target) -> None:
+        add = partial(self._restore.restore_part, may_restart=False)
         held, _ = self._held(target, add)
         if not self._shard_group.all_same(len(held)):
             text = (
@@ -305,8 +305,8 @@ class TogetherRestore:
         elif held:
             target.load(*held[-1])
 
-    def end(self) -> None:
-        self._restore.end()
+    def discard_saved(self) -> None:
+        self._restore.discard_saved()
 
     def _held(
         self, target: Target, fetch: Callable[[Target], R]

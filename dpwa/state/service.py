@@ -93,7 +93,7 @@ class DonorSnapshots:
         parts = () if copy is None else copy.state.parts.values()
         return sum(part.image.nbytes for part in parts)
 
-    def put(self, state: State) -> None:
+    def replace_copy(self, state: State) -> None:
         """Replace the copy. Nodes that fetch the one before must ask again."""
         now = self._clock.now()
         copy = DonorSnapshot(state, now, now, self._piece_bytes)

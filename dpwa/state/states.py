@@ -133,7 +133,7 @@ class States(Closeable):
             origin.clock,
         )
 
-    def add(self, target: Target) -> None:
+    def add_part(self, target: Target) -> None:
         """Get one more part of the copy from which the first one came, if it was restored.
 
         Call this before the first step. If the donor is gone, or has a different copy by now, both
@@ -145,7 +145,7 @@ class States(Closeable):
         if self.origin is None or self._has_begun:
             return
         began = self._node.runtime.now()
-        origin = self._restore.add(target)
+        origin = self._restore.restore_part(target)
         if origin is not None:
             self._go_on_from(origin, began)
 
@@ -190,7 +190,7 @@ class States(Closeable):
             state = replace(state, parts={**state.parts, **more})
         self._donor_snapshots.kinds = {name: part.kind for name, part in state.parts.items()}
         if unfinished.is_wanted:
-            self._donor_snapshots.put(state)
+            self._donor_snapshots.replace_copy(state)
             fault_points.reached("state.captured")
         if unfinished.is_due and self._writer is not None:
             self._writer.write(state)
@@ -215,7 +215,7 @@ class States(Closeable):
 
     def _end_start(self) -> None:
         if not self._has_begun:
-            self._restore.end()
+            self._restore.discard_saved()
             self._has_begun = True
 
     def _is_checkpoint_due(self, writer: CheckpointWriter) -> bool:

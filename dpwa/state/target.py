@@ -77,4 +77,4 @@ def values_of(image: ByteArray, numbers: bytes) -> bytes | npt.NDArray[Any]:
 
 
 def _layout_of(nbytes: int) -> ImageLayout:
-    return ImageLayout.of([TensorSpec("parameters", "uint8", (nbytes,), 1)])
+    return ImageLayout.from_specs([TensorSpec("parameters", "uint8", (nbytes,), 1)])

@@ -10,7 +10,7 @@ from dpwa.state.download import (
 
 
 def asked(candidates, now, **more):
-    return dict(candidates.due(now, **more))
+    return dict(candidates.pick_due(now, **more))
 
 
 def test_all_are_asked_how_far_they_are_and_the_first_to_answer_to_prepare():

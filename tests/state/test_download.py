@@ -25,7 +25,7 @@ def test_all_pieces_come_whatever_donors_do_as_long_as_one_stays(count, speeds, 
         if download.is_complete:
             break
         if not download.donors or rng.random() < 0.2:
-            download.add(rng.choice(names), now)
+            download.add_donor(rng.choice(names), now)
         for donor, index in download.requests(now):
             assert donor in download.donors
             under_way.append((now + speeds[names.index(donor)], donor, index))
@@ -51,8 +51,8 @@ def test_all_pieces_come_whatever_donors_do_as_long_as_one_stays(count, speeds, 
 
 def test_a_fast_donor_brings_more():
     download, now, left = Download(100), 0.0, {"fast": [], "slow": []}
-    download.add("fast", now)
-    download.add("slow", now)
+    download.add_donor("fast", now)
+    download.add_donor("slow", now)
     step = 0
     while not download.is_complete:
         for donor, index in download.requests(now):
@@ -67,8 +67,8 @@ def test_a_fast_donor_brings_more():
 
 def test_at_most_a_window_is_under_way_with_each_donor():
     download = Download(100)
-    download.add("w1", 0.0)
-    download.add("w2", 0.0)
+    download.add_donor("w1", 0.0)
+    download.add_donor("w2", 0.0)
     asked = list(download.requests(0.0))
     assert len(asked) == 2 * WINDOW
     assert len({index for _, index in asked}) == 2 * WINDOW
@@ -77,9 +77,9 @@ def test_at_most_a_window_is_under_way_with_each_donor():
 
 def test_what_was_under_way_with_a_lost_donor_is_asked_of_another():
     download = Download(WINDOW)
-    download.add("w1", 0.0)
+    download.add_donor("w1", 0.0)
     asked = [index for _, index in download.requests(0.0)]
-    download.add("w2", 0.0)
+    download.add_donor("w2", 0.0)
     assert list(download.requests(0.1)) == []
     download.remove("w1")
     assert sorted(index for _, index in download.requests(0.1)) == sorted(asked)
@@ -87,8 +87,8 @@ def test_what_was_under_way_with_a_lost_donor_is_asked_of_another():
 
 def test_the_last_pieces_of_a_donor_that_hangs_are_asked_of_another_too():
     download = Download(2 * WINDOW)
-    download.add("stopped", 0.0)
-    download.add("alive", 0.0)
+    download.add_donor("stopped", 0.0)
+    download.add_donor("alive", 0.0)
     asked = list(download.requests(0.0))
     for donor, index in asked:
         if donor == "alive":
@@ -108,9 +108,9 @@ def test_the_last_pieces_of_a_donor_that_hangs_are_asked_of_another_too():
 
 def test_a_corrupt_piece_is_asked_elsewhere_and_a_donor_of_several_is_given_up():
     download = Download(10, window=1)
-    download.add("bad", 0.0)
+    download.add_donor("bad", 0.0)
     ((_, first),) = download.requests(0.0)
-    download.add("good", 0.0)
+    download.add_donor("good", 0.0)
     assert not download.corrupted("bad", first)
     asked = dict(download.requests(0.0))
     assert asked["good"] == first
@@ -122,7 +122,7 @@ def test_a_corrupt_piece_is_asked_elsewhere_and_a_donor_of_several_is_given_up()
 
 def test_what_a_donor_whose_connection_was_given_up_was_asked_it_is_asked_again():
     download = Download(WINDOW)
-    download.add("w1", 0.0)
+    download.add_donor("w1", 0.0)
     asked = list(download.requests(0.0))
     download.disconnected("w1", 0.1)  # the connection is only being made
     assert list(download.requests(0.1)) == []
@@ -132,7 +132,7 @@ def test_what_a_donor_whose_connection_was_given_up_was_asked_it_is_asked_again(
 
 def test_a_donor_that_brings_nothing_for_long_has_stalled():
     download = Download(10)
-    download.add("w1", 0.0)
+    download.add_donor("w1", 0.0)
     assert download.stalled(STALL_S * 2) == []  # nothing was asked yet
     list(download.requests(7.0))
     assert download.stalled(7.0 + STALL_S - 0.1) == []

@@ -34,7 +34,7 @@ def filled(layout, seed=1):
 
 @given(specs)
 def test_safetensors_reads_every_image(found):
-    layout = ImageLayout.of(found)
+    layout = ImageLayout.from_specs(found)
     image = filled(layout)
     loaded = safetensors.numpy.load(image.tobytes())
     assert loaded.keys() == {spec.name for spec in found}
@@ -48,16 +48,16 @@ def test_safetensors_reads_every_image(found):
 
 @given(specs, st.randoms(use_true_random=False))
 def test_the_header_does_not_depend_on_the_order_of_the_tensors(found, rng):
-    layout = ImageLayout.of(found)
+    layout = ImageLayout.from_specs(found)
     rng.shuffle(found)
-    again = ImageLayout.of(found)
+    again = ImageLayout.from_specs(found)
     assert (again.header, again.fingerprint) == (layout.header, layout.fingerprint)
     assert len(layout.header) % 8 == 0
 
 
 def test_an_image_of_another_layout_is_none_of_this_one():
-    one = ImageLayout.of([TensorSpec("a", "float32", (2,), 4)])
-    two = ImageLayout.of([TensorSpec("b", "float32", (2,), 4)])
+    one = ImageLayout.from_specs([TensorSpec("a", "float32", (2,), 4)])
+    two = ImageLayout.from_specs([TensorSpec("b", "float32", (2,), 4)])
     assert one.nbytes == two.nbytes
     assert one.tensors_of(filled(two)) is None
     assert one.tensors_of(filled(one)[:-1]) is None

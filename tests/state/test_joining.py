@@ -276,4 +276,4 @@ def test_an_inbox_is_bounded_and_empty_after_use():
         inbox.receive("w1", StateGone(request=number), b"")
     inbox.close()
     inbox.receive("w1", StateGone(request=1), b"")
-    assert inbox.take(0.0) == []
+    assert inbox.take_answers(0.0) == []

@@ -93,7 +93,7 @@ def token(updates=7, numbers=b"numbers", byte=3):
     image[1 << 20] = byte
     parts = {"model": StatePart(LAYOUT.tensors, LAYOUT, image, numbers)}
     snapshots = DonorSnapshots(SYSTEM, lambda: TrainingProgress(clock=0.0))
-    snapshots.put(State(float(updates), updates, parts))
+    snapshots.replace_copy(State(float(updates), updates, parts))
     return snapshots.current().token
 
 

@@ -9,7 +9,7 @@ from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import AskPiece, AskState, StateDone, StateOffer, StatePiece, StateStanding
 
-LAYOUT = ImageLayout.of([TensorSpec("a", "uint8", (5_000_000,), 1)])
+LAYOUT = ImageLayout.from_specs([TensorSpec("a", "uint8", (5_000_000,), 1)])
 PIECES = -(-LAYOUT.nbytes // limits.CHUNK_BYTES)
 
 
