@@ -148,8 +148,8 @@ class DpwaConnection(CollectiveCalls, Closeable):
         rounds = self.node.rounds
         rounds.check_open()
         self._states.copy_if_due(partial(values_part, layout, source))
-        view = rounds.begin(None if loss is None else loss_value(loss))
-        rounds.publish(layout, source.nbytes, write)
+        view = rounds.begin_update(None if loss is None else loss_value(loss))
+        rounds.publish_snapshot(layout, source.nbytes, write)
         rounds.ask(rounds.algorithm.asks(view), layout, self._terms)
 
     def update_wait(self, loss: Loss = None) -> tuple[bytes | NumericArray | None, float]:
@@ -173,7 +173,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
             return arrival.factor
 
         measured = None if loss is None else loss_value(loss)
-        arrival = self.node.rounds.wait(measured, copy)
+        arrival = self.node.rounds.wait_and_merge(measured, copy)
         if arrival is None:
             return None, 0.0
         return as_published(self._layout, copies[-1]), arrival.factor
@@ -221,9 +221,9 @@ class DpwaConnection(CollectiveCalls, Closeable):
             self._states.copy_if_due(lambda: values_part(layout, model.image()), saves=False)
             return False
 
-        averaged = Averaged(trainer.publish, trainer.read, go_on, model.norm)
+        averaged = Averaged(trainer.publish_model, trainer.merge_peer, go_on, model.norm)
         self._states.copy_if_due(partial(values_part, layout, parameters))
-        report = self.node.finish.run(averaged, seconds, timeout_s, loss_value(loss))
+        report = self.node.finish.run_finish(averaged, seconds, timeout_s, loss_value(loss))
         return model.image(), report
 
     def _require_gossip(self) -> None:
@@ -346,7 +346,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if self.node.is_own:
             if not self.node.closed:
                 self._warn_of_end(sys.exc_info()[1])
-                self.node.leave(sys.exc_info()[0])
+                self.node.note_end(sys.exc_info()[0])
             with self._runtime.uninterrupted():
                 self._stack.close()
 

@@ -347,7 +347,7 @@ def test_the_traceback_of_ctrl_c_ends_in_the_users_code_and_a_line_says_how_far_
     def train():
         with DpwaConnection("w1", config_of(1)) as node:
             node.update_send(b"x")
-            monkeypatch.setattr(node.node.rounds, "begin", interrupted)
+            monkeypatch.setattr(node.node.rounds, "begin_update", interrupted)
             node.update_send(b"x")
 
     with pytest.raises(KeyboardInterrupt) as caught:

@@ -84,8 +84,10 @@ class Member:
         self._network.add(self.name, self._receive)
         self._network.call_later(rng.uniform(0.0, TICK_S), self._tick)
 
-    def tell(self, peer: str, message: Message, payload: Frame | None = None, **_: bool) -> None:
-        """Send a message to a peer; as `TxThread.tell`, who is dead refuses the connection."""
+    def send_message(
+        self, peer: str, message: Message, payload: Frame | None = None, **_: bool
+    ) -> None:
+        """Send a message to a peer; as with `TxThread.send_message`, a dead one refuses it."""
         if peer in self._cluster.dead:
             down = LinkState.DOWN
             self._network.call_later(0.0, lambda: self.listener.link_changed(peer, down))

@@ -247,7 +247,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self._leader_loss = given.leader_loss
         if self._ranks.has_node:
             check = partial(are_finite, spared=self._state.spared)
-            self._trainer = Trainer.of(self._rounds, self._state, settings, check)
+            self._trainer = Trainer.from_config(self._rounds, self._state, settings, check)
             if self._ranks.is_alone:  # all ranks must do alike
                 self._trainer.took_over = self._optimizers.note_replaced
             self._training = TrainingState.of(given.net, self._state, settings, self._optimizers)
@@ -330,7 +330,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             self._begin()
         if self._gradients is not None:
             self._gradients.update()
-        self._trainer.send(loss_value(loss))
+        self._trainer.update_send(loss_value(loss))
         if self._rounds.is_ahead:
             self._copy_state()
 
@@ -369,7 +369,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self._rounds.is_ahead |= self._rounds.began_at is None
         if self.updates <= 1 and self._gradients is None:
             self._note_first_step(loss_value(loss))
-        arrival = self._trainer.wait(loss_value(loss))
+        arrival = self._trainer.update_wait(loss_value(loss))
         if self._gradients is not None:
             self._gradients.stepped()
         if not self._rounds.is_ahead:  # else `update_send` has still to count the step
@@ -436,10 +436,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self._states.complete()
         if self._gradients is not None:
             self._gradients.leave()
-        read, length = self._trainer.read, self._state.norm
+        read, length = self._trainer.merge_peer, self._state.norm
         rest = self._ranks.rest(self._state.rest())
-        averaged = Averaged(self._trainer.publish, read, self._go_on, length, rest)
-        run = partial(self._node.finish.run, seconds=seconds, timeout_s=timeout_s)
+        averaged = Averaged(self._trainer.publish_model, read, self._go_on, length, rest)
+        run = partial(self._node.finish.run_finish, seconds=seconds, timeout_s=timeout_s)
         try:
             report = self._ranks.end(averaged, run)
         finally:

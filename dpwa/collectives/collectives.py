@@ -49,7 +49,7 @@ class Collectives(Closeable, Service):
         self.contacts = Contacts(
             own,
             names,
-            node.tx.tell,
+            node.tx.send_message,
             self._contact_changed,
             may_map=may_map,
             count=node.traffic.exchanged,

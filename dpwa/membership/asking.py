@@ -118,14 +118,14 @@ class Asking(Listener):
         self._calls.close()
         self._has_ended.set()
 
-    def ready(self) -> None:
+    def poll_sockets(self) -> None:
         try:
             self._calls.go_on()
         except Exception:
             log.exception("membership: something unforeseen; the node goes on [DPWA-W018]")
 
     def tick(self, now: float) -> float:  # noqa: ARG002
-        self.ready()
+        self.poll_sockets()
         try:
             self._take_commands()
             self._member_list.tick()
@@ -155,7 +155,7 @@ class Asking(Listener):
                 self._tell(entry.name)
             for entry, other in self._member_list.to_ask_others():
                 probe = ProbeRequest(request=0, target=entry.name, incarnation=entry.incarnation)
-                self._tx.tell(other, probe)
+                self._tx.send_message(other, probe)
 
     def _tell_changes(self) -> None:
         """Notify some members at once of changes, but not of each change separately."""
@@ -169,7 +169,7 @@ class Asking(Listener):
             self._tell(name)
 
     def _tell(self, name: str) -> None:
-        self._tx.tell(name, *self._member_list.roster(name, asks=True), must=False)
+        self._tx.send_message(name, *self._member_list.roster(name, asks=True), must=False)
 
     # Others
 

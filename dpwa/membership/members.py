@@ -150,7 +150,7 @@ class Members(Closeable):
             self._connect()
         for entry in peers:
             roster = self._member_list.roster(entry.name, asks=False)
-            self._tx.tell(entry.name, *roster, connects=False)
+            self._tx.send_message(entry.name, *roster, connects=False)
 
     def _connect(self) -> None:
         """Connect to a member, because a node that leaves at once may have no connection yet."""

@@ -314,7 +314,7 @@ class Probes:
             reply(_answer(request))
         elif self._has_room(sender, target):
             self._probes.append(_Probe(sender, request, reply, now, now + PROBE_WITHIN_S))
-            self._tx.tell(target, *self._member_list.roster(target, asks=True))
+            self._tx.send_message(target, *self._member_list.roster(target, asks=True))
 
     def go_on(self) -> bool:
         """Report the members that have answered. Return whether others may still do so."""

@@ -67,7 +67,7 @@ class Arrival:
     published: Snapshot | None = None
     staleness: float = 0.0  # updates that the peer's clock is behind this node's; negative: ahead
     ahead: float = 0.0  # share of an update that it is ahead of `published`, as it was read later
-    waited_s: float = 0.0  # time that `wait` spent waiting for the snapshot
+    waited_s: float = 0.0  # time that `update_wait` spent waiting for the snapshot
     takes_over: bool = False  # this node is far behind, and takes the parameters in full
 
 
@@ -112,7 +112,7 @@ class IncomingSnapshot:
         """Return all data as a snapshot of a layout, once all pieces have arrived."""
         return Snapshot(self._header.version, self._progress, layout, self._data, is_finite=True)
 
-    def add(self, piece: Piece, payload: Frame) -> None:
+    def add_piece(self, piece: Piece, payload: Frame) -> None:
         """Raises `ProtocolError` if undecodable, `BrokenFetchError` if not finite."""
         place = self._buffer[piece.start : piece.stop]
         decoded = self._codec.decode(payload, piece.dtype, place)
@@ -164,9 +164,9 @@ class FetchRequest:
 
     def merged_of(self, peer: str) -> int:
         """Return the version of a peer's snapshot that is not wanted again, or 0."""
-        return 0 if self.merged is None else self.merged.of(peer, self.shard)
+        return 0 if self.merged is None else self.merged.merged_version(peer, self.shard)
 
-    def take(self, timeout_s: float) -> Arrival | PeerMemory | None:
+    def take_result(self, timeout_s: float) -> Arrival | PeerMemory | None:
         """Wait for the result and end the request. `None` if no result arrives in time."""
         try:
             return self._result.get(timeout=timeout_s)
@@ -182,7 +182,7 @@ class FetchRequest:
         self._result.put(found)
         return True
 
-    def end(self) -> None:
+    def end_fetch(self) -> None:
         if self._is_over.acquire(blocking=False):
             self._result.put(None)
 

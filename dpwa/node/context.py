@@ -44,7 +44,7 @@ class NodeContext:
     settings: Settings  # that all nodes must have alike
 
     @classmethod
-    def of(cls, name: str, config: Config, seed: int, runtime: Runtime) -> NodeContext:
+    def from_config(cls, name: str, config: Config, seed: int, runtime: Runtime) -> NodeContext:
         """Raises `UserError` if the configuration needs shared memory and there is none."""
         group = config.group_of(name)
         chance = random.Random(f"{seed}/{name}/news")
@@ -78,22 +78,22 @@ class NodeContext:
         return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def greeting(self) -> Greeting:
-        return Greeting(self.name, self.news())
+        return Greeting(self.name, self.select_news())
 
-    def news(self) -> News:
+    def select_news(self) -> News:
         """Return the loss reports to pass on, or () if no node follows a leader."""
-        return self.leader_table.news() if self.follows_leaders else ()
+        return self.leader_table.select_news() if self.follows_leaders else ()
 
-    def hear(self, news: News, sender: str = "") -> None:
+    def receive_news(self, news: News, sender: str = "") -> None:
         """Receive a peer's loss reports. `sender` is the peer if this node asked it for them."""
         if self.follows_leaders:
-            self.leader_table.hear(news, sender)
+            self.leader_table.receive_news(news, sender)
 
-    def forget(self, peer: str) -> None:
+    def forget_peer(self, peer: str) -> None:
         """End the transactions with a peer, and forget its loss."""
         if self.transactions is not None:
-            self.transactions.forget(peer)
-        self.leader_table.forget(peer)
+            self.transactions.forget_peer(peer)
+        self.leader_table.forget_node(peer)
 
     def close(self) -> None:
         if self.transactions is not None:

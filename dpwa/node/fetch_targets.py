@@ -164,14 +164,14 @@ class TrainerFetches:
             return None
         return self._mapped(peer, snapshot, request)
 
-    def wait(self, request: FetchRequest, *, may_ask: bool = True) -> Arrival | None:
+    def wait_for_result(self, request: FetchRequest, *, may_ask: bool = True) -> Arrival | None:
         """Wait for the result of a fetch. `None` if there is none, or it must not be merged.
 
         `may_ask`: a peer whose memory has no snapshot is asked for a stream.
         """
         found = request.found
         if found is None:
-            found = request.take(request.deadline.remaining_s() + GRACE_S)
+            found = request.take_result(request.deadline.remaining_s() + GRACE_S)
         tried: set[str] = set()
         while isinstance(found, PeerMemory):
             peer, snapshot = request.peer, self._pinned(found, request)
@@ -249,7 +249,7 @@ class TrainerFetches:
         if not may_ask:
             self._peer_table.record(peer, Outcome.LOST, "its shared memory cannot be mapped")
             return None
-        self._peer_table.share(peer, None)
+        self._peer_table.set_memory(peer, None)
         again = replace(request, first=peer, may_map=False, found=None)
         self._fetch(again)
-        return self.wait(again, may_ask=False)
+        return self.wait_for_result(again, may_ask=False)

@@ -75,7 +75,7 @@ class Endings:
         version = self._pool.version  # first: it must not be of a step that follows the end
         return Finishing(request=request, name=self._name, version=version, **vars(self.own))
 
-    def hear(self, peer: str, message: Finishing) -> None:
+    def receive_ending(self, peer: str, message: Finishing) -> None:
         if not self._peer_table.knows(peer) or message.round_number > MAX_ROUNDS:
             return
         said = message.model_dump(exclude={"type", "request", "name", "version"})
@@ -107,7 +107,7 @@ class Endings:
         names = sorted({*own, *theirs})
         return tuple(printable(name) for name in names if own.get(name) != theirs.get(name))
 
-    def of(self, peer: str) -> Heard | None:
+    def ending_of(self, peer: str) -> Heard | None:
         return self._heard.get(peer)
 
     def others_have_ended(self) -> bool:
@@ -140,7 +140,7 @@ class FinishService(Service):
 
     def handle(self, sender: bytes, message: Finishing, reply: Reply) -> None:  # noqa: ARG002
         """Note a peer's ending, and answer with this node's."""
-        self._endings.hear(message.name, message)
+        self._endings.receive_ending(message.name, message)
         reply(self._endings.message(message.request))
 
 
@@ -162,16 +162,18 @@ class FinishListener(Listener):
         if isinstance(message, Status):
             self._endings.hear_rest(peer, unpack(payload))
         else:
-            self._endings.hear(peer, message)
+            self._endings.receive_ending(peer, message)
 
 
 @dataclass(frozen=True)
 class Averaged:
     """The parameters that are averaged, with the functions of their owner."""
 
-    publish: Callable[[], bytes | None]  # returns a digest of the values; `None`: not possible now
+    publish_model: Callable[
+        [], bytes | None
+    ]  # returns a digest of the values; `None`: not possible now
     # merges a peer's with a weight; returns their distance before, `None`: nothing came
-    read: Callable[[str, float], float | None]
+    merge_peer: Callable[[str, float], float | None]
     # other work of the training thread, told whether others still train; returns whether it has
     # changed the parameters
     go_on: Callable[[bool], bool]
@@ -198,7 +200,7 @@ class Finish:
         self._has_left = False
         self.endings = Endings(context, lambda: view.updates)
 
-    def run(
+    def run_finish(
         self,
         averaged: Averaged,
         seconds: float,  # longest time to average
@@ -226,11 +228,11 @@ class Finish:
 
         run = self._run = FinishRun(self._context, self._tx, self.endings, averaged)
         try:
-            report = run.run(seconds, timeout_s)
+            report = run.run_rounds(seconds, timeout_s)
         finally:
             self._run = None
             self.endings.own = replace(self.endings.own, agrees=True, is_over=True)
-        run.tell()
+        run.announce_ending()
         report = replace(report, diverged=self._diverged(report))
         self._problem = report.problem
         self._last = None if report.problem or report.missed else report
@@ -247,7 +249,11 @@ class Finish:
     def _is_as_it_ended(self, averaged: Averaged) -> bool:
         """Tell whether no node has trained, and this one has not changed, since the last call."""
         own = self.endings.own
-        return own.is_over and self.endings.others_have_ended() and averaged.publish() == own.values
+        return (
+            own.is_over
+            and self.endings.others_have_ended()
+            and averaged.publish_model() == own.values
+        )
 
     def follow(self, report: FinishReport) -> None:
         """Note that a different rank has ended the training, in which this node takes part."""
@@ -262,7 +268,7 @@ class Finish:
         waits_for = () if run is None else tuple(run.awaited)
         return EndingReport(own.is_over, self._problem, waits_for, dict(self.endings.rest))
 
-    def leave(self, error: str) -> str:
+    def note_end(self, error: str) -> str:
         """Note that the node ends now, and by which error. Return why, unless it has finished."""
         if self.endings.own.is_over:
             return ""

@@ -75,7 +75,7 @@ class FinishRun:
         self._is_apart = False  # whether the last round was given up, as others were in another
         self._apart_since: float | None = None  # since when that is so
 
-    def run(self, seconds: float, timeout_s: float) -> FinishReport:
+    def run_rounds(self, seconds: float, timeout_s: float) -> FinishReport:
         """Go on until all agree, or the time is over."""
         met_at, waits_until = None, self._began + timeout_s
         self._tx.connect(needs_all=True)
@@ -108,16 +108,16 @@ class FinishRun:
         self._endings.own = replace(own, values=self._published or own.values)
         return self._report(met_at)
 
-    def tell(self) -> None:
+    def announce_ending(self) -> None:
         self._told_at = self._clock.now()
         message = self._endings.message()
         for peer in self._peer_table.names:
-            self._tx.tell(peer, message, connects=False)
+            self._tx.send_message(peer, message, connects=False)
 
     # Who is there
 
     def _lives(self, peer: str) -> bool:
-        heard = self._endings.of(peer)
+        heard = self._endings.ending_of(peer)
         return (
             heard is not None
             and not heard.is_silent(self._clock.now())
@@ -127,7 +127,7 @@ class FinishRun:
 
     def _is_expected(self, peer: str) -> bool:
         """Tell whether a peer may be there that was not heard of yet."""
-        heard, state = self._endings.of(peer), self._tx.state_of(peer)
+        heard, state = self._endings.ending_of(peer), self._tx.state_of(peer)
         if self._peer_table.has_left(peer):
             return False
         if self._peer_table.may_still_start(peer):  # it may have spoken before it was connected to
@@ -143,7 +143,7 @@ class FinishRun:
         mergeable, now = self._peer_table.mergeable, self._clock.now()
         awaited = []
         for peer in self._peer_table.names:
-            heard = self._endings.of(peer)
+            heard = self._endings.ending_of(peer)
             trains = (
                 heard is not None
                 and self._lives(peer)
@@ -175,7 +175,7 @@ class FinishRun:
         return is_early and not present and any(not self._ending_of(p).is_over for p in lost)
 
     def _ending_of(self, peer: str) -> Ending:
-        heard = self._endings.of(peer)
+        heard = self._endings.ending_of(peer)
         return Ending() if heard is None else heard.ending
 
     def _all_agree(self, present: Sequence[str]) -> bool:
@@ -203,7 +203,7 @@ class FinishRun:
 
     def _publish(self) -> None:
         if self._published is None:
-            self._published = self._averaged.publish()
+            self._published = self._averaged.publish_model()
 
     def _take_round(self, own: Ending, present: Sequence[str]) -> None:
         """Read the snapshots of all others, if they are in the same round."""
@@ -223,7 +223,7 @@ class FinishRun:
         self._endings.own = replace(
             self._endings.own, has_read=number, agrees=self._agreement.is_reached
         )
-        self.tell()
+        self.announce_ending()
         # Until all have read it, what is published stays as it is.
         self._wait(
             present,
@@ -261,7 +261,7 @@ class FinishRun:
         self._announced.add(among)
         own = replace(self._endings.own, round_number=number, among=among, values=values)
         self._endings.own = own
-        self.tell()
+        self.announce_ending()
 
     def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
         """Wait until all are in the same round, among the same nodes. Return whether to read.
@@ -307,7 +307,7 @@ class FinishRun:
             if are_equal:
                 distance: float | None = 0.0 * self._averaged.length()  # NaN if not finite
             else:
-                distance = self._averaged.read(peer, counts / (counted + 1))
+                distance = self._averaged.merge_peer(peer, counts / (counted + 1))
                 self._published = None
             if distance is None:
                 self._failures[peer] += 1
@@ -316,7 +316,7 @@ class FinishRun:
             counted += counts
             if peer not in self._read and self._compares:
                 self._endings.rests.pop(peer, None)
-                self._tx.tell(peer, AskStatus(request=0), connects=False)
+                self._tx.send_message(peer, AskStatus(request=0), connects=False)
             self._read.add(peer)
             distances.append(distance)
             self._tell_if_due()
@@ -379,7 +379,7 @@ class FinishRun:
     def _tell_if_due(self) -> None:
         every_s = max(TOLD_EVERY_S, TOLD_PER_PEER_S * len(self._peer_table.names))
         if self._clock.now() - self._told_at >= every_s:
-            self.tell()
+            self.announce_ending()
 
     def _say_whom(self, awaited: Sequence[str], left_s: float) -> None:
         if self._clock.now() >= self._says_at:
@@ -437,7 +437,7 @@ class FinishRun:
         return {peer: names for peer, names in found.items() if names}
 
     def _why(self, peer: str) -> str:
-        heard, now = self._endings.of(peer), self._clock.now()
+        heard, now = self._endings.ending_of(peer), self._clock.now()
         words = self._peer_table.in_words(peer)
         if self._peer_table.is_left_alone(peer):
             return words if words == IN_WORDS[Health.OTHER_SETTINGS] else "is in quarantine"

@@ -92,16 +92,16 @@ MAX_ROUNDS_ASKED_AGAIN = 3  # rounds in which another peer is to bear out what a
 class GossipRounds:
     """The gossip of a node, on its training thread.
 
-    In each update: `begin`, `publish` and `ask` as the algorithm wants it, a training step, `wait`.
-    Most methods raise `ClosedError` once the node is closed.
+    In each update: `begin_update`, `publish_snapshot` and `ask` as the algorithm wants it, a
+    training step, `wait_and_merge`. Most methods raise `ClosedError` once the node is closed.
     """
 
     def __init__(self, context: NodeContext, tx: TxThread, check_open: Callable[[], None]) -> None:
         self.algorithm = algorithm_of(context.config)
         self.view = NodeView(context)
         self.began_at: float | None = None  # when the first update began; `None` before
-        # The loop takes a step before the update that counts it. Between `wait` and `begin`, it has
-        # then taken one step more than `view.updates`.
+        # The loop takes a step before the update that counts it. Between `wait_and_merge` and
+        # `begin_update`, it has then taken one step more than `view.updates`.
         self.is_ahead = False
         # the other ranks of a member whose model is sharded; `None`: it is not
         self.shard_group: ShardGroup | None = None
@@ -125,7 +125,7 @@ class GossipRounds:
         self._doubted = ""  # a peer that others are to bear out
         self._bears_out = ""  # the same, of the fetch under way
         self._asked_again = 0  # how often in a row
-        self._has_diverged = False  # at the last `wait`
+        self._has_diverged = False  # at the last `wait_and_merge`
         self._said_so_at = self._look_at = -math.inf
         self._are_refused = False  # all peers, when that was looked for last
         is_one = not context.config.is_open and len(context.config.nodes) == 1
@@ -175,7 +175,7 @@ class GossipRounds:
         if self._transactions is not None:
             self._transactions.is_finite = is_finite
 
-    def begin(self, loss: float | None) -> NodeView:
+    def begin_update(self, loss: float | None) -> NodeView:
         """Begin an update: end the one before, advance the clock, pass on loss reports.
 
         `loss` is `None` if it was not measured. Raises `MismatchError` if every peer is refused and
@@ -190,17 +190,17 @@ class GossipRounds:
             self._unpaired("update_send", "update_wait", "nothing is merged")
         if self.began_at is None:
             self.began_at = self._context.runtime.now()
-        self.figures.begin()
+        self.figures.begin_update()
         clock = self.merger.progress.clock + 1.0
         self.merger.progress = replace(self.merger.progress, clock=clock, loss=loss)
         self.view.updates += 1
         if self._needs_finish and not self._has_diverged:
             tell_launcher(self.view.updates)
         if self._losses.is_used:
-            self._losses.begin(loss, self.view.updates, clock)
+            self._losses.begin_update(loss, self.view.updates, clock)
         return self.view
 
-    def publish(
+    def publish_snapshot(
         self, layout: Layout, nbytes: int, write: Callable[[ByteArray], SnapshotCopy]
     ) -> bool:
         """Publish a snapshot, which peers read until the next one. Return whether there was room.
@@ -251,19 +251,19 @@ class GossipRounds:
         )
         transactions = self._transactions
         if ask.terms is Terms.EXCHANGE and transactions is not None and transactions.is_engaged:
-            request.end()
+            request.end_fetch()
         elif ask.terms is not Terms.PULL:
             self._tx.fetch(request)
         else:
             self._fetches.pull(request)
 
-    def wait(self, loss: float | None, merge: Merge) -> Arrival | None:
+    def wait_and_merge(self, loss: float | None, merge: Merge) -> Arrival | None:
         """Wait for the fetch that the last `ask` started, and merge its snapshot.
 
         This waits at most until `timeout_ms` after that. Clock and parameters are merged on this
         thread, and so are the transactions with other nodes. `merge` merges the parameters and
         returns its factor. A peer whose loss or parameters have diverged is not merged. `loss` is
-        the loss at this moment. `None` stands for the one passed to `begin`. Returns the last
+        the loss at this moment. `None` stands for the one passed to `begin_update`. Returns the last
         merged snapshot, or `None`. Raises `UserError` if a custom rule returned an impossible
         factor.
         """
@@ -283,7 +283,10 @@ class GossipRounds:
         before = self.figures.turn_to(Activity.WAIT)
         try:
             arrival = self._fetched(request, published, merge)
-            while self._transactions and (transaction := self._transactions.take()) is not None:
+            while (
+                self._transactions
+                and (transaction := self._transactions.next_settled()) is not None
+            ):
                 self._context.pool.settle()
                 # What was merged before has moved this node away from what it has published.
                 own = published if arrival is None else None
@@ -300,7 +303,7 @@ class GossipRounds:
         self.check_open()
         self._end_round()
         self._begins = 0
-        while self._transactions and (transaction := self._transactions.take()) is not None:
+        while self._transactions and (transaction := self._transactions.next_settled()) is not None:
             self._transactions.factor(transaction)  # its mass counts all the same
             transaction.release()
 
@@ -331,7 +334,7 @@ class GossipRounds:
             digest.update(snapshot.layout.fingerprint)
             return digest.digest()
 
-    def read(
+    def fetch_and_merge(
         self,
         peer: str,
         layout: Layout,
@@ -373,7 +376,7 @@ class GossipRounds:
 
     def _read(self, request: FetchRequest) -> Arrival | None:
         self._fetches.pull(request)
-        return self._fetches.wait(request)
+        return self._fetches.wait_for_result(request)
 
     def read_all(
         self, layout: Layout, shard: Shard, is_finite: IsFinite | None = None
@@ -497,9 +500,9 @@ class GossipRounds:
             return None
         before = self._context.runtime.now()
         self._context.pool.settle()
-        arrival = self._fetches.wait(request)
+        arrival = self._fetches.wait_for_result(request)
         waited_s = self._context.runtime.now() - before
-        self.figures.waits.add(waited_s)
+        self.figures.waits.observe(waited_s)
         if arrival is not None:
             arrival = self._judged(arrival, request, published, waited_s)
         if self.shard_group is not None:
@@ -511,7 +514,7 @@ class GossipRounds:
             return None
         merged = self.merger.merge(arrival, merge)
         if merged.factor > 0.0:
-            self._context.peer_table.merged.add(merged.peer, merged.version, request.shard)
+            self._context.peer_table.merged.record_merge(merged.peer, merged.version, request.shard)
         return merged
 
     def _judged(

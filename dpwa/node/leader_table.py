@@ -46,7 +46,7 @@ class LeaderTable:
         with self._lock:
             self._loss.add_loss(loss)
 
-    def tell(self, updates: int, clock: float) -> None:
+    def report_own_loss(self, updates: int, clock: float) -> None:
         """Report the loss of this node after its updates, or none while it is far behind.
 
         A beginner with a low loss, by chance or because of easy examples, must not lead trained
@@ -58,7 +58,7 @@ class LeaderTable:
             can_lead = can_lead and not self._reports.is_beginner(clock, now)
             self._reports.report_own_loss(mean if can_lead else None, updates, now)
 
-    def hear(self, news: News, sender: str = "") -> None:
+    def receive_news(self, news: News, sender: str = "") -> None:
         """Receive a peer's loss reports. `sender` is the peer if this node asked it for them."""
         with self._lock:
             self._reports.receive_reports(
@@ -68,11 +68,11 @@ class LeaderTable:
     def hear_packed(self, news: bytes, sender: str = "") -> None:
         """Receive the loss reports in a peer's shared memory. Unreadable ones are ignored."""
         try:
-            self.hear(unpack_news(news), sender)
+            self.receive_news(unpack_news(news), sender)
         except ProtocolError:
             return  # it was being written
 
-    def news(self) -> News:
+    def select_news(self) -> News:
         """Return the loss reports to pass on, which are renewed every few milliseconds."""
         with self._lock:
             now = self._clock.now()  # not before: others may tell something while this one waits
@@ -85,12 +85,12 @@ class LeaderTable:
             return self._news
 
     def packed(self, most_bytes: int) -> bytes:
-        news = self.news()
+        news = self.select_news()
         while len(packed := pack(news)) > most_bytes:
             news = news[: len(news) // 2]
         return packed
 
-    def forget(self, node: str) -> None:
+    def forget_node(self, node: str) -> None:
         with self._lock:
             self._reports.forget_node(node, self._clock.now())
 

@@ -66,14 +66,14 @@ class LossWatch:
         self._has_leader_loss = True
         self._context.leader_table.measured(loss)
 
-    def begin(self, loss: float | None, updates: int, clock: float) -> None:
+    def begin_update(self, loss: float | None, updates: int, clock: float) -> None:
         """Begin an update. The loss counts if there was none in the update before."""
         if not self._has_measured:
             self.measured(loss)
         self._has_measured = False
         self._blame_later()
         if self._context.follows_leaders:
-            self._context.leader_table.tell(updates, clock)
+            self._context.leader_table.report_own_loss(updates, clock)
             self._spread_news()
 
     def measured(self, loss: float | None) -> None:

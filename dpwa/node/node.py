@@ -1,6 +1,6 @@
 """Node: one member of the gossip, with its pool, peers and two threads.
 
-The training thread calls `send` and `wait`. It never uses a socket, and the network threads never
+The training thread calls `update_send` and `update_wait`. It never uses a socket, and the network threads never
 use the model.
 """
 
@@ -104,7 +104,7 @@ class Node(Closeable):
         self._parts: dict[str, weakref.WeakMethod[Callable[[], Any]]] = {}
         config.require(name)
         self.check_open = _check_of(self)
-        self._context = NodeContext.of(name, config, self.seed, runtime)
+        self._context = NodeContext.from_config(name, config, self.seed, runtime)
         try:
             own = own_address(config, name)
             self._threads = NodeThreads(own.listen, self._context)
@@ -128,7 +128,9 @@ class Node(Closeable):
         self._context.peer_table.own_process = incarnation, self.endpoint
         # The threads know the node only weakly: one that is forgotten is closed when it is
         # collected, or at the end of the program.
-        self._close_all = finalize(self, _close, self._threads, self._context, weakly(self.leave))
+        self._close_all = finalize(
+            self, _close, self._threads, self._context, weakly(self.note_end)
+        )
         self.connect_peers({peer.name: peer.connect_endpoint for peer in config.peers_of(name)})
         warn_if_open(config, name, self._threads.rx.endpoint)
         warn_if_hidden(config, name, self._threads.rx.endpoint)
@@ -158,7 +160,7 @@ class Node(Closeable):
 
             services.append(add_transactions(context, context.transactions, tx))
         self._threads.open(services)
-        tx.attach(FinishListener(self.finish.endings, tx.tell))
+        tx.attach(FinishListener(self.finish.endings, tx.send_message))
 
     @property
     def clock(self) -> float:
@@ -210,7 +212,7 @@ class Node(Closeable):
 
         Raises `UserError` if a name is this node's own or known at a different endpoint.
         """
-        new = self._context.peer_table.add(endpoints)
+        new = self._context.peer_table.add_peers(endpoints)
         self._context.leader_table.welcome(new)
         settings_of = channel_settings(self.config, self.name)
         channels = [PeerChannel(name, endpoints[name], settings_of(name)) for name in new]
@@ -219,8 +221,8 @@ class Node(Closeable):
     def remove_peer(self, name: str) -> None:
         self.check_open()
         self._context.peer_table.remove(name)
-        self._context.forget(name)
-        self.rounds.figures.forget(name)
+        self._context.forget_peer(name)
+        self.rounds.figures.forget_peer(name)
         self._threads.tx.remove_peer(name)
 
     # What stands on the node
@@ -355,9 +357,9 @@ class Node(Closeable):
     def closed(self) -> bool:
         return not self._close_all.alive
 
-    def leave(self, error: type[BaseException] | None) -> None:
+    def note_end(self, error: type[BaseException] | None) -> None:
         """Note that the node ends now, and by which error, to report it to its peers."""
-        self._threads.tx.reason = self.finish.leave("" if error is None else error.__name__)
+        self._threads.tx.reason = self.finish.note_end("" if error is None else error.__name__)
         self._identity.is_over = True
 
     def close(self) -> None:

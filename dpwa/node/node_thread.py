@@ -65,12 +65,12 @@ class NodeThread:
     def discard(self) -> None:
         self.waker.close()
 
-    def end(self) -> None:
+    def request_stop(self) -> None:
         raise NotImplementedError
 
     def stop(self, timeout_s: float | None) -> bool:
         """Ask the thread to end, and return whether it did within the time."""
-        self.end()
+        self.request_stop()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             return False

@@ -172,7 +172,7 @@ class PeerTable:
         """Tell whether a peer is in view."""
         return name in self._in_view
 
-    def add(self, endpoints: Mapping[str, str]) -> list[str]:
+    def add_peers(self, endpoints: Mapping[str, str]) -> list[str]:
         """Add peers by name, and return the new ones.
 
         Raises `UserError` for the own name, or for a peer that is known at a different endpoint.
@@ -199,7 +199,7 @@ class PeerTable:
                 self.names = tuple(self._in_view)
                 self._peers.pop(name, None)
                 self._connected.pop(name, None)
-                self.merged.forget(name)
+                self.merged.forget_peer(name)
                 self._flow = self._flow.removed(name)
                 return
         known = ", ".join(self.names) or "none"
@@ -373,7 +373,7 @@ class PeerTable:
         elif self._of(name).health is Health.OTHER_MODEL:
             self.record(name, Outcome.NOTHING_NEW)
 
-    def share(self, name: str, memory: PeerMemory | None) -> None:
+    def set_memory(self, name: str, memory: PeerMemory | None) -> None:
         """Note the shared memory of a connected peer, or that it is not to be read any more."""
         with self._lock:
             self._of(name).memory = memory

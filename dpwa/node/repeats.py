@@ -32,7 +32,7 @@ class MergedVersions:
         self._merged: dict[str, tuple[int, frozenset[Shard]]] = {}
         self._last: dict[str, int] = {}  # of those who train no more, as they say
 
-    def add(self, peer: str, version: int, shard: Shard) -> None:
+    def record_merge(self, peer: str, version: int, shard: Shard) -> None:
         """Versions are whole numbers from 1 on."""
         before, shards = self._merged.get(peer, (0, frozenset[Shard]()))
         self._merged[peer] = (version, (shards if version == before else frozenset()) | {shard})
@@ -48,11 +48,11 @@ class MergedVersions:
         """Note that a peer may have been started again, and count from 1."""
         self._merged.pop(peer, None)
 
-    def forget(self, peer: str) -> None:
+    def forget_peer(self, peer: str) -> None:
         self.begins_anew(peer)
         self.trains(peer)
 
-    def of(self, peer: str, shard: Shard) -> int:
+    def merged_version(self, peer: str, shard: Shard) -> int:
         """Return the version of which this shard is not wanted again, or 0 if there is none."""
         version, shards = self._merged.get(peer, (0, frozenset[Shard]()))
         if version <= self._last.get(peer, -1):

@@ -122,8 +122,8 @@ class ReceivedSnapshot:
 class Trainer:
     """Takes a model through the rounds of its node, by its algorithm, on the training thread.
 
-    Each update calls `send`, takes a training step, and calls `wait`. When nodes end together,
-    `publish` and `read` average their models, and `go_on` serves the nodes that still train.
+    Each update calls `update_send`, takes a training step, and calls `update_wait`. When nodes end together,
+    `publish_model` and `merge_peer` average their models, and `go_on` serves the nodes that still train.
     """
 
     def __init__(
@@ -141,21 +141,21 @@ class Trainer:
         # called when all of a peer's parameters were taken
         self.took_over: Callable[[], None] = lambda: None
         self._sent = model.layout  # of what was published last
-        self._has_sent = False  # since the last `wait`
+        self._has_sent = False  # since the last `update_wait`
 
     @classmethod
-    def of(cls, rounds: GossipRounds, model: Model, config: Config, is_finite: IsFinite) -> Trainer:
+    def from_config(cls, rounds: GossipRounds, model: Model, config: Config, is_finite: IsFinite) -> Trainer:
         """Return a trainer for the settings. `is_finite` is the test for `guard`."""
         terms = FetchTerms(config.fraction, is_finite if config.guard == "finite" else None)
         rounds.merger.knows_beginners = True
         rounds.guard(terms.is_finite)
         return cls(rounds, model, terms, clip_of(config))
 
-    def send(self, loss: float | None) -> None:
+    def update_send(self, loss: float | None) -> None:
         """Publish, and start a fetch, according to the algorithm. Never waits."""
         self._sent = self.model.layout
         rounds, view = self.rounds, self.rounds.view
-        rounds.begin(loss)
+        rounds.begin_update(loss)
         own = view.model = self.model.values()
         values = rounds.algorithm.publishes(view)
         is_published = values is None or self._publish(values)
@@ -168,13 +168,13 @@ class Trainer:
     def _publish(self, values: Values) -> bool:
         checks = self._terms.is_finite is not None
         write = partial(self.model.start_copy, check_finite=checks, values=values)
-        return self.rounds.publish(self._sent, self._sent.nbytes or 0, write)
+        return self.rounds.publish_snapshot(self._sent, self._sent.nbytes or 0, write)
 
-    def wait(self, loss: float | None) -> Arrival | None:
-        """Wait for the fetch of `send`, and merge its snapshot. See `GossipRounds.wait`.
+    def update_wait(self, loss: float | None) -> Arrival | None:
+        """Wait for the fetch of `update_send`, and merge its snapshot. See `GossipRounds.update_wait`.
 
         Returns the merged snapshot, the first if the algorithm asks for more. `None` also if the
-        model's layout has changed since `send`.
+        model's layout has changed since `update_send`.
         """
         rounds = self.rounds
         if self.model.layout != self._sent:
@@ -183,10 +183,10 @@ class Trainer:
         if self._has_sent:
             rounds.algorithm.after_step(rounds.view)
             self._has_sent = False
-        arrival = rounds.wait(loss, self._merge)
+        arrival = rounds.wait_and_merge(loss, self._merge)
         for ask in rounds.algorithm.more:
             rounds.ask(ask, self._sent, self._terms)
-            second = rounds.wait(None, self._merge)
+            second = rounds.wait_and_merge(None, self._merge)
             arrival = arrival or second
         # A clip needs all of a snapshot, to tell whether a peer lies.
         if rounds.algorithm.averages_buffers and self._clip is None:
@@ -210,13 +210,13 @@ class Trainer:
         self.consensus_distance = self.rounds.figures.consensus_distance = received.distance
         return factor
 
-    def publish(self) -> bytes | None:
+    def publish_model(self) -> bytes | None:
         """Publish the model for averaging. Return a digest, or `None` if that failed."""
         self._sent, self._has_sent = self.model.layout, False
         self.model.begin_mean()
         return self.rounds.settle(self._publish(self.model.values()))
 
-    def read(self, peer: str, weight: float) -> float | None:
+    def merge_peer(self, peer: str, weight: float) -> float | None:
         """Merge all of a peer's snapshot, shard by shard.
 
         Returns the distance to it before, or `None` if some of it is missing.
@@ -231,7 +231,9 @@ class Trainer:
 
         layout = self.model.layout
         for shard in shards_of(layout, self._terms.fraction):
-            read = self.rounds.read(peer, layout, shard, weight, merge, self._terms.is_finite)
+            read = self.rounds.fetch_and_merge(
+                peer, layout, shard, weight, merge, self._terms.is_finite
+            )
             if read is None:
                 return None
             weight = max(weight, read.factor)  # all of it in full, if a part of it was
@@ -247,4 +249,4 @@ class Trainer:
             ask = rounds.algorithm.asks(rounds.view)
             if ask is not None:
                 rounds.ask(ask, self.model.layout, self._terms)
-        return rounds.wait(None, self._merge) is not None
+        return rounds.wait_and_merge(None, self._merge) is not None

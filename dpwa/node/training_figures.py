@@ -35,7 +35,7 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
-    def add(self, value: float) -> None:
+    def observe(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
@@ -74,7 +74,7 @@ class TrainingFigures:
         self._merged: dict[str, MergedPeer] = {}
         self._merged_bytes = 0  # also of peers that were forgotten
 
-    def begin(self) -> None:
+    def begin_update(self) -> None:
         self.steps += 1
         activity = self._spent[0]
         self.turn_to(Activity.TRAIN if activity is Activity.IDLE else activity)
@@ -116,7 +116,7 @@ class TrainingFigures:
         self, peer: str, nbytes: int, staleness: float, progress: TrainingProgress, version: int
     ) -> None:
         """Count one merge of a peer's snapshot. A snapshot that is ahead counts as not stale."""
-        self._staleness.add(max(staleness, 0.0))
+        self._staleness.observe(max(staleness, 0.0))
         self._merged_bytes += nbytes
         last = self._merged.get(peer)
         merges, before = (0, 0) if last is None else (last.merges, last.nbytes)
@@ -124,7 +124,7 @@ class TrainingFigures:
             merges + 1, before + nbytes, self._clock.now(), staleness, progress, version
         )
 
-    def forget(self, peer: str) -> None:
+    def forget_peer(self, peer: str) -> None:
         self._merged.pop(peer, None)
 
     def report_of(self, peer: str) -> JsonObject:

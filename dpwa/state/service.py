@@ -174,7 +174,7 @@ class StateService(Service):
 
     def _forget(self, sender: bytes) -> None:
         if self._joiners.pop(sender, None) is not None:
-            self._upload.forget(sender.hex())
+            self._upload.forget_reader(sender.hex())
 
     def _consider(self, sender: bytes, ask: AskState, reply: Reply) -> None:
         progress = self._donor_snapshots.progress()
@@ -235,14 +235,14 @@ class StateService(Service):
         copy = self._donor_snapshots.current()
         found = copy.piece(ask.part, ask.index) if copy and copy.token == ask.token else None
         if found is None:
-            self._upload.forget(sender.hex())
+            self._upload.forget_reader(sender.hex())
             reply(StateGone(request=ask.request))
             return
         data, digest = found
         piece = StatePiece.model_construct(request=ask.request, index=ask.index, checksum=digest)
         if reply(piece, data.data, is_lent=True) is None:
             if len(self._waiting) == self._waiting.maxlen:
-                self._upload.forget(self._waiting[0][0].hex())  # its piece is dropped
+                self._upload.forget_reader(self._waiting[0][0].hex())  # its piece is dropped
             self._waiting.append((sender, ask, reply))
             return
         self.served_bytes += data.nbytes

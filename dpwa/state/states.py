@@ -57,7 +57,7 @@ class States(Closeable):
         inbox = Inbox(runtime)
         self._joiner = Joiner(
             lambda: node.links,
-            node.tx.tell,
+            node.tx.send_message,
             node.tx.connect,
             inbox,
             runtime,

@@ -79,7 +79,9 @@ class Tables(Closeable):
         pending = PendingOperations(group.view, runtime)
         answers = Answers(node.rx.wake)
         settings = Settings(runtime, patience_s, answers.queue_answer, node.rx.wake)
-        engine = Engine(pending, group, contacts, _counted(node.tx.tell, contacts), settings)
+        engine = Engine(
+            pending, group, contacts, _counted(node.tx.send_message, contacts), settings
+        )
         with group.lock:  # no view may come in between
             group.watch(engine.view_changed)
             engine.view_changed(group.view)

@@ -525,7 +525,7 @@ def test_a_peer_that_stays_silent_is_given_up(monkeypatch):
     monkeypatch.setattr("dpwa.node.finish_run.SILENT_AFTER_S", 0.5)
     with Nodes(2) as nodes:
         service = type(nodes.nodes[1].connection.node.finish.endings)
-        monkeypatch.setattr(service, "hear", lambda *_: None)  # nothing is ever heard
+        monkeypatch.setattr(service, "receive_ending", lambda *_: None)  # nothing is ever heard
         began = time.monotonic()
         nodes.begin_to_finish(0, timeout_s=1e6)
         report = nodes.report(0)
@@ -591,8 +591,8 @@ def test_a_number_that_no_round_has_is_not_followed():
             is_over=False,
             values=b"",
         )
-        endings.hear("w2", lie)
-        assert endings.of("w2") is None
+        endings.receive_ending("w2", lie)
+        assert endings.ending_of("w2") is None
         nodes.finish_all()
     assert nodes.values() == pytest.approx([0.5] * 2)
 
@@ -606,7 +606,7 @@ def test_without_time_to_wait_those_who_train_are_told_of_all_the_same():
         assert why.startswith(("there was no time left for it", "still trains"))
         nodes.begin_to_finish(1)
         endings = nodes.nodes[0].connection.node.finish.endings
-        eventually(lambda: endings.of("w2") and endings.of("w2").ending.is_finishing)
+        eventually(lambda: endings.ending_of("w2") and endings.ending_of("w2").ending.is_finishing)
         del nodes.reports[0]
         nodes.begin_to_finish(0, timeout_s=0.0, seconds=0.0)
         assert nodes.report(0).missed == {"w2": "there was no time left for it"}

@@ -367,13 +367,13 @@ def test_so_does_who_is_interrupted_after_that_merge():
     optimizer = schedule_free(two)
     with far_behind(one, two, optimizer) as (first, second):
         rounds = second._trainer.rounds
-        wait = rounds.wait
+        wait = rounds.wait_and_merge
 
         def interrupted(loss, merge):
             if wait(loss, merge):
                 raise KeyboardInterrupt
 
-        rounds.wait = interrupted
+        rounds.wait_and_merge = interrupted
 
         def merges():
             first.step(0.5)

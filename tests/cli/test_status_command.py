@@ -210,7 +210,7 @@ def test_an_age_is_short(seconds, shown):
 def test_when_a_peer_was_last_heard_of():
     clock = SetClock(100.0)
     peer_table = PeerTable("w1", clock, random.Random(0))
-    peer_table.add({"w2": "tcp://a:1"})
+    peer_table.add_peers({"w2": "tcp://a:1"})
 
     def heard_s():
         return peer_table.report(lambda _: {})[0].heard_s

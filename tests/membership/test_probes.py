@@ -40,7 +40,7 @@ def test_a_member_may_have_a_few_asked_at_once_and_none_of_them_twice(monkeypatc
     told, said, clock = [], [], VirtualClock()
     members = MemberList(MemberEntry("a", "at-a", 1), clock, random.Random(1), lambda: None)
     members.receive_entries([MemberEntry(f"n{index}", f"at-n{index}", 1) for index in range(30)])
-    started = service.Probes(members, SimpleNamespace(tell=lambda to, *_: told.append(to)))
+    started = service.Probes(members, SimpleNamespace(send_message=lambda to, *_: told.append(to)))
 
     def ask(sender, index):
         started.start(

@@ -47,7 +47,9 @@ class Member:
         rng = random.Random(1)
         self.list = MemberList(OWN, self.time, rng, lambda: None)
         handle = SimpleNamespace(
-            tell=lambda *_: None, tick_listeners=lambda: None, state_of=lambda _: LinkState.DOWN
+            send_message=lambda *_: None,
+            tick_listeners=lambda: None,
+            state_of=lambda _: LinkState.DOWN,
         )
         context = MembershipContext(
             handle, handle, None, self.time, rng, lambda at: (at,), frozenset(), None, ()

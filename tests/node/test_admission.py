@@ -70,14 +70,14 @@ def use_a_core(seconds):
 def test_requests_that_cost_more_than_their_share_are_followed_by_a_pause():
     admission = AdmissionControl(Authorizer(), Limits(serving_share=0.001, serving_burst_ms=1.5))
     with flooded_router(messages=3) as router:
-        cheap = admission.take(router)
+        cheap = admission.take_message(router)
         admission.served(cheap)
         assert not admission.paused_s()
-        dear = admission.take(router)
+        dear = admission.take_message(router)
         use_a_core(MAX_CHARGED_S)  # 1.5 ms are a burst, the rest lasts for half a second
         admission.served(dear)
         assert admission.paused_s()
-        assert admission.take(router) is None
+        assert admission.take_message(router) is None
         assert admission.report()["over_budget"] == 1
 
 
@@ -88,30 +88,30 @@ def test_what_too_many_frames_cost_is_charged_but_nobody_waits_long_for_it(monke
         dealer.connect("inproc://router")
         dealer.send_multipart([b""] * 50_000)
         dealer.send(b"request")
-        assert admission.take(router).goes_on
+        assert admission.take_message(router).goes_on
         turns = 1
         while (
             admission._dropping_since is not None
         ):  # also in a pause: until its end nobody else can be read
-            assert admission.take(router) is None
+            assert admission.take_message(router) is None
             turns += 1
         assert turns > 50_000 / 4096
         assert admission.paused_s()
         assert admission._resume_at - SystemClock().now() <= MAX_PAUSE_S
-        received = eventually(lambda: admission.take(router), timeout_s=1.0)
+        received = eventually(lambda: admission.take_message(router), timeout_s=1.0)
         assert received.frames[1] == b"request"
 
 
 def test_while_the_trainer_waits_for_its_peers_there_is_no_limit():
     admission = AdmissionControl(Authorizer(), Limits(serving_share=0.001, serving_burst_ms=0))
     with flooded_router(messages=3) as router:
-        dear = admission.take(router)
+        dear = admission.take_message(router)
         use_a_core(MAX_CHARGED_S)
         admission.served(dear)
         assert admission.paused_s()
         admission.begin_unthrottled()
         assert not admission.paused_s()
-        another = admission.take(router)
+        another = admission.take_message(router)
         use_a_core(MAX_CHARGED_S)
         admission.served(another)
         admission.end_unthrottled()
@@ -122,8 +122,8 @@ def test_while_the_trainer_waits_for_its_peers_there_is_no_limit():
 def test_work_that_a_request_sets_going_stops_nobody_for_long():
     admission = AdmissionControl(Authorizer(), Limits(serving_share=0.1, serving_burst_ms=0))
     with flooded_router(messages=2) as router:
-        slow = admission.take(router)
+        slow = admission.take_message(router)
         use_a_core(0.2)  # to import a module, or to encode a large snapshot
         admission.served(slow)
         assert admission.paused_s()
-        eventually(lambda: admission.take(router) is not None, timeout_s=1.0)
+        eventually(lambda: admission.take_message(router) is not None, timeout_s=1.0)

@@ -149,7 +149,7 @@ def test_with_collectives_among_more_than_there_may_be_connections_it_says_so(ca
 
 def test_the_longest_silent_client_is_asked_to_go():
     clients = Clients(2)
-    assert [clients.heard(sender) for sender in (b"a", b"b", b"a", b"c", b"a", b"d")] == [
+    assert [clients.note_sender(sender) for sender in (b"a", b"b", b"a", b"c", b"a", b"d")] == [
         *[None] * 3,
         b"b",
         None,
@@ -238,10 +238,10 @@ def test_without_descriptors_a_node_says_so_and_does_not_accuse_its_peers(caplog
             node.add_peer("w3", "127.0.0.1", free_ports(1)[0])
             eventually(lambda: "too few file descriptors" in problem("w3"))
             for _ in range(3):
-                node.tx.tell("w3", AskStatus(request=1))
+                node.tx.send_message("w3", AskStatus(request=1))
             eventually(lambda: "nothing answers" in problem("w2"))
         assert caplog.text.count("cannot connect to w3") == 1
-        node.tx.tell("w3", AskStatus(request=1))
+        node.tx.send_message("w3", AskStatus(request=1))
         eventually(lambda: "nothing answers" in problem("w3"))
 
 
@@ -254,7 +254,7 @@ def test_messages_that_can_wait_open_no_more_connections_than_there_may_be():
         config = load_config({"nodes": nodes, "transport": "tcp", **FEW})
         node = stack.enter_context(Node("w1", config))
         for name in names:  # each is on its way for as long as nobody shakes hands
-            node.tx.tell(name, AskStatus(request=1), must=False)
+            node.tx.send_message(name, AskStatus(request=1), must=False)
         eventually(lambda: LinkState.CONNECTING in node.links.values())
         done = threading.Event()
         node.tx.call_soon(done.set)

@@ -43,8 +43,10 @@ def test_a_process_that_trains_is_waited_for_until_it_is_stopped_or_killed(trans
         endings = own.node.finish.endings
 
         finishing = Finishing(own, timeout_s=1e6)
-        updates = eventually(lambda: endings.of("w2") and endings.of("w2").ending.updates)
-        eventually(lambda: endings.of("w2").ending.updates > updates + 10, timeout_s=30.0)
+        updates = eventually(
+            lambda: endings.ending_of("w2") and endings.ending_of("w2").ending.updates
+        )
+        eventually(lambda: endings.ending_of("w2").ending.updates > updates + 10, timeout_s=30.0)
         assert finishing.is_waiting
         peer.send_signal(signal.SIGSTOP)
         missed = finishing.report().missed  # its connection may be given up before
@@ -53,7 +55,7 @@ def test_a_process_that_trains_is_waited_for_until_it_is_stopped_or_killed(trans
         peer.send_signal(signal.SIGCONT)
         eventually(lambda: is_connected(own, "w2"), timeout_s=60.0)
         again = Finishing(own, timeout_s=1e6)
-        eventually(lambda: endings.of("w2").ending.updates > updates + 100, timeout_s=30.0)
+        eventually(lambda: endings.ending_of("w2").ending.updates > updates + 100, timeout_s=30.0)
         assert again.is_waiting
         peer.kill()
         assert again.report().missed == {"w2": "was lost"}

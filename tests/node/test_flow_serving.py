@@ -93,8 +93,8 @@ def serving(upload_mbps=None, sessions_per_peer=2, nbytes=8 * limits.CHUNK_BYTES
             pool=pool,
             upload=Upload(upload_mbps, clock),
             peer_table=SimpleNamespace(spoke=lambda name: None, sent=lambda *_: None),
-            hear=lambda news: None,
-            news=lambda: (),
+            receive_news=lambda news: None,
+            select_news=lambda: (),
         )
         yield SnapshotService(context)
 

@@ -103,7 +103,7 @@ def test_a_node_that_ends_before_its_connections_are_up_says_goodbye_when_they_a
         two.node.attach(Holdup(), holdup)
         assert holdup.begun.wait(10.0)
         two.add_peer("w1", "127.0.0.1", config["nodes"][0]["port"])
-        two.node.tx.end()  # now it connects and ends in one turn
+        two.node.tx.request_stop()  # now it connects and ends in one turn
         holdup.over.set()
         two.close()
         assert context_of(one.node).peer_table.has_left("w2")
@@ -120,7 +120,7 @@ def test_whoever_has_heard_a_goodbye_is_not_connected_anew_to_the_node_that_leav
         one.node.attach(Holdup(), holdup)
         assert holdup.begun.wait(10.0)
         with DpwaConnection("w2", config) as two:
-            two.node.leave(None)
+            two.node.note_end(None)
             holdup.over.set()
             eventually(lambda: one.node.links["w2"] is LinkState.CONNECTING)
             time.sleep(0.3)  # for w2 to say who it is

@@ -46,7 +46,7 @@ class Stream:
 
     def add(self, first=0, stop=None):
         for index in range(first, len(self.pieces) if stop is None else stop):
-            self.incoming.add(self.pieces[index], memoryview(self.payload(index)))
+            self.incoming.add_piece(self.pieces[index], memoryview(self.payload(index)))
 
 
 @given(count=st.integers(1, 40), name=st.sampled_from(["none", "fp16", "int8"]), data=st.data())
@@ -72,7 +72,7 @@ def test_what_cannot_be_decoded_or_is_not_finite_is_refused():
     stream = Stream(3, "int8")
     stream.add(0, 1)
     with pytest.raises(ProtocolError):
-        stream.incoming.add(stream.pieces[1], b"short")
+        stream.incoming.add_piece(stream.pieces[1], b"short")
     stream.data.view(np.float32)[PIECE_BYTES // 4] = np.inf
     with pytest.raises(BrokenFetchError) as caught:
         stream.add(1, 2)
@@ -94,7 +94,7 @@ def test_values_are_checked_unless_they_come_as_their_publisher_has_checked_them
 
 
 def end(request):
-    request.end()
+    request.end_fetch()
 
 
 def offer(request):
@@ -103,11 +103,11 @@ def offer(request):
 
 
 def interrupts_a_wait(line, thread):
-    """Return a trace function that starts a thread at a line of `take`, and waits for its end."""
+    """Return a trace function that starts a thread at a line of `take_result`, and waits for it."""
     lines = []
 
     def trace(frame, event, _):
-        if frame.f_code is not FetchRequest.take.__code__:
+        if frame.f_code is not FetchRequest.take_result.__code__:
             return None
         lines.append(event)
         if len(lines) == line + 1:
@@ -128,7 +128,7 @@ def test_a_fetch_ends_while_a_signal_handler_interrupts_the_wait_for_it(ends):
         previous = sys.gettrace()
         sys.settrace(interrupts_a_wait(line, thread))
         try:
-            found = request.take(0.01)
+            found = request.take_result(0.01)
         finally:
             sys.settrace(previous)
         if thread.ident is None:

@@ -115,7 +115,9 @@ def test_news_of_a_stranger_does_not_stop_jumps():
         in_lockstep(nodes, 40, each)
         before = sum(j is not None for j in jumps)
         jumps.clear()
-        context_of(nodes[1].node).leader_table.hear((("stranger", "g", None, 1, 2**53, 0.0),))
+        context_of(nodes[1].node).leader_table.receive_news(
+            (("stranger", "g", None, 1, 2**53, 0.0),)
+        )
         in_lockstep(nodes, 40, each)
         after = sum(j is not None for j in jumps)
         assert after > before / 2

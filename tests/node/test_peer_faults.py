@@ -509,7 +509,7 @@ def test_what_broke_before_the_trainer_waited_is_not_even_begun(config, port):
             time.sleep(TIMEOUT_MS / 1000 + 0.1)
             start = time.monotonic()
             begin = lambda arrival: begun.append(arrival)  # noqa: E731
-            assert node.node.rounds.wait(None, begin) is None
+            assert node.node.rounds.wait_and_merge(None, begin) is None
             assert time.monotonic() - start < at_most(0.05)
             return status_of(node, "w2")["outcomes"].get("timed_out", 0) >= 2
 

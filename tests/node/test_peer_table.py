@@ -16,7 +16,7 @@ from dpwa.wire.shards import WHOLE
 def table_of(*names, clock=None):
     """What w1 knows of peers that were just added."""
     peers = PeerTable("w1", clock or SetClock(20.0), random.Random(0))
-    peers.add(dict.fromkeys(names, "tcp://10.0.0.2:7000"))
+    peers.add_peers(dict.fromkeys(names, "tcp://10.0.0.2:7000"))
     return peers
 
 
@@ -185,8 +185,8 @@ def test_a_peer_may_say_that_it_has_ended_before_its_connection_is_seen():
     peers = table_of("w2")
     peers.merged.ends("w2", 3)
     peers.link_changed("w2", LinkState.UP)
-    peers.merged.add("w2", 3, WHOLE)
-    assert peers.merged.of("w2", WHOLE) == 0  # it is merged again and again
+    peers.merged.record_merge("w2", 3, WHOLE)
+    assert peers.merged.merged_version("w2", WHOLE) == 0  # it is merged again and again
 
 
 UP, DOWN, IDLE, NEW = LinkState.UP, LinkState.DOWN, LinkState.IDLE, LinkState.CONNECTING
@@ -206,10 +206,10 @@ UP, DOWN, IDLE, NEW = LinkState.UP, LinkState.DOWN, LinkState.IDLE, LinkState.CO
 def test_a_peer_is_the_process_of_before_if_its_connection_was_only_let_go(states, is_same):
     peers = table_of("w2")
     peers.link_changed("w2", UP)
-    peers.merged.add("w2", 3, WHOLE)
+    peers.merged.record_merge("w2", 3, WHOLE)
     for state in states:
         peers.link_changed("w2", state)
-    assert peers.merged.of("w2", WHOLE) == (3 if is_same else 0)
+    assert peers.merged.merged_version("w2", WHOLE) == (3 if is_same else 0)
 
 
 def test_all_peers_are_refused_if_each_that_was_ever_heard_of_is():

@@ -164,7 +164,7 @@ def test_who_trains_on_after_the_end_is_merged_once_again(transport):
         late = other.node.finish.endings.message()
         other.update_send(TWO)
         assert eventually(lambda: merged(quick) == 2.0)
-        quick.node.finish.endings.hear("w2", late)  # it took its time
+        quick.node.finish.endings.receive_ending("w2", late)  # it took its time
         assert rounds(quick) == [None] * 5
 
 
@@ -176,7 +176,7 @@ def test_a_peer_that_had_ended_and_is_started_again_is_merged_once_a_version():
             eventually(lambda: merged(quick))
             said = {"round_number": 1, "version": 9}
             ended = other.node.finish.endings.message().model_copy(update=said)
-            quick.node.finish.endings.hear("w2", ended)
+            quick.node.finish.endings.receive_ending("w2", ended)
             eventually(lambda: rounds(quick) == [1.0] * 5)
         with DpwaConnection("w2", config) as other:
             other.update_send(TWO)

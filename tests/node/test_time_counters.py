@@ -21,7 +21,7 @@ class Clock:
 def test_what_begins_while_counters_are_read_is_not_counted_as_what_was_done_before():
     clock = Clock()
     figures = TrainingFigures(clock)
-    figures.begin()
+    figures.begin_update()
     clock.time = 1.0
 
     def wait():
@@ -40,9 +40,9 @@ def test_how_alike_steps_are_is_told_without_what_they_waited_for():
     clock = Clock()
     figures = TrainingFigures(clock)
     for seconds in (0.1, 0.3, 0.2, 0.2):
-        figures.begin()
+        figures.begin_update()
         clock.time += seconds
         with figures.doing(Activity.WAIT):
             clock.time += 5.0
-    figures.begin()  # which ends the step before
+    figures.begin_update()  # which ends the step before
     assert figures.report()["step_changes_s2"] == pytest.approx(0.2**2 + 0.1**2)

@@ -35,8 +35,8 @@ def test_no_fetched_snapshot_is_torn(fetches):
         write_next_version = filling(lambda: node.version + 1, np.float32)
 
         def publish():
-            node.rounds.begin(None)
-            node.rounds.publish(layout, layout.nbytes, write_next_version)
+            node.rounds.begin_update(None)
+            node.rounds.publish_snapshot(layout, layout.nbytes, write_next_version)
 
         with again_and_again(publish):
             for reader in readers:

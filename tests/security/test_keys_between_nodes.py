@@ -359,7 +359,7 @@ def test_a_node_says_that_it_listens_on_loopback_where_others_cannot_connect(cap
 def test_the_health_of_a_peer_is_logged_with_the_reason(caplog):
     clock = SetClock()
     peer_table = PeerTable("w1", clock, random.Random(1))
-    peer_table.add({"w2": "tcp://127.0.0.1:1"})
+    peer_table.add_peers({"w2": "tcp://127.0.0.1:1"})
     clock.time = STARTUP_GRACE_S + 1
     peer_table.link_changed("w2", LinkState.DOWN, "no key of w2 in keys/allowed")
     peer_table.record("w2", Outcome.UNREACHABLE)

@@ -188,7 +188,7 @@ def test_others_have_their_turn_while_frames_are_dropped(monkeypatch):
                 eventually(lambda: router.getsockopt(zmq.EVENTS) & zmq.POLLIN)
                 other.sendall(ASK)
                 while len(bodies) < 2:
-                    received = admission.take(router)
+                    received = admission.take_message(router)
                     turns += 1
                     if received is not None:
                         bodies.append(bytes(received.frames[1]))

@@ -515,8 +515,8 @@ def test_messages_of_strangers_and_nonsense_of_members_do_nothing():
             {"contained": 1},
         ]:
             message = TableAddition(**{**fields, **changes})
-            node.tx.tell("w2", message, b"12345678")
-        node.tx.tell(
+            node.tx.send_message("w2", message, b"12345678")
+        node.tx.send_message(
             "w2",
             TableAdded(
                 **{k: fields[k] for k in ("request", "name", "incarnation", "view", "table")},

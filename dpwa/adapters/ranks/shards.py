@@ -268,8 +268,8 @@ class Shards(RankGroup):
         same.
         """
         take: dict[int, Callable[..., Any]] = {
-            Step.PUBLISH: lambda: self._digest(averaged.publish()),
-            Step.READ: averaged.read,
+            Step.PUBLISH: lambda: self._digest(averaged.publish_model()),
+            Step.READ: averaged.merge_peer,
             Step.GO_ON: averaged.go_on,
             Step.LENGTH: averaged.length,
         }

@@ -70,7 +70,7 @@ class Connections:
         """Whether this node is connected to all peers, or on the way to it."""
         return len(self.channels) <= self._most
 
-    def add(self, channels: Collection[PeerChannel]) -> list[str]:
+    def add_peers(self, channels: Collection[PeerChannel]) -> list[str]:
         """Add peers, and return the names of those that should be connected and cannot."""
         self.channels.update({channel.peer: channel for channel in channels})
         if not self.keeps_all:
@@ -197,7 +197,7 @@ class Connections:
         idle = [c for c in self.with_link() if c.used_at < latest and not c.mapped_bytes]
         self.leaving.update(dict.fromkeys(idle))
 
-    def leave(self) -> None:
+    def close_unneeded(self) -> None:
         """Close the links that are not needed any more and have nothing under way."""
         if self.keeps_all:
             self.leaving.clear()  # they are not many any more

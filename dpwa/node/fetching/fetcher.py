@@ -60,7 +60,7 @@ class Fetcher:
     def __init__(self, connections: Connections, context: NodeContext, rng: random.Random) -> None:
         self.connections, self._channels = connections, connections.channels
         self._peer_table, self._clock = context.peer_table, context.runtime
-        self._greet, self._hear = context.greeting, context.hear
+        self._greet, self._hear = context.greeting, context.receive_news
         # what a fetch for one says to its manager and to the partner; `None`: there are none
         self.transactions: TransactionFetches | None = None
         self.rng = rng
@@ -240,7 +240,7 @@ class Fetcher:
         request, channel = attempt.request, attempt.channel
         budget_s = request.deadline.remaining_s()
         patience_s = self._peer_table.patience_s(channel.peer, budget_s)
-        if channel.send(attempt.session.request_message(int(budget_s * 1000))):
+        if channel.send_request(attempt.session.request_message(int(budget_s * 1000))):
             attempt.asked_at = self._clock.now()
             # An agreed transaction waits for the other side, and a round for those who are behind.
             is_transaction = attempt.version > 0 and attempt.is_of_transaction
@@ -258,9 +258,9 @@ class Fetcher:
     ) -> None:
         attempt.streamed_bytes += len(payload)
         if not session.is_complete and (credit := session.credit()) is not None:
-            attempt.channel.send(credit)
+            attempt.channel.send_request(credit)
         if attempt.incoming is not None:
-            attempt.incoming.add(piece, payload)
+            attempt.incoming.add_piece(piece, payload)
             if session.is_complete:
                 self._measure_stream(attempt)
                 self._all_arrived(attempt, attempt.incoming)
@@ -277,7 +277,7 @@ class Fetcher:
     def _in_shared_memory(self, attempt: Attempt, name: SharedMemoryName) -> None:
         channel, memory = attempt.channel, attempt.channel.map(name)
         self._measure_latency(attempt)
-        self._peer_table.share(channel.peer, memory)
+        self._peer_table.set_memory(channel.peer, memory)
         if memory is not None and self.transactions and attempt.is_of_transaction:
             self.transactions.pin(attempt, memory)
         elif memory is not None:
@@ -340,13 +340,13 @@ class Fetcher:
 
     def _ask_another_peer(self, outcome: Outcome) -> None:
         if self.transactions is not None:
-            self.transactions.leave(self.attempt, outcome)
+            self.transactions.abort_attempt(self.attempt, outcome)
         self._ask_next_peer()
 
     def _cancel(self) -> None:
         attempt = self.attempt
         if attempt is not None and attempt.asked_at is not None:
-            attempt.channel.send(Cancel(request=attempt.session.request))
+            attempt.channel.send_request(Cancel(request=attempt.session.request))
 
     def finish(self, outcome: Outcome) -> None:
         request, attempt = self._request, self.attempt
@@ -354,6 +354,6 @@ class Fetcher:
         if request is None:
             return
         if self.transactions is not None:
-            self.transactions.leave(attempt, outcome)
+            self.transactions.abort_attempt(attempt, outcome)
             self.transactions.collect_failed(request)
-        request.end()
+        request.end_fetch()

@@ -88,7 +88,7 @@ class PeerChannel:
         """Why there is no connection, or "" if there is no problem."""
         return "" if self.link is None else self.link.problem
 
-    def send(self, message: Message, payload: Frame | None = None) -> bool:
+    def send_request(self, message: Message, payload: Frame | None = None) -> bool:
         """Send a request without waiting. Return whether the connection accepted it."""
         return self.link is not None and self.link.send_request(message, payload)
 
@@ -98,7 +98,7 @@ class PeerChannel:
     def send_unsent(self) -> None:
         unsent, self.unsent = self.unsent, ()
         for message, payload in unsent:
-            self.send(message, payload)
+            self.send_request(message, payload)
 
     @property
     def mapped_bytes(self) -> int:

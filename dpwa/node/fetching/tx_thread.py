@@ -131,7 +131,7 @@ class Listeners:
         listeners = reversed(self._listeners)  # of two that take the same, the first has it
         self.by_message = {handled: each for each in listeners for handled in each.handles}
 
-    def end(self) -> None:
+    def detach_all(self) -> None:
         for listener in list(self._listeners):
             self.detach(listener)
 
@@ -142,10 +142,10 @@ class Listeners:
         waits_s = (listener.tick(now) for listener in list(self._listeners))
         self._ticked_at, self.tick_at = now, now + min(waits_s, default=math.inf)
 
-    def ready(self) -> None:
+    def poll_sockets(self) -> None:
         """Have them look at their sockets."""
         for listener in list(self._listeners):
-            listener.ready()
+            listener.poll_sockets()
 
     def link_changed(self, peer: str, state: LinkState) -> None:
         for listener in self._listeners:
@@ -212,7 +212,7 @@ class TxThread(NodeThread):
         self._thread.start()
 
     @soon
-    def end(self) -> None:
+    def request_stop(self) -> None:
         self._stopping = True
 
     def _run(self) -> None:
@@ -232,7 +232,7 @@ class TxThread(NodeThread):
         goodbye = Goodbye(request=1, name=self._context.name, reason=self.reason)
         deadline = Deadline(self._context.runtime, FAREWELL_S)
         links = [c.link for c in self._connections.with_link() if c.link is not None]
-        self._listeners.end()
+        self._listeners.detach_all()
         try:
             say_goodbye(links, goodbye, self._farewells, deadline, self._runtime.poller())
         finally:
@@ -259,7 +259,7 @@ class TxThread(NodeThread):
         if ready.pop(self.waker.receiver, 0):
             self.make_calls()
         if ready:  # what is left is of sockets of listeners
-            self._listeners.ready()
+            self._listeners.poll_sockets()
         now = self._context.runtime.now()
         if now >= self._listeners.tick_at:
             self._listeners.tick(now)
@@ -268,7 +268,7 @@ class TxThread(NodeThread):
         if self.fetcher.transactions is not None:
             self.fetcher.transactions.deliver()
         if self._connections.leaving:
-            self._connections.leave()
+            self._connections.close_unneeded()
         if now - self._looked_at_links >= RENEWAL_S:
             self._renew_links()
             self._connections.end_idle()
@@ -281,12 +281,12 @@ class TxThread(NodeThread):
         """Start a fetch in place of the current one, unless this node has agreed to an exchange."""
         manager = self._context.transactions
         if request.terms is Terms.EXCHANGE and manager is not None and manager.is_engaged:
-            request.end()
+            request.end_fetch()
         else:
             self.fetcher.pursue(request)
 
     @soon
-    def tell(
+    def send_message(
         self,
         peer: str,
         message: Message,
@@ -308,7 +308,7 @@ class TxThread(NodeThread):
         if is_for_later or channel.unsent:
             channel.send_later(message, payload)
         elif channel.is_up:
-            channel.send(message, payload)
+            channel.send_request(message, payload)
 
     @soon
     def attach(self, listener: Listener) -> None:
@@ -340,7 +340,7 @@ class TxThread(NodeThread):
 
     @soon
     def add_peers(self, channels: Collection[PeerChannel]) -> None:
-        for name in self._connections.add(channels):
+        for name in self._connections.add_peers(channels):
             self._listeners.link_changed(name, LinkState.DOWN)
 
     @soon
@@ -376,12 +376,14 @@ class TxThread(NodeThread):
         is_left_alone = self._context.peer_table.is_left_alone
         up = [channel for channel in self._connections.up() if not is_left_alone(channel.peer)]
         if up:
-            self._rng.choice(up).send(NewsMessage(request=0, news=self._context.news()))
+            self._rng.choice(up).send_request(
+                NewsMessage(request=0, news=self._context.select_news())
+            )
 
     def _forget(self, name: str) -> None:
         # Again: this thread may have seen its connection come up after the goodbye was read.
         self._context.peer_table.peer_left(name)
-        self._context.forget(name)
+        self._context.forget_peer(name)
 
     def _doubt_farewells(self) -> None:
         """Count again on a peer that is still there, whose goodbye was forged or repeated."""
@@ -393,7 +395,7 @@ class TxThread(NodeThread):
             del self._farewells[name]
             if state is LinkState.UP:
                 self._context.peer_table.returned(name)
-                self._channels[name].send(self._context.settings.question())
+                self._channels[name].send_request(self._context.settings.question())
 
     # The links
 
@@ -428,7 +430,7 @@ class TxThread(NodeThread):
     def _introduce(self, channel: PeerChannel) -> None:
         """Ask the process at the other end for its name."""
         incarnation, endpoint = self._context.peer_table.own_process
-        channel.send(
+        channel.send_request(
             AskIdentity(
                 request=0,
                 name=self._context.name,
@@ -464,7 +466,7 @@ class TxThread(NodeThread):
         problem = "" if state is LinkState.UP else channel.problem
         self._context.peer_table.link_changed(channel.peer, state, problem)
         if state is LinkState.UP:
-            channel.send(self._context.settings.question())  # before any fetch
+            channel.send_request(self._context.settings.question())  # before any fetch
             channel.send_unsent()
         elif state is LinkState.DOWN:
             channel.unsent = ()
@@ -510,7 +512,7 @@ class TxThread(NodeThread):
             self._context.peer_table.received(channel.peer, len(payload))
         match message:
             case NewsMessage():
-                self._context.hear(message.news, channel.peer)
+                self._context.receive_news(message.news, channel.peer)
             case OtherSettings():
                 if why := self._context.settings.compare(channel.peer, payload):
                     self._context.peer_table.record(channel.peer, Outcome.OTHER_SETTINGS, why)

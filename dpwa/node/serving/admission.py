@@ -70,7 +70,7 @@ class AdmissionControl:
             return 0.0
         return max(0.0, self._resume_at - self._now())
 
-    def take(self, router: Socket) -> ReceivedMessage | None:
+    def take_message(self, router: Socket) -> ReceivedMessage | None:
         """Read one waiting message. `None` if there is none, or it must wait.
 
         The caller then reports that it is `served`. If a message has too many frames, the rest is
@@ -137,7 +137,7 @@ class Clients:
         self._most = most
         self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent one first
 
-    def heard(self, sender: bytes) -> bytes | None:
+    def note_sender(self, sender: bytes) -> bytes | None:
         """Note a request of a peer. Return the peer that must close its connection if there are too
         many.
         """

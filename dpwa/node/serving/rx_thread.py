@@ -103,7 +103,7 @@ class RxThread(NodeThread):
             self.stop(timeout_s=1.0)
             raise self._listen_error
 
-    def end(self) -> None:
+    def request_stop(self) -> None:
         self._is_stopping = True
         self.wake()
 
@@ -265,7 +265,7 @@ class RxThread(NodeThread):
     def _answer(self, router: Socket) -> None:
         """Answer a few waiting messages at a time, so that no other work waits for too long."""
         for _ in range(MESSAGES_PER_TURN):
-            received = self.admission.take(router)
+            received = self.admission.take_message(router)
             if received is None:
                 return
             try:
@@ -281,7 +281,7 @@ class RxThread(NodeThread):
             if self.admission.is_forged(received, message):
                 return
             self.admission.authorizer.mark_heard(received.descriptor)
-            one_too_many = self._clients.heard(sender)
+            one_too_many = self._clients.note_sender(sender)
             if one_too_many is not None:
                 self._reply_to(router, one_too_many)(GoAway(request=0))
             service = self._services.get(type(message)) or self._loaded(type(message))

@@ -56,7 +56,7 @@ class Listener:
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
         """It is heard from now on, and may have sockets of its own."""
 
-    def ready(self) -> None:
+    def poll_sockets(self) -> None:
         """Look at its own sockets."""
 
     def tick(self, now: float) -> float:  # noqa: ARG002

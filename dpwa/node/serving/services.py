@@ -26,8 +26,8 @@ class NewsService(Service):
 
     def handle(self, sender: bytes, message: NewsMessage, reply: Reply) -> None:  # noqa: ARG002
         """Answer with this node's news."""
-        self._context.hear(message.news)
-        reply(NewsMessage(request=message.request, news=self._context.news()))
+        self._context.receive_news(message.news)
+        reply(NewsMessage(request=message.request, news=self._context.select_news()))
 
 
 class GoodbyeService(Service):

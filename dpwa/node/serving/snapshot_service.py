@@ -48,7 +48,7 @@ class _Serving:
     is_blocked: bool = False  # the socket to this peer is full, or it is not its turn
     receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
 
-    def end(self) -> None:
+    def release_snapshot(self) -> None:
         """Give the snapshot back as soon as all that was lent of it is on its way."""
         if self.receipts:
             self.lease.release(once=lambda: all(receipt.done for receipt in self.receipts))
@@ -144,7 +144,7 @@ class SnapshotService(Service):
         fetch, reply = request.fetch, request.reply
         self._context.peer_table.spoke(fetch.name)
         if fetch.news:
-            self._context.hear(fetch.news)
+            self._context.receive_news(fetch.news)
         lease = self._lease(fetch)
         if lease is None:
             self._decline(sender, request)
@@ -192,7 +192,7 @@ class SnapshotService(Service):
             self._end_one_of_most()
         try:
             session = ServeSession(
-                fetch, lease.snapshot, self._codecs(fetch.codec), self._context.news()
+                fetch, lease.snapshot, self._codecs(fetch.codec), self._context.select_news()
             )
         except UnknownNameError:
             lease.release()
@@ -262,9 +262,9 @@ class SnapshotService(Service):
         serving = self._serving.pop(sender, None)
         if serving is None:
             return
-        serving.end()
+        serving.release_snapshot()
         if not self._upload.is_limited:
             return
         reader, others = serving.request.fetch.name, self._serving.values()
         if all(other.request.fetch.name != reader for other in others):
-            self._upload.forget(reader)
+            self._upload.forget_reader(reader)

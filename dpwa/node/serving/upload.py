@@ -47,7 +47,7 @@ class Upload:
 
         return reply_in_turn
 
-    def forget(self, reader: str) -> None:
+    def forget_reader(self, reader: str) -> None:
         """Forget a reader, so that no other reader waits for it."""
         if self._bucket is not None:
             self._bucket.forget_reader(reader)

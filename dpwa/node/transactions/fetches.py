@@ -36,7 +36,7 @@ class TransactionFetches:
         self._peer_table, self._transactions = context.peer_table, manager
         self._clock = context.runtime
         self._most_units = UNIT * most_nodes(context.config)
-        self._greet, self._hear = context.greeting, context.hear
+        self._greet, self._hear = context.greeting, context.receive_news
 
     def part_from(self, peer: str) -> bool:
         """Return whether to skip an exchange, because the last one was with the same peer."""
@@ -82,7 +82,7 @@ class TransactionFetches:
             self._fetching.finish(Outcome.LOST)  # this node has agreed to another one meanwhile
             return
         if is_far_behind(own_clock, agreed.clock):
-            self.leave(attempt, Outcome.BEHIND)
+            self.abort_attempt(attempt, Outcome.BEHIND)
             attempt.transaction = None
             self._fetching.fetch(attempt)
             return
@@ -166,9 +166,11 @@ class TransactionFetches:
 
     def _tell_decision(self, channel: PeerChannel, transaction: bytes, *, commit: bool) -> None:
         request = self._fetching.next_number()
-        channel.send(TransactionDecision(request=request, transaction=transaction, commit=commit))
+        channel.send_request(
+            TransactionDecision(request=request, transaction=transaction, commit=commit)
+        )
 
-    def leave(self, attempt: Attempt | None, outcome: Outcome) -> None:
+    def abort_attempt(self, attempt: Attempt | None, outcome: Outcome) -> None:
         """Abort the transaction of a failed attempt, if it is part of one."""
         if attempt is None or attempt.transaction is None:
             return
@@ -189,9 +191,9 @@ class TransactionFetches:
         message = Prepared(
             request=0, transaction=transaction, name=self._greet().name, is_there=is_there
         )
-        channel.send(message)
+        channel.send_request(message)
 
     def _committed(self, attempt: Attempt) -> None:
         """End the trainer's wait. It finds the snapshot in the transaction manager."""
-        attempt.request.end()
+        attempt.request.end_fetch()
         self._fetching.succeeded(attempt)

@@ -96,7 +96,7 @@ class Deliveries:
         self._sent_at: dict[bytes, float] = {}
         self._lost = 0
 
-    def due(
+    def pick_due(
         self, undelivered: Sequence[tuple[bytes, str, bool]], now: float
     ) -> list[tuple[bytes, str, bool]]:
         """Return the decisions to send now, or again. They count as sent."""
@@ -170,7 +170,7 @@ class TransactionManager:
             self._published_version = version
             self._mass.published()
 
-    def take(self) -> Settled | None:
+    def next_settled(self) -> Settled | None:
         """Return the first snapshot to be merged now, which the caller must release.
 
         It stays the first until its `factor` was asked for, so an earlier interrupt loses nothing.
@@ -273,7 +273,7 @@ class TransactionManager:
         """Return the decisions to send, with the transaction, the peer, whether it is committed."""
         with self._lock:
             now = self._clock.now()
-            return self._deliveries.due(self._transactions.undelivered(now), now)
+            return self._deliveries.pick_due(self._transactions.undelivered(now), now)
 
     def decisions_for(self, peer: str) -> list[tuple[bytes, bool]]:
         """Return all decisions that a peer has not acknowledged."""
@@ -376,7 +376,7 @@ class TransactionManager:
 
     # Both
 
-    def forget(self, peer: str) -> None:
+    def forget_peer(self, peer: str) -> None:
         with self._lock:
             for transaction in self._transactions.forget_peer(peer, self._clock.now()):
                 self._take_back(transaction)

@@ -91,7 +91,7 @@ class TransactionService(Service):
             reply(OtherModel(request=message.request), pack_layout(layout))
         else:
             self._context.peer_table.spoke(message.name)
-            self._context.hear(message.news)
+            self._context.receive_news(message.news)
             budget_s = min(message.budget_ms / 1000, self._transactions.longest_s)
             self._consider(message, layout, reply, self._runtime.now() + budget_s)
 
@@ -124,7 +124,7 @@ class TransactionService(Service):
                     version=found.version,
                     clock=found.clock,
                     units=found.units,
-                    news=self._context.news(),
+                    news=self._context.select_news(),
                 )
             )
 

@@ -49,7 +49,9 @@ class ArrayTraining:
         self._connection = connection
         self._states = connection.states
         self._model = ScaledModel(x, scaled.layout)
-        self._trainer = Trainer.of(self.rounds, self._model, connection.node.config, is_finite)
+        self._trainer = Trainer.from_config(
+            self.rounds, self._model, connection.node.config, is_finite
+        )
         self._paced = self._paced_rounds() if self.rounds.algorithm.averages_gradients else None
 
     def take_over(self) -> bool:
@@ -62,11 +64,11 @@ class ArrayTraining:
         """Publish, and begin a fetch, like `DpwaPyTorchAdapter.update_send`."""
         if self._paced is not None:
             self._paced.update(self.rounds.algorithm)
-        self._trainer.send(loss)
+        self._trainer.update_send(loss)
 
     def update_wait(self, loss: float | None) -> None:
         """Wait for the fetch, and merge, like `DpwaPyTorchAdapter.update_wait`."""
-        self._trainer.wait(loss)
+        self._trainer.update_wait(loss)
         if self._paced is not None:
             self._paced.stepped()
         self._states.copy_if_due(self._capture)

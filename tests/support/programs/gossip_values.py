@@ -34,9 +34,9 @@ def read(arrival):
 with Node(name, load_config(json.loads(config))) as node:
     print("ready", flush=True)
     while True:
-        view = node.rounds.begin(None)
-        node.rounds.publish(layout, layout.nbytes, write)
+        view = node.rounds.begin_update(None)
+        node.rounds.publish_snapshot(layout, layout.nbytes, write)
         node.rounds.ask(node.rounds.algorithm.asks(view), layout)
-        if node.rounds.wait(None, read):
+        if node.rounds.wait_and_merge(None, read):
             print("torn" if torn else "merged", flush=True)
         time.sleep(0.01)
