@@ -22,7 +22,7 @@ class Registry(Generic[Item]):
         self._homes = dict(homes or {})
         self._items: dict[str, tuple[object, Item]] = {}
 
-    def add(self, name: str, source: object, item: Item) -> None:
+    def add_item(self, name: str, source: object, item: Item) -> None:
         """Add an item. `UserError` if the name is taken, except by the same `source` (reload)."""
         is_elsewhere = self._homes.get(name, source.__module__) != source.__module__
         if is_elsewhere or (name in self._items and self._items[name][0] is not source):

@@ -160,7 +160,7 @@ class GradientAveraging(Closeable):
     def leave(self) -> None:
         """Leave the rounds, so that no node waits for this one until it starts again."""
         self._end_those_ahead()
-        self._rounds.leave()
+        self._rounds.leave_rounds()
 
     def close(self) -> None:
         """Leave the rounds. From now on, gradients are this node's own."""
@@ -171,7 +171,7 @@ class GradientAveraging(Closeable):
         finally:
             if self._thread is not None:
                 self._thread.shutdown()
-            self._rounds.leave()
+            self._rounds.leave_rounds()
 
     def _stop(self) -> None:
         """Follow nothing any more."""

@@ -105,7 +105,7 @@ class AllReduceEA:
         """
         if self._center is None:
             center = Center(FlatFloats(params))
-            self._steps.begin(center.values)
+            self._steps.copy_initial(center.values)
             self._center = center
             self._check_alpha()
         if (self._steps.taken + 1) % self.tau == 0:
@@ -190,7 +190,7 @@ class AllReduceEA:
     def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:
         """Do one exchange. Return whether a node that took part has steps left."""
         center.check(flat.layout)
-        alpha, xs = self.alpha, flat.read()
+        alpha, xs = self.alpha, flat.copy_values()
         pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]
         sums, ended = [pull.copy() for pull in pulls], np.array([has_ended], np.int64)
         nodes = self._steps.reduce([*sums, ended], "sum", is_waiting=has_ended)
@@ -243,7 +243,7 @@ class FlatFloats:
             )
         self._runs = self.layout.pieces(self._payload.nbytes, self._payload.nbytes)
 
-    def read(self) -> list[Floats]:
+    def copy_values(self) -> list[Floats]:
         """Return a copy of the values."""
         arrays = []
         for run in self._runs:
@@ -265,7 +265,7 @@ class Center:
 
     def __init__(self, flat: FlatFloats) -> None:
         self._layout = flat.layout
-        self.values = flat.read()
+        self.values = flat.copy_values()
 
     def check(self, layout: Layout) -> None:
         """Raise `ParametersError` if parameters have a different form than the center."""

@@ -286,7 +286,7 @@ def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
         )
 
     def register(kind: MakeAlgorithm) -> MakeAlgorithm:
-        _REGISTRY.add(name, kind, kind)
+        _REGISTRY.add_item(name, kind, kind)
         kind.name = name
         return kind
 

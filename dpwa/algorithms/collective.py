@@ -101,7 +101,7 @@ class UnevenSteps:
         self.taken = 0
         self.nodes = node.world_size
 
-    def begin(self, value: Any) -> None:
+    def copy_initial(self, value: Any) -> None:
         """Copy the value of the first node. All nodes that have not joined call this before any
         step.
         """

@@ -66,7 +66,7 @@ class CollectiveCalls:
         """Wait until all members are here."""
         from dpwa.collectives.operations import Barrier
 
-        self.collectives.run(Barrier(), timeout_s, tag)
+        self.collectives.run_operation(Barrier(), timeout_s, tag)
 
     def broadcast(
         self, value: Value, root: str, timeout_s: float | None = None, tag: str = ""
@@ -83,7 +83,7 @@ class CollectiveCalls:
             known = ", ".join(contacts.names)
             raise UnknownNameError(f"no node is named {root!r} (known: {known}) [DPWA-E014]")
         payload = Payload(value)
-        self.collectives.run(Reduce(payload, "sum", root), timeout_s, tag)
+        self.collectives.run_operation(Reduce(payload, "sum", root), timeout_s, tag)
         return payload.result()  # type: ignore[return-value]  # of the structure of the value
 
     def all_reduce(
@@ -105,7 +105,7 @@ class CollectiveCalls:
         from dpwa.data.payload import Payload
 
         payload = Payload(value)
-        contributors = self.collectives.run(Reduce(payload, op), timeout_s, tag)
+        contributors = self.collectives.run_operation(Reduce(payload, op), timeout_s, tag)
         return payload.result(), len(contributors)  # type: ignore[return-value]
 
     def all_gather(
@@ -122,7 +122,7 @@ class CollectiveCalls:
         from dpwa.collectives.operations import Gather
 
         gather = Gather(value)
-        self.collectives.run(gather, timeout_s, tag)
+        self.collectives.run_operation(gather, timeout_s, tag)
         return gather.values
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
@@ -136,5 +136,5 @@ class CollectiveCalls:
         """
         from dpwa.collectives.operations import Join
 
-        while self.collectives.run(Join(), timeout_s, tag):
+        while self.collectives.run_operation(Join(), timeout_s, tag):
             pass

@@ -86,7 +86,7 @@ class Collectives(Closeable, Service):
         runner = self._runners.get(tag)
         return (self._ranks or (self.name,)) if runner is None else runner.group.view.names
 
-    def run(
+    def run_operation(
         self,
         operation: Operation,
         timeout_s: float | None = None,
@@ -99,7 +99,7 @@ class Collectives(Closeable, Service):
         if not 0 < timeout_s < float("inf"):
             raise UserError(f"timeout_s must be above 0 and finite, not {timeout_s!r} [DPWA-E150]")
         with self._unthrottled():
-            return runner.run(operation, timeout_s, limits)
+            return runner.run_operation(operation, timeout_s, limits)
 
     def report(self) -> JsonObject:
         with self._lock:
@@ -129,13 +129,13 @@ class Collectives(Closeable, Service):
 
     def handle(self, sender: bytes, message: Hello | Pull | GroupMessage, reply: Reply) -> None:  # noqa: ARG002
         if isinstance(message, Hello):
-            self.contacts.hear(message)
+            self.contacts.receive_hello(message)
         elif isinstance(message, Pull):
             self._pull_source.serve(message, self._upload.shared(message.name, reply))
         elif self.contacts.knows(message.name):
             group = self._group(message.tag)
             if group is not None:
-                group.hear(message)
+                group.receive_message(message)
 
     def tick(self, now: float) -> bool:
         """Go on with ballots, and with pulls that had to wait."""

@@ -45,7 +45,7 @@ class Comparison:
         """Whether nodes have differed again and again."""
         return self.history.times >= MAX_TIMES
 
-    def look(self) -> None:
+    def sample_state(self) -> None:
         """Look at the state between two steps.
 
         In a step a loop may change it for a while, such as for a pass at weights with noise.

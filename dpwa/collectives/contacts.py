@@ -99,10 +99,10 @@ class Contacts(Closeable):
             elif not self.knows(peer):  # it has left the cluster
                 self._forget(peer, contact)
         if successor is not None and not is_up:
-            self.hear(successor)
+            self.receive_hello(successor)
         self._changed(peer)
 
-    def hear(self, hello: Hello) -> None:
+    def receive_hello(self, hello: Hello) -> None:
         """Note a peer's introduction, and answer it if it has new contents."""
         if not self.knows(hello.name):
             return
@@ -177,7 +177,7 @@ class Contacts(Closeable):
 
     # Memory
 
-    def share(self) -> bool:
+    def offer_memory(self) -> bool:
         """Allocate memory for peers on this host at the first call. Return whether there is any."""
         with self._lock:
             if self._memory is None and self._may_map and not self._is_closed:

@@ -79,7 +79,7 @@ class PairExchange:
     is_last: bool  # this node comes after the other in rank
     _changed: int = 0
 
-    def run(self, look: Callable[[], None]) -> None:
+    def run_exchange(self, look: Callable[[], None]) -> None:
         """Add up. `look` is called from time to time, and may raise an error to end it."""
         by = 2 if self.op == "mean" else 1
         for piece in self.payload.layout.pieces(self.payload.nbytes, PAIR_PIECE_BYTES):
@@ -123,7 +123,7 @@ class Exchange:
     _reduced_pieces: set[int] = field(default_factory=set)
     _in_order: int = 0  # how many of this node's shard are there without a gap
 
-    def run(self, look: Callable[[], None]) -> None:
+    def run_exchange(self, look: Callable[[], None]) -> None:
         """Reduce this node's shards, and get the others. `look` may raise an error to end it."""
         for shard in self.shards:
             if shard.owner in self.near and self.near[shard.owner][1].nbytes < shard.nbytes:

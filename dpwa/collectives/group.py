@@ -206,7 +206,7 @@ class Group:
                 self._open_ballot()
                 self._skip()
 
-    def begin(self) -> None:
+    def prepare_call(self) -> None:
         """Make ready for a collective."""
         with self.lock:
             if self.is_outranked and self.called == self.number:
@@ -216,7 +216,7 @@ class Group:
         """Leave the group, and report this to the caller of a collective."""
         with self.lock:
             had_part = self._has_part
-            self.leave()
+            self.leave_group()
             self._is_untold |= had_part
 
     def enter(self, record: bytes) -> None:
@@ -231,7 +231,7 @@ class Group:
                 self._post(ENTERED, record)
             self.discovery.seek(self.view, self._rank())
 
-    def ready(self, record: bytes) -> None:
+    def post_ready(self, record: bytes) -> None:
         """Say that this node has done its part, unless it has voted already."""
         with self.lock:
             phase = after(Event.HAS_DONE, self.phase)
@@ -239,7 +239,7 @@ class Group:
                 self.phase, self._called_at = phase, self._clock.now()
                 self._post(READY, record)
 
-    def end(self, joiners: Iterable[Member]) -> None:
+    def end_call(self, joiners: Iterable[Member]) -> None:
         """End a collective of which all members are known to be ready."""
         with self.lock:
             if self.called == self.number and after(Event.ALL_READY, self.phase) is not None:
@@ -290,7 +290,7 @@ class Group:
         self._called_at = self._clock.now()
         missing = {*self.view.names}.difference(self.records(max(self._posted, default=ENTERED)))
         for phase, record in self._posted.items():
-            self._records.send(sorted(missing), self.key, phase, record)
+            self._records.send_record(sorted(missing), self.key, phase, record)
 
     def call_of(self, name: str) -> tuple[int, bytes] | None:
         """Return the number and the record of a member's current collective, or `None` if it is in
@@ -377,7 +377,7 @@ class Group:
             self._skip()
             has_to_leave = self.is_outranked
             if has_to_leave:
-                self.leave()
+                self.leave_group()
             elif not self.is_evicted:
                 self.discovery.seek(self.view, self._rank())
         return has_to_leave
@@ -443,7 +443,7 @@ class Group:
         """
         if self._is_lost(name):
             return True
-        heard = self._records.heard(name, ENTERED)
+        heard = self._records.posted_by(name, ENTERED)
         if heard is not None and heard.view == self.view.identity and heard.number > self.number:
             return True
         posted = self._on_board(name, READY)
@@ -498,12 +498,12 @@ class Group:
         self._records.post(self.view.names, self.key, phase, record)
 
     def _record(self, name: str, phase: int) -> bytes | None:
-        posted = self._records.heard(name, phase)
+        posted = self._records.posted_by(name, phase)
         if posted is None or (posted.view, posted.number) != self.key:
             posted = self._on_board(name, phase)
             if posted is None or (posted.view, posted.number) != self.key:
                 return None
-            self._records.hear(name, phase, posted)  # once is enough, as with a message
+            self._records.record_post(name, phase, posted)  # once is enough, as with a message
         return posted.record
 
     def _on_board(self, name: str, phase: int) -> Posted | None:
@@ -580,11 +580,11 @@ class Group:
             seen=tuple(sorted(stand.seen)),
             join_requests=tuple((asks.name, asks.incarnation) for asks in stand.join_requests),
         )
-        self._sender.tell(names, vote)
+        self._sender.send_to(names, vote)
 
     # Going on, and staying behind
 
-    def leave(self) -> None:
+    def leave_group(self) -> None:
         """Notify the others that this node takes no part any more, so that no node waits for it."""
         with self.lock:
             self._asks_again = False
@@ -603,7 +603,7 @@ class Group:
             self.changed.notify_all()
             if self._ended:
                 key, (decision, view, _) = next(reversed(self._ended.items()))
-                self._sender.tell(self.view.names, self._outcome(key, decision, view))
+                self._sender.send_to(self.view.names, self._outcome(key, decision, view))
 
     def enter_view(self, view: GroupView, number: int) -> None:
         """Take part in a view from this collective on. Called with the lock held."""
@@ -623,7 +623,7 @@ class Group:
         voters = self.view.names if self.ballot is not None else ()
         told = [*voters, *(joiner.name for joiner in decision.joiners)]
         if told:
-            self._sender.tell(told, self._outcome(self.key, decision, view))
+            self._sender.send_to(told, self._outcome(self.key, decision, view))
         self._go_on(decision, view)
 
     def _go_on(self, decision: Decision, view: GroupView) -> None:
@@ -636,7 +636,7 @@ class Group:
             self._step_outside()
             return
         self._has_part = True
-        self.discovery.forget(Member(name, self._life_of(name)) for name in view.names)
+        self.discovery.forget_members(Member(name, self._life_of(name)) for name in view.names)
         self._decided[self.number] = decision
         self._start(Event.DECIDED, view, self.number + 1)
 
@@ -646,7 +646,7 @@ class Group:
             return
         if has_changed:
             self._lives = {name: life for name, life in self._lives.items() if name in view.names}
-            self._records.keep(view.names)
+            self._records.keep_only(view.names)
         self.view, self.number, self._posted = view, number, {}
         self.phase, self.ballot = phase, None
         if has_changed:
@@ -688,7 +688,7 @@ class Group:
 
     # What others say, on the RxThread
 
-    def hear(self, message: GroupMessage) -> None:
+    def receive_message(self, message: GroupMessage) -> None:
         with self.lock:
             match message:
                 case Post():
@@ -712,7 +712,9 @@ class Group:
         if post.view == self.view.identity and not self._knows(post.name, post.incarnation):
             self._tell_evicted(post.name, (post.view, post.number))
             return
-        self._records.hear(post.name, post.phase, Posted(post.number, post.view, post.record))
+        self._records.record_post(
+            post.name, post.phase, Posted(post.number, post.view, post.record)
+        )
         self.changed.notify_all()
 
     def _hear_vote(self, vote: Vote) -> None:
@@ -725,7 +727,7 @@ class Group:
         has_left = is_own and vote.name in vote.suspects
         if has_left:
             # Or it would be let in again, for what it has asked before it has given up.
-            self.discovery.forget([Member(vote.name, vote.incarnation)])
+            self.discovery.forget_members([Member(vote.name, vote.incarnation)])
         if self._answers_late(vote):
             if has_left:
                 self._open_ballot()  # it has given up since, and will not call the next
@@ -777,7 +779,7 @@ class Group:
         if member in self.view.members and is_new_view and not self._suspects(member.name):
             # It was not told, or has left again: then it takes no notice.
             said = self._outcome(NOWHERE, Decision(holds=True), self.view)
-            self._sender.tell([member.name], said)
+            self._sender.send_to([member.name], said)
         if self._admits_at_once:
             self._open_ballot()
 
@@ -807,7 +809,7 @@ class Group:
         if key in self._ended:
             decision, view, lives = self._ended[key]
             if lives.get(said.name) in (b"", said.incarnation):
-                self._sender.tell([said.name], self._outcome(key, decision, view))
+                self._sender.send_to([said.name], self._outcome(key, decision, view))
             else:
                 self._tell_evicted(said.name, key)
             return True
@@ -823,4 +825,4 @@ class Group:
         """Tell a node that it is not of this view, in which it has spoken of a collective."""
         fields = asdict(self._rank()) | {"view": key[0], "number": key[1]}
         told = self._sender.signed(Evicted, waits=self._waits_elsewhere, **fields)
-        self._sender.tell([name], told)
+        self._sender.send_to([name], told)

@@ -151,7 +151,7 @@ class Reduce(Operation):
                 puller=puller,
                 on_reduced=partial(space.pull_source.reduced, space.group.tag),
             )
-            self._exchange.run(wait.look)
+            self._exchange.run_exchange(wait.check_decision)
         for name in near:
             space.mapped(name, self._exchange.read_from(name))
 
@@ -185,7 +185,7 @@ class Reduce(Operation):
         if len(sources) == 2:
             pair = PairExchange(self._payload, self._brought, theirs, self._op, is_last)
             self._exchange = pair
-            pair.run(wait.look)
+            pair.run_exchange(wait.check_decision)
         elif sources == (other,):
             self._result = theirs.copy()  # before the other one is ready, and may change it
         space.mapped(other, nbytes * (other in sources))
@@ -323,7 +323,7 @@ class Gather(Operation):
                 for name in far:
                     puller.request(name, BROUGHT, 0, entries[name].nbytes)
                 puller.start()
-                for request, data in puller.arrivals(wait.look):
+                for request, data in puller.arrivals(wait.check_decision):
                     self._found[request.peer][request.start : request.stop] = data
 
     def complete(self) -> None:

@@ -233,7 +233,7 @@ class PacedRounds:
         """Whether nothing travels over a network."""
         return all(map(self._collectives.contacts.is_near, self.others))
 
-    def begin(self) -> None:
+    def begin_rounds(self) -> None:
         """Begin with the state of the others, or all with the state of the first of them, once."""
         if not self.has_begun:
             self.has_begun, self._absence, self._out_of_sync_at = True, Absence(), None
@@ -243,11 +243,11 @@ class PacedRounds:
             with self._waiting():
                 self._make_equal()
             self._left_s = self._timeout_s
-            self._comparison.look()
+            self._comparison.sample_state()
 
     def update(self, algorithm: Algorithm) -> None:
         """Begin, before an update, and give the algorithm the nodes in sync."""
-        self.begin()
+        self.begin_rounds()
         if isinstance(algorithm, Together):
             contacts, members = self._collectives.contacts, self._group.view.names
             there = [name for name in contacts.names if contacts.is_up(name)]
@@ -323,15 +323,15 @@ class PacedRounds:
                 self._make_equal()
         self._left_s = self._timeout_s
         self._say_if_alone()
-        self._comparison.look()
+        self._comparison.sample_state()
 
-    def leave(self) -> None:
+    def leave_rounds(self) -> None:
         """Leave the rounds, so that no node waits for this one until it begins again."""
         if self.has_begun:
             self.has_begun, self._absence = False, self._absence.left(self._steps)
             self._out_of_sync_at = self._asked_at = None
             self._forget_all()
-            self._group.leave()
+            self._group.leave_group()
 
     def report(self) -> PaceReport:
         names = () if self.is_apart else self._group.view.names
@@ -455,12 +455,12 @@ class PacedRounds:
         began, left_s = self._runtime.now(), self._deadline.remaining_s()
         is_late = left_s == 0.0 and bool(self.others)
         if is_late or (self._steps and self._group.is_evicted):
-            self._group.leave()
+            self._group.leave_group()
             self._fall_out("it has left")
             return ()
         try:
             bound_s = (left_s or MIN_EXCHANGE_S) + self._travels_s(nbytes)
-            contributors = self._collectives.run(operation, bound_s, self._tag, limits)
+            contributors = self._collectives.run_operation(operation, bound_s, self._tag, limits)
         except LeftBehindError as behind:
             self._fall_out(behind.text)
             return ()
@@ -530,7 +530,7 @@ class PacedRounds:
             while not self.is_apart and not self._are_equal():
                 pass
         except PeerError as unfit:
-            self._group.leave()
+            self._group.leave_group()
             self._fall_out(str(unfit))
             self._warn(
                 "%s: keeps out of pace: %s; expected the same model and the same optimizer on all "

@@ -85,7 +85,7 @@ class PullListener(Listener):
             self._asked[number] = request, arrivals
         return number
 
-    def forget(self, numbers: set[int]) -> None:
+    def forget_requests(self, numbers: set[int]) -> None:
         """Drop the pieces that arrive for these requests."""
         with self._lock:
             for number in numbers:
@@ -139,7 +139,7 @@ class Puller(Closeable):
             yield request, data
 
     def close(self) -> None:
-        self._listener.forget(self._numbers)
+        self._listener.forget_requests(self._numbers)
 
     def _fill(self, queue: _PeerQueue) -> None:
         while queue.waiting and queue.under_way < PIECES_UNDER_WAY:

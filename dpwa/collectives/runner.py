@@ -68,7 +68,7 @@ class Runner:
         self._mismatch: str | None = None
         self.space = Workspace(group, contacts, listener, pull_source, runtime)
 
-    def run(
+    def run_operation(
         self, operation: Operation, timeout_s: float, limits: RoundLimits | None = None
     ) -> tuple[str, ...]:
         """Take part in a collective, and return the names of the nodes that have contributed.
@@ -88,7 +88,7 @@ class Runner:
             deadline = Deadline(self._runtime, timeout_s)
             self._meet(Deadline(self._runtime, min(MEET_S, timeout_s / 2)))
             while True:
-                self.group.begin()
+                self.group.prepare_call()
                 if self.group.told():
                     raise LeftBehindError(
                         (self._own,),
@@ -173,7 +173,7 @@ class Runner:
         """Leave the current collective, so that no node waits for this one. Return how it ended."""
         with self.group.lock:
             if self.group.number == self._inside:
-                self.group.leave()
+                self.group.leave_group()
             decision = self.group.decision
         self._finish()
         return decision
@@ -196,19 +196,19 @@ class Runner:
             fault_points.reached("collective.met")
             entries = {name: Contribution.unpack(record) for name, record in records.items()}
             self._entries = entries
-            self.space.keep(entries)
+            self.space.keep_only(entries)
             self.space.came_along(entries)
             self._mismatch = mismatch(entries)
             if self._mismatch is None:
                 operation.exchange(self.space, entries, wait)
             fault_points.reached("collective.exchanged")
             lets_in = limits is None or limits.lets_in
-            group.ready(pack_join_requests(group.join_requests() if lets_in else ()))
+            group.post_ready(pack_join_requests(group.join_requests() if lets_in else ()))
             fault_points.reached("collective.ready")
             ready = wait.collect(READY).values()
-            group.end({joiner for record in ready for joiner in unpack_join_requests(record)})
+            group.end_call({joiner for record in ready for joiner in unpack_join_requests(record)})
             fault_points.reached("collective.ended")
-            return wait.wait(lambda: None)  # until it is over
+            return wait.wait_for(lambda: None)  # until it is over
         except DecidedError as over:
             return over.decision
 

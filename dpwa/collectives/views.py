@@ -33,7 +33,7 @@ class GroupSender:
     def signed(self, kind: type[M], **fields: Any) -> M:
         return kind(**self._signed, **fields)
 
-    def tell(self, names: Iterable[str], message: GroupMessage) -> None:
+    def send_to(self, names: Iterable[str], message: GroupMessage) -> None:
         for name in names:
             if name != self._own_name:
                 self._contacts.tell(name, message)
@@ -59,7 +59,7 @@ class PhaseRecords:
         return self._board is not None or bool(self._boards)
 
     def open(self) -> None:
-        if self._contacts.share() and self._board is None:
+        if self._contacts.offer_memory() and self._board is None:
             with uninterrupted():
                 self._board = self._contacts.board(self._tag)
 
@@ -72,13 +72,13 @@ class PhaseRecords:
         """Send a record to members that do not read it on the board."""
         reads, own = self._contacts.reads_us, self._contacts.own.name
         told = [n for n in members if n != own and (self._board is None or not reads(n))]
-        self.send(told, key, phase, record)
+        self.send_record(told, key, phase, record)
 
-    def send(self, members: Collection[str], key: Key, phase: int, record: bytes) -> None:
+    def send_record(self, members: Collection[str], key: Key, phase: int, record: bytes) -> None:
         """Send a record to these members, whatever they read."""
         if members:
             fields = {"view": key[0], "number": key[1], "phase": phase, "record": record}
-            self._sender.tell(members, self._sender.signed(Post, **fields))
+            self._sender.send_to(members, self._sender.signed(Post, **fields))
 
     def clear(self) -> None:
         """Clear this node's record of being ready, which members of other views could misread."""
@@ -86,15 +86,15 @@ class PhaseRecords:
             view, number = NOWHERE
             self._board.post(READY, Posted(number, view, b""))
 
-    def keep(self, names: Collection[str]) -> None:
+    def keep_only(self, names: Collection[str]) -> None:
         """Forget the records of all other nodes."""
         self._heard = {key: posted for key, posted in self._heard.items() if key[0] in names}
         self._boards = {name: known for name, known in self._boards.items() if name in names}
 
-    def hear(self, name: str, phase: int, posted: Posted) -> None:
+    def record_post(self, name: str, phase: int, posted: Posted) -> None:
         self._heard[name, phase] = posted
 
-    def heard(self, name: str, phase: int) -> Posted | None:
+    def posted_by(self, name: str, phase: int) -> Posted | None:
         return self._heard.get((name, phase))
 
     def on_board(self, name: str, phase: int) -> Posted | None:
@@ -155,7 +155,7 @@ class ViewDiscovery:
     def have_asked_to_join(self) -> bool:
         return {member.name for member in self.join_requests()} >= set(self.others)
 
-    def forget(self, members: Iterable[Member]) -> None:
+    def forget_members(self, members: Iterable[Member]) -> None:
         """Take note of lives of nodes that do not ask to be let in any more."""
         for member in members:
             asked = self._join_requests.get(member.name)
@@ -199,4 +199,4 @@ class ViewDiscovery:
 
     def _ask(self, names: list[str], own: ViewRank) -> None:
         """Ask to be admitted or, from within a view, look for nodes that are not."""
-        self._sender.tell(names, self._sender.signed(AskToJoinView, **asdict(own)))
+        self._sender.send_to(names, self._sender.signed(AskToJoinView, **asdict(own)))

@@ -108,13 +108,13 @@ class CollectiveWait:
             return records if len(records) == len(names) else None
 
         names = self._group.view.names
-        return self.wait(complete)
+        return self.wait_for(complete)
 
-    def wait(self, check: Callable[[], T | None]) -> T:
+    def wait_for(self, check: Callable[[], T | None]) -> T:
         """Return the first value of `check` that is not `None`, or raise DecidedError."""
         began = self._clock.now()
         while True:
-            self.look()
+            self.check_decision()
             found = check() if self._group.has_boards else self._doze(check)
             if found is not None:
                 return found
@@ -136,7 +136,7 @@ class CollectiveWait:
                 self._group.changed.wait(LOOK_EVERY_S)
             return found
 
-    def look(self) -> None:
+    def check_decision(self) -> None:
         """Do the work that has become due. Raise DecidedError if the collective is over."""
         decision = self._group.decision
         if decision is not None:
@@ -187,7 +187,7 @@ class StagingBuffer:
 
     def _take(self, view: bytes, nbytes: int) -> None:
         self.close()
-        made = self._contacts.buffer(nbytes) if nbytes and self._contacts.share() else None
+        made = self._contacts.buffer(nbytes) if nbytes and self._contacts.offer_memory() else None
         if made is None:
             self._data = np.empty(nbytes, np.uint8)
         else:
@@ -248,7 +248,7 @@ class Workspace(Closeable):
 
         This waits only for a moment. A member that does not answer in time is sent a stream, once.
         """
-        if not self.contacts.share():
+        if not self.contacts.offer_memory():
             return
         others = [name for name in self.group.view.names if name != self.own]
         end = Deadline(self._runtime, SETTLE_S)
@@ -317,14 +317,14 @@ class Workspace(Closeable):
             raise ProtocolError(f"the memory of {peer} is smaller than its value")
         return tuple(found[number] for number in numbers)
 
-    def keep(self, names: Iterable[str]) -> None:
+    def keep_only(self, names: Iterable[str]) -> None:
         """Let go of the buffers of all but these peers, and of former lives of theirs."""
         lives = {(name, self.contacts.incarnation(name)) for name in names}
         self._mapped = {life: found for life, found in self._mapped.items() if life in lives}
 
     def puller(self, wait: CollectiveWait, far: list[str]) -> Puller:
         """Return a puller from members of other hosts, once they are connected."""
-        wait.wait(lambda: True if all(map(self.contacts.is_up, far)) else None)
+        wait.wait_for(lambda: True if all(map(self.contacts.is_up, far)) else None)
         group, own = self.group, self.contacts.own
         header = {
             "type": "pull",

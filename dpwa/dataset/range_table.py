@@ -103,11 +103,11 @@ class RangeTable:
             replicas=self._replicas,
         )
 
-    def begin(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         self._unconfirmed.clear()
         self.leases.begin_epoch(epoch)
 
-    def take(self) -> int | None:
+    def take_range(self) -> int | None:
         """Return a range that is this node's from now on, or `None` if there is none at present.
 
         Earlier acknowledgements are in all copies when this returns.
@@ -116,34 +116,34 @@ class RangeTable:
         has_looked = False
         while number is not None or not has_looked:
             if number is None:
-                self.look()
+                self.read_rows()
                 has_looked = True
             elif self._claim(number):
                 return number
             else:
-                self.look()  # others have gone on, too
+                self.read_rows()  # others have gone on, too
             number = self._candidate()
         return None
 
-    def wait(self) -> int | None:
+    def wait_for_range(self) -> int | None:
         """`None` if the epoch is over."""
         pause_s = FIRST_LOOK_S
         with self.tables.waiting():
             while True:
-                number = self.take()
+                number = self.take_range()
                 if number is not None or (self.leases.is_over and self.is_over()):
                     return number
                 self._runtime.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_LOOK_S)
 
     def is_over(self) -> bool:
-        self.look()
+        self.read_rows()
         if not self.leases.is_over:
             return False
         # What was read may not be in all copies yet; what changes nothing comes after it.
         nothing = np.zeros((self.ranges.count, COLUMNS))
         self._steadily(lambda: self._table.add(nothing, sync=True))
-        self.look()
+        self.read_rows()
         return self.leases.is_over
 
     def acknowledge(self, number: int) -> None:
@@ -157,7 +157,7 @@ class RangeTable:
         if numbers:
             self._change(sorted(numbers), np.repeat(self.leases.release(), len(numbers), axis=0))
 
-    def look(self) -> None:
+    def read_rows(self) -> None:
         """Read all rows. Earlier acknowledgements are in all copies then."""
         self.leases.see(self._steadily(self._table.get), self._runtime.now())
         for number in self._unconfirmed:
@@ -185,14 +185,14 @@ class RangeTable:
             changed = np.repeat(self.leases.remembered(), len(numbers), axis=0)
             self._change(sorted(numbers), changed)
         deadline = Deadline(self._runtime, self.tables.timeout_s)
-        self.look()
+        self.read_rows()
         while not (self.leases.has_holders or deadline.expired()):
             try:
                 patience_s = min(MEET_FOR_S, deadline.remaining_s())
                 self._steadily(partial(self.tables.barrier, patience_s))
                 return
             except TableTimeoutError:
-                self.look()
+                self.read_rows()
 
     def _candidate(self) -> int | None:
         lives = self.tables.lives

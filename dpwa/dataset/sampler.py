@@ -104,7 +104,7 @@ class SharedSampler(Sampler[int], Closeable):
         _require("epoch", epoch, 0)
         self._give_back()
         self._epoch = epoch
-        self._table.begin(epoch)
+        self._table.begin_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
         """Yield indices as long as a range is available at present. `batches` waits for more.
@@ -115,11 +115,11 @@ class SharedSampler(Sampler[int], Closeable):
         self._give_back()
         ranges, epoch = self._ranges, self._epoch
         order = shuffled(ranges.dataset_size, ranges.seed, epoch, shuffle=ranges.shuffle)
-        number = self._table.take() if reserved is None else reserved
+        number = self._table.take_range() if reserved is None else reserved
         while number is not None:
             self._outstanding.add_range(number, ranges.length(number))
             yield from ranges.cut(order, number).tolist()
-            number = self._table.take()
+            number = self._table.take_range()
 
     def batches(self, loader: DataLoader[Batch]) -> Iterator[Batch]:
         """Yield the batches of an epoch, and acknowledge each when the next one is requested.
@@ -142,7 +142,7 @@ class SharedSampler(Sampler[int], Closeable):
                 " [DPWA-E191]"
             )
         try:
-            while (number := self._table.wait()) is not None:
+            while (number := self._table.wait_for_range()) is not None:
                 self._reserved = number
                 for batch in loader:
                     yield batch
@@ -190,7 +190,7 @@ class SharedSampler(Sampler[int], Closeable):
         Returns:
             Plain values, for `torch.save` or JSON.
         """
-        self._table.look()
+        self._table.read_rows()
         done = self._table.leases.done.nonzero()[0].tolist()
         return {**asdict(self._ranges), "epoch": self._epoch, "done": done}
 

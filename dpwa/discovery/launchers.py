@@ -102,7 +102,7 @@ class Torchrun:
         with held_ports(1, own.host) as ports:  # until all ranks of this machine have one
             node = {"name": name or f"rank{rank}", "host": own.host, "port": ports[0]}
             nodes = exchange.all("node", node)
-        exchange.end()
+        exchange.end_exchange()
         return str(node["name"]), {"nodes": nodes}
 
 
@@ -159,7 +159,7 @@ class _Exchange:
                         return [json.loads(words)[1] for words in said if words is not None]
                 self._wait(said, end)
 
-    def end(self) -> None:
+    def end_exchange(self) -> None:
         end = time.monotonic() + PATIENCE_S
         with self._explained():
             self._say("end", "")

@@ -70,7 +70,7 @@ def register_interpolation(
     """
 
     def register(rule: FactorRule) -> FactorRule:
-        _REGISTRY.add(name, rule, Interpolation(name, options, rule, asks_leader))
+        _REGISTRY.add_item(name, rule, Interpolation(name, options, rule, asks_leader))
         return rule
 
     return register

@@ -81,7 +81,7 @@ def register_topology(
     """
 
     def register(rule: NeighbourRule) -> NeighbourRule:
-        _REGISTRY.add(name, rule, Topology(name, options, rule, period))
+        _REGISTRY.add_item(name, rule, Topology(name, options, rule, period))
         return rule
 
     return register

@@ -170,7 +170,7 @@ def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> ShardCopy:
     if spec.kind == "key_value":
         return ShardCopy(spec.make_key_value_store())
     nbytes = HEADER_BYTES + rows * spec.row_bytes
-    made = contacts.buffer(nbytes) if contacts.share() and READS_IN_ORDER else None
+    made = contacts.buffer(nbytes) if contacts.offer_memory() and READS_IN_ORDER else None
     image, segment = made or (NO_IMAGE, None)
     data = np.zeros(nbytes, np.uint8) if segment is None else segment.data
     memory = ShardMemory(data, spec, rows)

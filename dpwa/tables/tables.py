@@ -75,7 +75,7 @@ class Tables(Closeable):
         group, contacts, runtime = self._runner.group, collectives.contacts, node.runtime
         self.runtime, self.own_life = runtime, contacts.own
         patience_s = node.config.collective_timeout_s if timeout_s is None else timeout_s
-        contacts.share()
+        contacts.offer_memory()
         pending = PendingOperations(group.view, runtime)
         answers = Answers(node.rx.wake)
         settings = Settings(runtime, patience_s, answers.queue_answer, node.rx.wake)
@@ -193,7 +193,7 @@ class Tables(Closeable):
             log.warning("additions may be lost: %s [DPWA-W036]", error.text)
         finally:
             self._user.close()
-            self._runner.group.leave()
+            self._runner.group.leave_group()
 
     def _counted(self, make: Callable[[int], T]) -> T:
         """Return a table. If it was not made in time, it has no number, and you can try again."""
@@ -226,7 +226,7 @@ def _counted(tell: Tell, contacts: Contacts) -> Tell:
 def _retire(engine: Engine, group: Group) -> None:
     """Stop the engine and leave the group when the tables are garbage-collected."""
     engine.stop()
-    group.leave()
+    group.leave_group()
 
 
 class TableService(Service):

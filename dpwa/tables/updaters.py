@@ -106,7 +106,7 @@ def register_updater(name: str) -> Callable[[MakeUpdater], MakeUpdater]:
     """
 
     def register(kind: MakeUpdater) -> MakeUpdater:
-        _REGISTRY.add(name, kind, kind)
+        _REGISTRY.add_item(name, kind, kind)
         kind.name = name
         return kind
 

@@ -30,20 +30,20 @@ def forge():
 
     def send(nodes, *messages):
         contacts, is_heard = nodes["w1"].collectives.contacts, threading.Event()
-        hear = contacts.hear
+        hear = contacts.receive_hello
 
         def hear_last(message):
             hear(message)
             if message.name == "last":
                 is_heard.set()
 
-        contacts.hear = hear_last
+        contacts.receive_hello = hear_last
         with context.socket(zmq.DEALER) as dealer:
             dealer.connect(f"tcp://127.0.0.1:{nodes.config['nodes'][0]['port']}")
             for message in (*messages, hello("last")):
                 dealer.send(encode(message))
             assert is_heard.wait(HEARD_WITHIN_S)
-        contacts.hear = hear
+        contacts.receive_hello = hear
 
     yield send
     context.term()
@@ -102,15 +102,15 @@ def test_an_introduction_counts_as_soon_as_the_life_before_it_is_gone():
         own, lambda: ("w1", "w2"), lambda *_: None, lambda _: None, may_map=False
     ) as contacts:
         contacts.link_changed("w2", LinkState.UP)
-        contacts.hear(hello("w2", old))
-        contacts.hear(hello("w2", new))
+        contacts.receive_hello(hello("w2", old))
+        contacts.receive_hello(hello("w2", new))
         assert contacts.incarnation("w2") == old
         contacts.link_changed("w2", LinkState.DOWN)
         contacts.link_changed("w2", LinkState.UP)
         assert contacts.incarnation("w2") == new
         contacts.link_changed("w2", LinkState.DOWN)
         contacts.link_changed("w2", LinkState.UP)
-        contacts.hear(hello("w2", third))
+        contacts.receive_hello(hello("w2", third))
         assert contacts.incarnation("w2") == third
 
 

@@ -177,7 +177,7 @@ def test_who_is_waited_for_in_vain_is_told_of_with_the_call_it_waits_in():
 def test_a_timeout_of_all_who_are_there_names_what_they_wait_in(monkeypatch):
     with met_nodes(2) as nodes:
         group = nodes["w2"].collectives.runner("").group
-        monkeypatch.setattr(group, "ready", lambda record: None)  # it never gets done
+        monkeypatch.setattr(group, "post_ready", lambda record: None)  # it never gets done
         outcomes = nodes.outcomes(lambda node: node.all_reduce(1.0, timeout_s=TIMEOUT_S))
         for outcome in outcomes.values():
             assert type(outcome) is CollectiveTimeoutError
@@ -190,7 +190,7 @@ def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
     with met_nodes(2) as nodes:
         collectives = nodes["w2"].collectives
         group = collectives.runner("").group
-        group.leave()
+        group.leave_group()
         monkeypatch.setattr(collectives.contacts, "is_up", lambda peer: False)
         group.is_answered = True  # by somebody who is gone since
         with pytest.raises(LeftBehindError, match=r"w2 was not let in .* no other node can be"):

@@ -151,7 +151,7 @@ def left_behind_once(nodes, at_point, call, by_others):
 
     def task(node):
         if node.name == "w3":
-            at_point("collective.exchanged", group_of(nodes, "w3").leave)
+            at_point("collective.exchanged", group_of(nodes, "w3").leave_group)
             result = call(node)
         else:
             with pytest.raises(PeerLost):

@@ -48,11 +48,11 @@ def hello(incarnation, name="w3"):
 def test_a_life_is_gone_when_its_connection_is_or_another_has_come(contacts):
     assert not contacts.is_lost("w3", OLD)
     contacts.link_changed("w3", LinkState.UP)
-    contacts.hear(hello(OLD))
+    contacts.receive_hello(hello(OLD))
     assert not contacts.is_lost("w3", OLD)
     contacts.link_changed("w3", LinkState.DOWN)
     assert contacts.is_lost("w3", OLD)
-    contacts.hear(hello(NEW))
+    contacts.receive_hello(hello(NEW))
     assert contacts.is_lost("w3", OLD)
     assert not contacts.is_lost("w3", NEW)
 
@@ -60,7 +60,7 @@ def test_a_life_is_gone_when_its_connection_is_or_another_has_come(contacts):
 @pytest.mark.parametrize("state", [LinkState.UP, LinkState.DOWN])
 def test_a_life_that_others_have_let_in_before_it_was_met_is_not_gone(contacts, state):
     contacts.link_changed("w3", LinkState.UP)
-    contacts.hear(hello(OLD))
+    contacts.receive_hello(hello(OLD))
     contacts.link_changed("w3", state)
     assert not contacts.is_lost("w3", NEW)
 
@@ -68,15 +68,17 @@ def test_a_life_that_others_have_let_in_before_it_was_met_is_not_gone(contacts, 
 def test_a_node_that_is_gone_does_not_ask_to_be_let_in_any_more(contacts, group):
     for name in ("w2", "w3"):
         contacts.link_changed(name, LinkState.UP)
-        contacts.hear(hello(OLD, name))
-        group.hear(AskToJoinView(request=0, tag="", name=name, incarnation=OLD, **NO_VIEW))
+        contacts.receive_hello(hello(OLD, name))
+        group.receive_message(
+            AskToJoinView(request=0, tag="", name=name, incarnation=OLD, **NO_VIEW)
+        )
     contacts.link_changed("w3", LinkState.DOWN)
     assert group.join_requests() == (Member("w2", OLD),)
 
 
 def test_a_connection_that_is_lost_and_then_let_go_is_lost(contacts):
     contacts.link_changed("w3", LinkState.UP)
-    contacts.hear(hello(OLD))
+    contacts.receive_hello(hello(OLD))
     contacts.link_changed("w3", LinkState.IDLE)
     assert not contacts.is_lost("w3", OLD)
     for state in (LinkState.UP, LinkState.DOWN, LinkState.IDLE):
@@ -106,9 +108,9 @@ def test_who_hears_that_others_are_further_asks_them_how_the_collective_ended(
     """Somebody may have stopped when it had told only some of the others that it is ready."""
     group = Group("", RANKS, contacts, SYSTEM)
     group.enter(b"record")
-    group.ready(b"record")
+    group.post_ready(b"record")
     fields = {"view": group.view.identity, "number": number, "phase": ENTERED, "record": b"record"}
-    group.hear(Post(request=0, tag="", name="w2", incarnation=OLD, **fields))
+    group.receive_message(Post(request=0, tag="", name="w2", incarnation=OLD, **fields))
     group.look_around()
     assert any(isinstance(message, Vote) for _, message in told) == asks
 
@@ -118,8 +120,8 @@ def test_who_votes_is_frozen(contacts, told):
     group.enter(b"record")
     group.doubt()
     told.clear()
-    group.ready(b"record")
-    group.end(())
+    group.post_ready(b"record")
+    group.end_call(())
     assert (group.phase, group.number) == (Phase.VOTING, 0)
     assert not told
 
@@ -137,44 +139,44 @@ def test_the_junior_view_gives_itself_up_before_the_next_collective(
     contacts, group, size, ended, moves
 ):
     contacts.link_changed("w3", LinkState.UP)
-    group.hear(outside(size, ended))
-    group.begin()
+    group.receive_message(outside(size, ended))
+    group.prepare_call()
     assert group.is_evicted == moves
     assert not group.told()  # it goes by itself
 
 
 def test_nobody_gives_itself_up_for_a_view_that_cannot_be_reached(group):
-    group.hear(outside(2))
-    group.begin()
+    group.receive_message(outside(2))
+    group.prepare_call()
     assert not group.is_evicted
 
 
 def test_what_a_view_has_ended_since_it_heard_of_another_counts(contacts, group):
     contacts.link_changed("w3", LinkState.UP)
-    group.hear(outside(1, ended=1))
+    group.receive_message(outside(1, ended=1))
     assert group.is_outranked
     end_alone(group)
-    group.begin()
+    group.prepare_call()
     assert not group.is_evicted
 
 
 def end_alone(group):
     group.enter(b"record")
-    group.ready(b"record")
-    group.end(())
+    group.post_ready(b"record")
+    group.end_call(())
     group.finish(group.called)
 
 
 def test_who_has_been_let_in_is_no_reason_to_move(group):
     """It may have spoken of the larger view before this node has come to it."""
-    group.begin()
+    group.prepare_call()
     group.enter(b"record")
-    group.hear(outside(2))
-    group.ready(b"record")
+    group.receive_message(outside(2))
+    group.post_ready(b"record")
     assert set(group.records(READY)) == {"w1"}
-    group.end([Member("w3", NEW)])
+    group.end_call([Member("w3", NEW)])
     group.finish(group.called)
-    group.begin()
+    group.prepare_call()
     assert not group.is_evicted
     assert group.view.names == ("w1", "w3")
 
@@ -201,19 +203,19 @@ def said_to_w3(told, kind):
 def test_who_calls_no_collectives_is_in_nobodys_way(open_group, told):
     """A message of a peer has made its group; others would move to it, and wait for ever."""
     told.clear()
-    open_group.hear(ask_to_join(1, 0, "w3"))
-    open_group.hear(ask_to_join())
+    open_group.receive_message(ask_to_join(1, 0, "w3"))
+    open_group.receive_message(ask_to_join())
     assert not said_to_w3(told, Evicted)
     open_group.may_meet()
     told.clear()
-    open_group.hear(ask_to_join(1, 0, "w3"))
+    open_group.receive_message(ask_to_join(1, 0, "w3"))
     assert [message.first for message in said_to_w3(told, Evicted)] == ["w1"]
 
 
 def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_group, told):
     assert open_group.may_meet()
     assert [message.size for message in said_to_w3(told, AskToJoinView)] == [1]
-    open_group.hear(ask_to_join())
+    open_group.receive_message(ask_to_join())
     assert open_group.may_meet()  # w2 may still come
     open_group.meet()
     assert open_group.view.names == ("w1", "w3")
@@ -223,27 +225,27 @@ def test_before_its_first_collective_a_node_looks_for_others_that_begin(open_gro
 
 
 def test_who_hears_of_a_view_that_is_at_work_waits_for_nobody_else(open_group):
-    open_group.hear(outside(1, ended=5))
+    open_group.receive_message(outside(1, ended=5))
     assert not open_group.may_meet()
     open_group.meet()
-    open_group.begin()
+    open_group.prepare_call()
     assert open_group.is_evicted
 
 
 def test_a_node_that_was_let_in_but_not_told_is_told_when_it_asks_again(open_group, told):
     open_group.may_meet()
-    open_group.hear(ask_to_join())
+    open_group.receive_message(ask_to_join())
     open_group.meet()
     told.clear()
-    open_group.hear(ask_to_join())
+    open_group.receive_message(ask_to_join())
     (again,) = said_to_w3(told, CollectiveOutcome)
     assert again.members == (("w1", b"own-life"), ("w3", NEW))
     assert again.since == open_group.number
 
 
 def test_a_view_that_was_left_is_not_entered_again(open_group):
-    open_group.begin()
-    open_group.leave()
+    open_group.prepare_call()
+    open_group.leave_group()
     open_group.ask_to_join()
     fields = {
         "view": bytes(VIEW_ID_BYTES),
@@ -257,9 +259,9 @@ def test_a_view_that_was_left_is_not_entered_again(open_group):
     said = CollectiveOutcome(
         request=0, tag="", name="w3", incarnation=NEW, members=members, **fields
     )
-    open_group.hear(said)
+    open_group.receive_message(said)
     assert open_group.is_evicted
-    open_group.hear(said.model_copy(update={"since": 1}))
+    open_group.receive_message(said.model_copy(update={"since": 1}))
     assert not open_group.is_evicted
 
 
@@ -288,7 +290,7 @@ def test_a_peer_that_introduces_itself_while_its_board_is_looked_for_is_a_member
 
         def introduced(name, tag):
             if name == introduction.name:
-                contacts.hear(introduction)
+                contacts.receive_hello(introduction)
             return board_of(name, tag)
 
         contacts.board_of = introduced
@@ -321,7 +323,7 @@ def test_nothing_but_its_lives_is_kept_of_a_node_that_has_left(of_cluster, there
         name = f"n{number}"
         there.add(name)
         of_cluster.link_changed(name, LinkState.UP)
-        of_cluster.hear(hello(number.to_bytes(8, "big"), name))
+        of_cluster.receive_hello(hello(number.to_bytes(8, "big"), name))
         there.remove(name)
         of_cluster.link_changed(name, LinkState.DOWN)
         assert of_cluster.is_lost(name, number.to_bytes(8, "big"))
@@ -333,7 +335,7 @@ def test_nothing_but_its_lives_is_kept_of_a_node_that_has_left(of_cluster, there
 def test_a_node_that_comes_back_is_the_one_that_left(of_cluster, there):
     for state in (LinkState.UP, LinkState.DOWN):
         of_cluster.link_changed("w3", state)
-        of_cluster.hear(hello(OLD))
+        of_cluster.receive_hello(hello(OLD))
     there.remove("w3")
     of_cluster.link_changed("w3", LinkState.DOWN)
     there.add("w3")
@@ -341,19 +343,19 @@ def test_a_node_that_comes_back_is_the_one_that_left(of_cluster, there):
     assert of_cluster.incarnation("w3") == OLD
     assert not of_cluster.is_lost("w3", OLD)
     of_cluster.link_changed("w3", LinkState.DOWN)
-    of_cluster.hear(hello(NEW))
+    of_cluster.receive_hello(hello(NEW))
     assert of_cluster.is_lost("w3", OLD)
     assert not of_cluster.is_lost("w3", NEW)
 
 
 def test_who_has_forgotten_this_node_meanwhile_hears_of_its_memory_again(of_cluster, told):
     of_cluster.link_changed("w3", LinkState.UP)
-    of_cluster.share()
-    of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": True}))
+    of_cluster.offer_memory()
+    of_cluster.receive_hello(hello(NEW).model_copy(update={"is_mapped": True}))
     told.clear()
-    of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": True}))
+    of_cluster.receive_hello(hello(NEW).model_copy(update={"is_mapped": True}))
     assert not told
-    of_cluster.hear(hello(NEW).model_copy(update={"is_mapped": None}))
+    of_cluster.receive_hello(hello(NEW).model_copy(update={"is_mapped": None}))
     assert [message.folder != "" for _, message in told] == [True]
 
 
@@ -364,12 +366,12 @@ def entered(view, name, incarnation):
 
 def test_only_the_life_of_a_node_that_is_a_member_speaks_for_it(contacts, told):
     group = Group("", RANKS, contacts, SYSTEM)
-    group.hear(entered(group.view, "w3", OLD))  # the first one that speaks is the member
-    group.hear(entered(group.view, "w2", NEW))
-    group.hear(entered(group.view, "w2", OLD))
+    group.receive_message(entered(group.view, "w3", OLD))  # the first one that speaks is the member
+    group.receive_message(entered(group.view, "w2", NEW))
+    group.receive_message(entered(group.view, "w2", OLD))
     assert group.records(ENTERED) == {"w2": b"record", "w3": b"record"}
     told.clear()
-    group.hear(entered(group.view, "w3", NEW))
+    group.receive_message(entered(group.view, "w3", NEW))
     ((peer, answer),) = told
     assert peer == "w3"
     assert isinstance(answer, Evicted)
@@ -398,12 +400,12 @@ def vote(view, name, incarnation, number=0, suspects=()):
 
 def test_who_takes_no_part_any_more_says_so_to_whoever_waits_for_its_vote(contacts, told):
     group = Group("", RANKS, contacts, SYSTEM)
-    group.leave()
+    group.leave_group()
     told.clear()
-    group.hear(vote(group.view, "w2", NEW, number=3))
+    group.receive_message(vote(group.view, "w2", NEW, number=3))
     ((peer, answer),) = told
     assert (peer, answer.number, answer.suspects) == ("w2", 3, ("w1",))
-    group.hear(vote(group.view, "w2", NEW, number=3, suspects=("w1",)))
+    group.receive_message(vote(group.view, "w2", NEW, number=3, suspects=("w1",)))
     assert len(told) == 1
 
 
@@ -417,9 +419,9 @@ def test_a_node_that_is_outside_says_so_to_members_of_a_view_that_counts_on_it(
 ):
     group = Group("", RANKS, contacts, SYSTEM)
     group.enter_view(GroupView(tuple(map(Member, RANKS)), 3), 3)
-    group.leave()
+    group.leave_group()
     told.clear()
-    group.hear(say(OTHER_VIEW, "w2", NEW).model_copy(update={"number": number}))
+    group.receive_message(say(OTHER_VIEW, "w2", NEW).model_copy(update={"number": number}))
     ((peer, answer),) = told
     assert (peer, answer.view, answer.number) == ("w2", OTHER_VIEW.identity, number)
     assert answer.suspects == ("w1",)
@@ -433,7 +435,7 @@ def test_of_two_views_with_each_others_members_one_ends(contacts, told, say):
         own = GroupView((OWN,), before=bytes([rival])).after(0, (), [Member("w2", NEW)], RANKS)
         group.enter_view(own, number)
         told.clear()
-        group.hear(say(theirs, "w2", NEW).model_copy(update={"number": number}))
+        group.receive_message(say(theirs, "w2", NEW).model_copy(update={"number": number}))
         answers = [answer for _, answer in told if isinstance(answer, Evicted)]
         assert bool(answers) is (own.identity > theirs.identity)
         assert not group.is_evicted
@@ -445,10 +447,10 @@ def test_a_node_that_asks_to_be_let_in_takes_in_what_members_of_that_view_have_c
 ):
     group = Group("", RANKS, contacts, SYSTEM)
     group.enter_view(GroupView(tuple(map(Member, RANKS)), own_number), own_number)
-    group.leave()
+    group.leave_group()
     group.ask_to_join()
     told.clear()
-    group.hear(entered(OTHER_VIEW, "w2", NEW).model_copy(update={"number": 7}))
+    group.receive_message(entered(OTHER_VIEW, "w2", NEW).model_copy(update={"number": 7}))
     group.enter_view(OTHER_VIEW, 7)
     assert group.records(ENTERED) == {"w2": b"record"}
     assert not told
@@ -461,11 +463,11 @@ def test_a_node_tells_again_what_it_has_called_to_members_that_have_not_come_so_
     monkeypatch.setattr("dpwa.collectives.group.CALL_AGAIN_S", 0.0)
     group = Group("", RANKS, contacts, SYSTEM)
     group.enter(b"mine")
-    group.hear(entered(group.view, "w2", NEW))
+    group.receive_message(entered(group.view, "w2", NEW))
     told.clear()
     group.look_around()
     assert [(peer, post.phase) for peer, post in told] == [("w3", ENTERED)]
-    group.ready(b"done")
+    group.post_ready(b"done")
     told.clear()
     group.look_around()
     said = [(peer, post.phase, post.record) for peer, post in told]
@@ -477,6 +479,6 @@ def test_a_member_that_leaves_is_not_let_in_for_what_it_has_asked_before(contact
     group = Group("", RANKS, contacts, SYSTEM)
     fields = {**NO_VIEW, "incarnation": NEW}
     for name in ("w2", "w3"):
-        group.hear(AskToJoinView(request=0, tag="", name=name, **fields))
-    group.hear(vote(group.view, "w3", NEW, suspects=("w3",)))
+        group.receive_message(AskToJoinView(request=0, tag="", name=name, **fields))
+    group.receive_message(vote(group.view, "w3", NEW, suspects=("w3",)))
     assert group.discovery.join_requests() == (Member("w2", NEW),)

@@ -7,7 +7,7 @@ def differ(comparison, after):
     """Let so many steps pass, then a difference, after which all are made equal."""
     for _ in range(after):
         comparison.stepped()
-    comparison.look()
+    comparison.sample_state()
     comparison.note_difference()
     told = comparison.told()
     comparison.made_equal(comparison.history)
@@ -15,7 +15,7 @@ def differ(comparison, after):
 
 
 def digest_of(comparison):
-    comparison.look()
+    comparison.sample_state()
     return comparison.digest()
 
 
@@ -34,10 +34,10 @@ def test_nodes_with_the_same_history_give_the_same_digest():
 
 def test_what_was_compared_is_told_after_a_difference_only():
     one = comparison()
-    one.look()
+    one.sample_state()
     assert one.told() == {}
     assert differ(one, 3) == {"w": 3}
-    one.look()
+    one.sample_state()
     assert one.told() == {}
 
 

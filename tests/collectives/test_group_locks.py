@@ -69,7 +69,7 @@ def test_who_waits_for_messages_checks_once_each_time_and_under_the_lock(group):
         are_under_lock.append(group.changed._is_owned())
         return len(are_under_lock) if len(are_under_lock) == 3 else None
 
-    assert CollectiveWait(group, SYSTEM, Deadline(SYSTEM, 60.0)).wait(check) == 3
+    assert CollectiveWait(group, SYSTEM, Deadline(SYSTEM, 60.0)).wait_for(check) == 3
     assert are_under_lock == [True] * 3
 
 
@@ -101,11 +101,11 @@ def test_two_who_have_left_do_not_answer_each_other_for_ever():
             groups[name] = Group("", RANKS, contacts, SYSTEM)
             groups[name].enter(b"")
         for group in groups.values():
-            group.leave()
+            group.leave_group()
         heard = 0
         while said and heard < 100:
             peer, message = said.pop(0)
             if isinstance(message, Vote):
-                groups[peer].hear(message)
+                groups[peer].receive_message(message)
                 heard += 1
     assert heard == len(RANKS)

@@ -25,7 +25,7 @@ def begun(connection, timeout_s, step=lambda: 0, copy=lambda: 0, take_over=lambd
     """Return rounds of a node that has begun."""
     calls = {"step": step, "copy": copy, "take_over": take_over}
     rounds = PacedRounds(connection.collectives, "paced", timeout_s, **calls)
-    rounds.begin()
+    rounds.begin_rounds()
     return rounds
 
 
@@ -125,7 +125,7 @@ def averaged_with(count):
             contributors = rounds.average(value)
             state[0] += gradient[0]
             if step == LEAVES_AT and node.index == count - 1:
-                connection.collectives.runner("paced").group.leave()
+                connection.collectives.runner("paced").group.leave_group()
             rounds.stepped()
             mine.append((contributors, state[0]))
 

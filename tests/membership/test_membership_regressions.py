@@ -136,7 +136,7 @@ def test_the_memory_of_members_that_have_left_is_not_mapped_any_more():
                 assert guest.wait_for_peers(1)
                 assert a.wait_for_peers(1)
                 for node in (a, guest):
-                    assert node.collectives.contacts.share()  # as a first collective does
+                    assert node.collectives.contacts.offer_memory()  # as a first collective does
                 eventually(lambda: a.collectives.contacts.are_settled([name]))
                 for node in (a, guest, a, guest):
                     node.update_send(np.zeros(4), 1.0)

@@ -105,9 +105,9 @@ def test_ranges_are_shared_and_each_is_acknowledged_once():
     def program(node, runtime, connection):
         ranges = DatasetRanges(40, 4, True, 0)
         table = RangeTable(Tables(connection), ranges, replicas=2, lease_s=100.0)
-        table.begin(0)
+        table.begin_epoch(0)
         taken = []
-        while (number := table.wait()) is not None:
+        while (number := table.wait_for_range()) is not None:
             runtime.sleep(0.2 + 0.1 * node.index)
             table.acknowledge(number)
             taken.append(number)

@@ -21,7 +21,7 @@ class Contacts:
     def __init__(self, name):
         self.own = Member(name)
 
-    def share(self):
+    def offer_memory(self):
         return False
 
 

@@ -67,7 +67,7 @@ class Node:
     def meet(self, name):
         life = b"life--" + name.encode()
         fields = {"folder": "", "nonce": bytes(16), "is_mapped": False}
-        self.contacts.hear(Hello(request=0, name=name, incarnation=life, **fields))
+        self.contacts.receive_hello(Hello(request=0, name=name, incarnation=life, **fields))
 
     def lose(self, *names):
         for name in names:
@@ -259,7 +259,7 @@ def test_who_has_stood_still_gives_its_connections_time_to_come_back(begun):
 def test_who_was_left_out_is_told_if_the_others_have_passed_barriers_without_it(
     begun, passed, missed
 ):
-    begun.group.leave()
+    begun.group.leave_group()
     begun.enter("w1", "w2", "w3")
     begun.heard_of("w2", "w3", passed=passed)
     begun.step()
@@ -272,7 +272,7 @@ def test_who_was_left_out_is_told_if_the_others_have_passed_barriers_without_it(
 
 def test_who_was_left_out_and_finds_nobody_who_was_not_says_so(begun):
     begun.engine.make(0, TableSpec(rows=3))
-    begun.group.leave()
+    begun.group.leave_group()
     begun.enter("w1", "w3")
     begun.heard_of("w3")
     with pytest.raises(TableLostError, match="w2, w3 cannot be reached any more: they may have go"):
@@ -282,7 +282,7 @@ def test_who_was_left_out_and_finds_nobody_who_was_not_says_so(begun):
 
 
 def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
-    node.group.leave()  # they have told it that it is of no view
+    node.group.leave_group()  # they have told it that it is of no view
     node.enter("w1", "w2", "w3")
     node.connect("w2", "w3")
     node.heard_of("w2", "w3", passed=7)
@@ -294,7 +294,7 @@ def test_a_worker_that_was_started_again_begins_where_the_others_are(node):
 def test_who_is_left_out_as_all_begin_is_told_if_they_have_passed_barriers_since(node):
     node.connect("w2", "w3")
     node.heard_of("w2")
-    node.group.leave()
+    node.group.leave_group()
     node.enter("w1", "w2", "w3")
     node.heard_of("w2", "w3", passed=2)
     with pytest.raises(TableLostError, match="they have passed 2 barriers"):
@@ -307,7 +307,7 @@ def _vote(node, name, suspects):
     signed = {"request": 0, "tag": "", "name": name, "incarnation": b"life--" + name.encode()}
     fields = {"view": view, "number": number, "suspects": suspects, "entered": False}
     rest = {"ready": False, "expired": False, "seen": (), "join_requests": ()}
-    node.group.hear(Vote(**signed, **fields, **rest))
+    node.group.receive_message(Vote(**signed, **fields, **rest))
 
 
 def _pass(node, seconds):

@@ -15,7 +15,7 @@ class Contacts:
 
     own = Member("a")
 
-    def share(self):
+    def offer_memory(self):
         return False
 
 

@@ -487,7 +487,7 @@ def test_a_worker_that_was_left_behind_and_only_adds_is_let_in_again():
     with workers(3, {"collective_timeout_s": 5.0}) as made:
         tables = vectors(made, 3)
         group = group_of(made[2])
-        group.leave()
+        group.leave_group()
         assert group.is_evicted
 
         def is_back():
@@ -503,7 +503,7 @@ def test_who_is_left_out_and_let_in_by_nobody_is_told_so():
     with workers(2, {"collective_timeout_s": 1.0}) as made:
         _, table = vectors(made, 3)
         made[0].kill()
-        group_of(made[1]).leave()
+        group_of(made[1]).leave_group()
         with pytest.raises(TableLostError, match="the others have gone on without w2"):
             table.get()
 

@@ -44,7 +44,7 @@ def register_codec(name: str) -> Callable[[MakeCodec], MakeCodec]:
     """
 
     def register(make: MakeCodec) -> MakeCodec:
-        _REGISTRY.add(name, make, make)
+        _REGISTRY.add_item(name, make, make)
         return make
 
     return register

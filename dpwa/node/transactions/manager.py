@@ -1,7 +1,7 @@
 """TransactionManager: the agreements of a node with peers, with their snapshots and mass.
 
 Both threads and the trainer use it. A committed transaction is kept for the trainer, which merges
-it in its next `wait`.
+it in its next `update_wait`.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class PacedCallers(FaultyCallers):
             waited_s[0] += runtime.now() - began
             if waited_s[0] > LONGEST_UPDATE_S:
                 self._broken.append(f"{node.name}: up to {call.__name__} {waited_s[0]:.1f} s")
-            if call in (rounds.begin, rounds.stepped):
+            if call in (rounds.begin_rounds, rounds.stepped):
                 waited_s[0] = 0.0
             return found
 
@@ -60,7 +60,7 @@ class PacedCallers(FaultyCallers):
             copy=lambda: [done[0], state.copy()],
             take_over=take_over,
         )
-        timed(rounds.begin)
+        timed(rounds.begin_rounds)
         group = connection.collectives.runner("paced").group
         while True:
             runtime.sleep(self._pause_s * self._slowed.get(node.index, 1.0))

@@ -78,7 +78,7 @@ class MixedCallers(FaultyCallers):
             copy=lambda: [done[0], float(state[0])],
             take_over=take_over,
         )
-        rounds.begin()
+        rounds.begin_rounds()
 
         def watched(call, what):
             began, worked_before_s, together_at = runtime.now(), worked_s[0], called_at[0]
@@ -104,8 +104,8 @@ class MixedCallers(FaultyCallers):
             rounds.stepped(0 if leaves_out else 1)
 
         def epoch(number):
-            ranges.begin(number)
-            while (taken := watched(ranges.wait, "an epoch")) is not None:
+            ranges.begin_epoch(number)
+            while (taken := watched(ranges.wait_for_range, "an epoch")) is not None:
                 watched(lambda: step(self._pause_s), "a step of an epoch")
                 ranges.acknowledge(taken)
 
