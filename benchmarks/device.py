@@ -73,7 +73,7 @@ def _measure(nbytes: int, repetitions: int) -> dict[str, float]:
 
     def merge() -> None:
         merging = state.merging(MergeTerms(FACTOR))
-        merging.take(0, theirs)
+        merging.merge_bytes(0, theirs)
         torch.cuda.synchronize()
 
     def lerp() -> None:

@@ -66,7 +66,7 @@ class _Device:
         self._brought = 0
         self._passed: deque[torch.cuda.Event] = deque(maxlen=_RING - 1)
 
-    def publish(
+    def copy_to_host(
         self, flat: torch.Tensor, check_finite: bool
     ) -> tuple[torch.cuda.Event, torch.Tensor]:
         """Start a copy to the host. Return its event, and the sum of all values, or 0 if not
@@ -84,7 +84,7 @@ class _Device:
         summed_on_host = torch.zeros((), dtype=torch.float64, pin_memory=True)
         with torch.cuda.stream(self._stream):
             for tile, staged in zip(self._tiles, self._staged, strict=True):
-                tile.of(flat).copy_(staged, non_blocking=True)
+                tile.view_in(flat).copy_(staged, non_blocking=True)
             summed_on_host.copy_(summed, non_blocking=True)
             return self._stream.record_event(), summed_on_host
 
@@ -121,7 +121,7 @@ class CudaSide(DeviceSide):
         """
         self._pin(data)
         flat = torch.from_numpy(data)
-        started = [device.publish(flat, check_finite) for device in self._devices.values()]
+        started = [device.copy_to_host(flat, check_finite) for device in self._devices.values()]
         elsewhere = self._elsewhere.start_copy(data, check_finite).wait_complete()
         totals = [summed for _, summed in started]
         if elsewhere is False:
@@ -137,7 +137,7 @@ class CudaSide(DeviceSide):
         return super()._bring(tile, values) if device is None else device.bring(values)
 
     def _is_finite(self, flat: torch.Tensor) -> bool:
-        return all(tile.is_sound(tile.of(flat)) for tile in self._tiles)
+        return all(tile.is_sound(tile.view_in(flat)) for tile in self._tiles)
 
     def _pin(self, data: ByteArray) -> None:
         """Pin the memory of a slot, if possible, so that transfers are asynchronous.

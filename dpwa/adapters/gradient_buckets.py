@@ -91,7 +91,7 @@ class Gradients:
     gradient travels as a dense one, and is sparse again afterwards if no node's was dense. With a
     `narrow` dtype, float32 and float64 gradients travel in that dtype. The mean is computed in
     float32 and rounded once. Values that are too large for the dtype become infinite, which a
-    `GradScaler` detects. With `is_copy`, the gradients keep their values until `take` replaces them
+    `GradScaler` detects. With `is_copy`, the gradients keep their values until `puts` replaces them
     by the mean.
     """
 
@@ -139,7 +139,7 @@ class Gradients:
         return own
 
     @torch.no_grad()
-    def take(self) -> None:
+    def apply_result(self) -> None:
         """Give the parameters the averaged gradients."""
         self.payload.result()
         for index in np.flatnonzero((self._forms != DENSE).any(1)).tolist():

@@ -157,7 +157,7 @@ class GradientAveraging(Closeable):
         finally:
             self._is_off = was_off
 
-    def leave(self) -> None:
+    def leave_rounds(self) -> None:
         """Leave the rounds, so that no node waits for this one until it starts again."""
         self._end_those_ahead()
         self._rounds.leave_rounds()
@@ -444,7 +444,7 @@ class GradientAveraging(Closeable):
             is_taken = len(averaged) == len(buckets.buckets) and averaged[-1] is not None
             for gradients in averaged:
                 if is_taken and gradients is not None:
-                    gradients.take()
+                    gradients.apply_result()
             own = buckets.parameters
             self._averaged.update(zip(map(id, own), [each.grad for each in own], strict=True))
         return is_taken

@@ -23,7 +23,7 @@ class HostSide:
     def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
         flat, all_finite = torch.from_numpy(data), True
         for tile in self._tiles:
-            values = self._copy(tile, tile.of(flat))
+            values = self._copy(tile, tile.view_in(flat))
             all_finite = all_finite and (not check_finite or tile.is_sound(values))
         return FinishedCopy(all_finite if check_finite else None)
 
@@ -41,9 +41,9 @@ class HostSide:
         for tile in overlapping(self._tiles, start, start + data.nbytes):
             if tile.is_constant:
                 continue
-            there = self._bring(tile, tile.of(flat, start))
+            there = self._bring(tile, tile.view_in(flat, start))
             own = None if tile.is_buffer else base
-            here = tile.values() if own is None else self._bring(tile, tile.of(own))
+            here = tile.values() if own is None else self._bring(tile, tile.view_in(own))
             squares.append(squared_distance(there, here, tile.room))
         return math.sqrt(sum(square.item() for square in squares))
 

@@ -60,7 +60,7 @@ class Tile:
             known = self._clips[bounds] = self._clipped(*bounds)
         return known
 
-    def share(self, index: int, of: int) -> Tile:
+    def nth_share(self, index: int, of: int) -> Tile:
         """Return one of `of` shares of about equal size, or the whole tile if it is small."""
         size = self.elements // of * self.dtype.itemsize
         if not size:
@@ -76,7 +76,7 @@ class Tile:
         ]
         return Tile(parts, self._whole_room)
 
-    def of(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
+    def view_in(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
         """Return its values, shape `(elements,)`, in the bytes of a snapshot from `start` on."""
         return flat[self.start - start : self.stop - start].view(self.dtype)
 
@@ -237,7 +237,7 @@ class Merging:
         self._distance = _Distance(sum(measurable), len(measurable), round_number)
 
     @torch.inference_mode()
-    def take(self, start: int, data: ByteArray) -> None:
+    def merge_bytes(self, start: int, data: ByteArray) -> None:
         """Merge the bytes of the peer's snapshot from `start` on.
 
         The bytes are one or more neighbouring pieces of the layout, of any size. Pieces as large as
@@ -250,7 +250,7 @@ class Merging:
             changes = self._factor_of(tile) != 0.0
             wanted = tile if changes else sample
             if wanted is not None:
-                self._merge(wanted, self._bring(wanted, wanted.of(flat, start)), sample)
+                self._merge(wanted, self._bring(wanted, wanted.view_in(flat, start)), sample)
 
     @property
     def consensus_distance(self) -> float:
@@ -274,12 +274,12 @@ class Merging:
         if published is None:
             self._interpolate(tile, peer, sample)
         else:
-            self._add_delta(tile, peer, self._bring(tile, tile.of(published)), sample)
+            self._add_delta(tile, peer, self._bring(tile, tile.view_in(published)), sample)
 
     def _interpolate(self, tile: Tile, peer: torch.Tensor, sample: Tile | None) -> None:
         if sample is not None:
-            there = sample.of(peer.view(torch.uint8), tile.start)
-            self._distance.add(sample, difference(there, sample.values(), sample.room))
+            there = sample.view_in(peer.view(torch.uint8), tile.start)
+            self._distance.add_tile(sample, difference(there, sample.values(), sample.room))
         factor = self._factor_of(tile)
         if tile.is_plain and (not tile.is_buffer or is_finite(peer)):
             move_toward_(tile.views, tile.split(peer), factor)
@@ -292,7 +292,7 @@ class Merging:
         delta, factor = difference(peer, published, tile.room), self._factor_of(tile)
         if sample is not None:
             first = (sample.start - tile.start) // tile.dtype.itemsize
-            self._distance.add(sample, delta[first : first + sample.elements])
+            self._distance.add_tile(sample, delta[first : first + sample.elements])
         if factor == 1.0 and not is_finite(delta):
             # This node had published NaN: no step away from that is worth keeping.
             move_toward_(tile.views, tile.split(peer), 1.0)
@@ -343,11 +343,11 @@ class _Distance:
         if self.elements <= EXACT_ELEMENTS:
             return tile
         if self.tiles < SAMPLED_EVERY or tile.room.is_cuda:
-            return tile.share(self.round_number % SAMPLED_EVERY, SAMPLED_EVERY)
+            return tile.nth_share(self.round_number % SAMPLED_EVERY, SAMPLED_EVERY)
         is_due = (tile.start // TILE_BYTES + self.round_number) % SAMPLED_EVERY == 0
         return tile if is_due or not self._measured else None
 
-    def add(self, tile: Tile, delta: torch.Tensor) -> None:
+    def add_tile(self, tile: Tile, delta: torch.Tensor) -> None:
         self._measured.append((squared_norm(delta), self._waiting / tile.elements))
         self._represented += self._waiting
         self._waiting = 0

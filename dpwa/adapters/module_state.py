@@ -315,7 +315,7 @@ class ModuleState:
         self.refresh()
 
     @classmethod
-    def of(
+    def from_module(
         cls,
         net: torch.nn.Module,
         config: Config,
@@ -521,7 +521,7 @@ class ModuleState:
 
     def merge(self, start: int, data: ByteArray, terms: MergeTerms) -> float:
         merging = self.merging(terms)
-        merging.take(start, data)
+        merging.merge_bytes(start, data)
         return self.whole(merging.consensus_distance)
 
     def begin_mean(self) -> None:

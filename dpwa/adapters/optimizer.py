@@ -95,7 +95,7 @@ class Optimizers:
         self._before_step: Callable[[], None] | None = None
         self._are_prepared = False  # those that gossip has to prepare for, now
 
-    def begin(self, state: ModuleState) -> None:
+    def begin_watching(self, state: ModuleState) -> None:
         self._state = state
         self._updates, self.is_beginning = 0, True
         _watch(self)

@@ -353,7 +353,7 @@ def load_optimizers(
         for each in held:
             if keeps_lr:
                 _keep_learning_rates(each.optimizer, each.groups)
-            each.put()
+            each.put_in_place()
         if tries:
             _put_back(before)
     except Exception as error:  # noqa: BLE001 - of whatever optimizer, and whatever was sent
@@ -386,7 +386,7 @@ class _Held(NamedTuple):
         groups = [dict(group) for group in optimizer.param_groups]
         return cls(optimizer, dict(state_of(optimizer)), groups)
 
-    def put(self, *, is_new: bool = True) -> None:
+    def put_in_place(self, *, is_new: bool = True) -> None:
         """Put the state in place, in the same mappings, because other objects may refer to them."""
         state = state_of(self.optimizer)
         if self.state is not None:
@@ -403,7 +403,7 @@ class _Held(NamedTuple):
 
 def _put_back(before: list[_Held]) -> None:
     for each in before:
-        each.put(is_new=False)
+        each.put_in_place(is_new=False)
 
 
 def _has_state(holders: list[Any], number: int) -> bool:

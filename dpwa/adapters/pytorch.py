@@ -240,17 +240,21 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             elsewhere: Any = connection
             self._node = self._rounds = self._states = elsewhere
         settings = self._node.config
-        self._state = ModuleState.of(given.net, settings, self._ranks.whole_norm(), rounding)
+        self._state = ModuleState.from_module(
+            given.net, settings, self._ranks.whole_norm(), rounding
+        )
         self._generation = self._state.generation
         self._optimizers = Optimizers()
-        self._optimizers.begin(self._state)
+        self._optimizers.begin_watching(self._state)
         self._leader_loss = given.leader_loss
         if self._ranks.has_node:
             check = partial(are_finite, spared=self._state.spared)
             self._trainer = Trainer.from_config(self._rounds, self._state, settings, check)
             if self._ranks.is_alone:  # all ranks must do alike
                 self._trainer.took_over = self._optimizers.note_replaced
-            self._training = TrainingState.of(given.net, self._state, settings, self._optimizers)
+            self._training = TrainingState.from_module(
+                given.net, self._state, settings, self._optimizers
+            )
             self._node.describe("training", self._report)
             self._node.describe("model", self._contents)
             warn_of_left_out(given.net, given.name)
@@ -297,7 +301,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         """
         is_new = self._optimizers.include(optimizer, scheduler)
         if is_new and self._take_over_optimizers():
-            self._ranks.share(self._optimizers)
+            self._ranks.share_optimizers(self._optimizers)
         if self._gradients is not None:  # a loop whose optimizer is followed has no update_send
             self._gradients.update()
 
@@ -435,13 +439,13 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         self._refresh()
         self._states.complete()
         if self._gradients is not None:
-            self._gradients.leave()
+            self._gradients.leave_rounds()
         read, length = self._trainer.merge_peer, self._state.norm
         rest = self._ranks.rest(self._state.rest())
         averaged = Averaged(self._trainer.publish_model, read, self._go_on, length, rest)
         run = partial(self._node.finish.run_finish, seconds=seconds, timeout_s=timeout_s)
         try:
-            report = self._ranks.end(averaged, run)
+            report = self._ranks.run_finish(averaged, run)
         finally:
             self._state.rounding.forget_rests()
         if report.took_part:  # what the algorithm remembers is of other parameters
@@ -468,7 +472,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._generation != self._state.generation:
             self._generation = self._state.generation
             self._rounds.renew_algorithm()
-            self._optimizers.begin(self._state)
+            self._optimizers.begin_watching(self._state)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -49,7 +49,7 @@ class TrainingState:
         self.optimizers = optimizers or Optimizers()
 
     @classmethod
-    def of(
+    def from_module(
         cls,
         net: torch.nn.Module,
         gossiped: ModuleState,

@@ -134,7 +134,7 @@ def test_merging_matches_the_formula_in_whichever_ranges_the_bytes_come(
     )
     for first, last in zip([0, *cuts], [*cuts, len(pieces)], strict=True):
         start, stop = pieces[first].start, pieces[last - 1].stop
-        merge.take(start, peer[start:stop])
+        merge.merge_bytes(start, peer[start:stop])
     share = delta or 0.0
     base = [share * then + (1.0 - share) * now for then, now in zip(own_then, own, strict=True)]
     assert_merged(expected_of(state.entries, own, theirs, base, factor))
@@ -158,9 +158,9 @@ def test_buffers_have_a_factor_of_their_own_and_parameters_may_be_left_alone(
     own, theirs = exact(state), exact(other)
     published = before.copy() if with_delta else None
     merge = state.merging(MergeTerms(factor, published, buffers))
-    merge.take(0, peer)
+    merge.merge_bytes(0, peer)
     measured = state_of(net_of(described, 1)).merging(MergeTerms(0.0))
-    measured.take(0, peer)
+    measured.merge_bytes(0, peer)
     for entry, mine, then in zip(state.entries, own, theirs, strict=True):
         f = (factor if buffers is None else buffers) if entry.is_buffer else factor
         if not (entry.is_buffer or factor):
@@ -176,7 +176,7 @@ def test_a_shard_changes_its_own_elements_only(described, factor, piece_bytes):
     own, theirs, peer = exact(state), exact(other), snapshot_of(other)
     for piece in pieces_of(state, piece_bytes):
         before = snapshot_of(state)
-        state.merging(MergeTerms(factor)).take(piece.start, peer[piece.start : piece.stop])
+        state.merging(MergeTerms(factor)).merge_bytes(piece.start, peer[piece.start : piece.stop])
         after = snapshot_of(state)
         for start, stop in ((0, piece.start), (piece.stop, state.nbytes)):
             assert after[start:stop].tobytes() == before[start:stop].tobytes()
@@ -195,7 +195,7 @@ def test_factor_1_copies_bit_for_bit_even_over_what_is_not_finite(described):
     for own_then in (None, published):
         with torch.no_grad():
             net.first.fill_(math.nan)
-        state.merging(MergeTerms(1.0, own_then)).take(0, snapshot_of(other))
+        state.merging(MergeTerms(1.0, own_then)).merge_bytes(0, snapshot_of(other))
         assert bits(state) == bits(other)
 
 
@@ -227,7 +227,7 @@ def test_the_distance_of_a_middling_model_is_estimated_from_shares_of_its_few_ti
     estimates = []
     for _ in range(merging.SAMPLED_EVERY):
         merge = state.merging(MergeTerms(0.0, published if with_delta else None))
-        merge.take(0, peer)
+        merge.merge_bytes(0, peer)
         estimates.append(merge.consensus_distance)
     # All shares together are the whole; the last one has what does not divide.
     assert sum(e**2 for e in estimates) / len(estimates) == pytest.approx(squared, rel=1e-2)
@@ -246,13 +246,13 @@ def test_the_distance_of_a_large_model_is_estimated_from_another_sample_each_rou
     estimates = []
     for _ in range(merging.SAMPLED_EVERY):
         merge = state.merging(MergeTerms(0.0, published if with_delta else None))
-        merge.take(0, peer)
+        merge.merge_bytes(0, peer)
         estimates.append(merge.consensus_distance)
     assert estimates == pytest.approx([float(two.norm())] * len(estimates), rel=0.1)
     assert len(set(estimates)) == len(estimates)
     shard = state.merging(MergeTerms(0.0))
     piece = pieces_of(state)[len(pieces_of(state)) // 2]
-    shard.take(piece.start, peer[piece.start : piece.stop])
+    shard.merge_bytes(piece.start, peer[piece.start : piece.stop])
     assert shard.consensus_distance == pytest.approx(float(two.norm()), rel=0.1)
 
 
@@ -261,7 +261,7 @@ def test_a_merge_of_buffers_alone_has_no_distance():
     pieces = [p for p in pieces_of(state) if p.start >= 2 * 16 * 4]
     merge = state.merging(MergeTerms(0.5))
     for piece in pieces:
-        merge.take(piece.start, snapshot_of(state)[piece.start : piece.stop])
+        merge.merge_bytes(piece.start, snapshot_of(state)[piece.start : piece.stop])
     assert merge.consensus_distance == 0.0
 
 
@@ -311,7 +311,7 @@ def test_distances_that_overflow_are_infinite():
     nn.init.constant_(net.weight, 1e200)
     assert state.distance(peer, 0, None) == math.inf
     merge = state.merging(MergeTerms(0.0))
-    merge.take(0, peer)
+    merge.merge_bytes(0, peer)
     assert merge.consensus_distance == math.inf
 
 
@@ -379,7 +379,7 @@ def test_any_device_merges_like_the_host(described, factor, delta):
     device_side = DeviceSide(merging.cut(tensors, two.layout))
     merges = one.merging(terms), device_side.merging(terms, 1)
     for merge in merges:
-        merge.take(0, peer)
+        merge.merge_bytes(0, peer)
     assert bits(one) == bits(two)
     assert merges[0].consensus_distance == merges[1].consensus_distance
     copied = np.zeros(two.nbytes, np.uint8)
@@ -460,7 +460,7 @@ def test_a_change_of_the_module_is_noticed(change):
     assert all(a.tensor is b.tensor for a, b in zip(state.entries, fresh.entries, strict=True))
     assert bits(state) == bits(fresh)
     peer = np.zeros(state.nbytes, np.uint8)
-    state.merging(MergeTerms(1.0)).take(0, peer)
+    state.merging(MergeTerms(1.0)).merge_bytes(0, peer)
     assert all(not bool(entry.tensor.any()) for entry in fresh.entries)
 
 
@@ -510,7 +510,7 @@ def test_tensors_keep_their_identity_and_autograd_notices_a_merge():
     state = state_of(net)
     places = [(id(p), p.data_ptr()) for p in net.parameters()]
     loss = (net.weight * net.weight).sum()
-    state.merging(MergeTerms(0.5)).take(0, np.zeros(state.nbytes, np.uint8))
+    state.merging(MergeTerms(0.5)).merge_bytes(0, np.zeros(state.nbytes, np.uint8))
     assert [(id(p), p.data_ptr()) for p in net.parameters()] == places
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
@@ -572,7 +572,7 @@ def test_each_place_in_memory_is_merged_and_handed_on_once(kind):
     state = state_of(net)
     assert state.layout == state_of(other).layout
     published = snapshot_of(state)
-    state.merging(MergeTerms(0.5, published)).take(0, snapshot_of(state_of(other)))
+    state.merging(MergeTerms(0.5, published)).merge_bytes(0, snapshot_of(state_of(other)))
     for name, tensor in net.state_dict().items():
         assert bool((tensor == 2.0).all()), name
     handed_on = list(state_tensors(net))
@@ -604,7 +604,7 @@ def test_a_mask_is_neither_judged_nor_merged_nor_measured(dtype, value):
         values = data[piece.start : piece.stop]
         assert are_finite(values, piece.dtype, piece.start, state.spared)
     assert state.distance(data, 0, None) == pytest.approx(1.0)
-    state.merging(MergeTerms(0.5)).take(0, data)
+    state.merging(MergeTerms(0.5)).merge_bytes(0, data)
     assert net.mask.view(torch.uint8).tolist() == before
     assert net.running_mean.tolist() == [0.75] * 4
 
@@ -630,5 +630,5 @@ def test_what_an_observer_has_not_seen_yet_is_left_until_both_have():
     for own, peer in ((one, two), (two, one)):
         data = np.zeros(12, np.uint8)
         state_of(peer).start_copy(data, False).wait_complete()
-        state_of(own).merging(MergeTerms(0.5)).take(0, data)
+        state_of(own).merging(MergeTerms(0.5)).merge_bytes(0, data)
     assert (one.least.item(), two.least.item()) == (math.inf, 2.0)

@@ -42,7 +42,7 @@ def test_a_module_on_a_device_is_copied_and_merged_like_one_on_the_host(devices,
     terms = MergeTerms(0.25, before.copy() if with_delta else None)
     merges = host.merging(terms), device.merging(terms)
     for merge in merges:
-        merge.take(0, peer)
+        merge.merge_bytes(0, peer)
         assert merge.consensus_distance == pytest.approx(apart, rel=0.01)  # of a sample
     for one, two in zip(host.entries, device.entries, strict=True):
         torch.testing.assert_close(one.tensor, two.tensor, check_device=False)

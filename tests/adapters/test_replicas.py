@@ -59,7 +59,7 @@ def test_what_one_rank_refuses_all_refuse(told, what, words):
 
 def as_raised_elsewhere(error):
     with pytest.raises(Exception, match=rf"rank 0 .* {error}") as caught:
-        Failure(*unpack(pack(Failure.of(error, 0)))).throw()
+        Failure(*unpack(pack(Failure.from_error(error, 0)))).throw()
     return caught.value
 
 

@@ -60,11 +60,11 @@ class Alone:
         """Return the digests of all ranks, by the tensors' names."""
         return own
 
-    def end(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
+    def run_finish(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
         """Average the model with those of the peers."""
         return run(averaged)
 
-    def share(self, optimizers: Optimizers) -> None:
+    def share_optimizers(self, optimizers: Optimizers) -> None:
         """Give all ranks the state of the optimizers that rank 0 loaded, if only rank 0 has it."""
 
     def still_at_work(self) -> None:

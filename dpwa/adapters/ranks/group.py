@@ -49,7 +49,7 @@ class Failure(NamedTuple):
     code: int | None = None  # with which it ends a process that does not handle it
 
     @classmethod
-    def of(cls, error: Exception, rank: int) -> Failure:
+    def from_error(cls, error: Exception, rank: int) -> Failure:
         """Errors that are not dpwa's own are described by their text."""
         for kind in type(error).__mro__:
             if vars(errors).get(kind.__name__) is kind:
@@ -149,7 +149,7 @@ class Form(NamedTuple):
 def form_of(given: Making, failure: Exception | None, rank: int) -> Form:
     what = ("leader_loss", "optimizer", "scheduler")
     has = {each: getattr(given, each) is not None for each in what}
-    return Form(given.name, has, None if failure is None else Failure.of(failure, rank))
+    return Form(given.name, has, None if failure is None else Failure.from_error(failure, rank))
 
 
 def require_alike(forms: Sequence[Form]) -> None:

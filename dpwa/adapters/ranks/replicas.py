@@ -81,9 +81,9 @@ class Replicas(RankGroup):
             connection.follow(forms[0].progress)
         if forms[0].has_origin:
             self._send_all(tensor for _, tensor in self._state.handed_on())
-            self.share(optimizers)
+            self.share_optimizers(optimizers)
 
-    def share(self, optimizers: Optimizers) -> None:
+    def share_optimizers(self, optimizers: Optimizers) -> None:
         if not optimizers.given:
             return
         part = optimizer_part(optimizers) if self.has_node else None
@@ -127,7 +127,7 @@ class Replicas(RankGroup):
                 has_changed = result is not None or versions(self._state) != before
                 fingerprint, progress = self._state.layout.fingerprint, self._progress()
         except Exception as error:
-            self.say(RankOutcome(failure=Failure.of(error, self.rank)))
+            self.say(RankOutcome(failure=Failure.from_error(error, self.rank)))
             raise
         self.say(RankOutcome(result, None, has_changed, fingerprint, progress))
         if has_changed:

@@ -263,7 +263,7 @@ class Shards(RankGroup):
 
     # The end of the training
 
-    def end(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
+    def run_finish(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
         """End the training on rank 0, and take its steps on all ranks. All return or raise the
         same.
         """
@@ -296,7 +296,7 @@ class Shards(RankGroup):
             publish, read, go_on, length = map(with_all, take)
             report = run(Averaged(publish, read, go_on, length, averaged.rest))
         except Exception as error:
-            self.say((Step.FAILURE, *Failure.of(error, self.rank)))
+            self.say((Step.FAILURE, *Failure.from_error(error, self.rank)))
             raise
         self.say((Step.RESULT, report))
         return report
