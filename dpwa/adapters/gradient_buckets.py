@@ -91,8 +91,8 @@ class Gradients:
     gradient travels as a dense one, and is sparse again afterwards if no node's was dense. With a
     `narrow` dtype, float32 and float64 gradients travel in that dtype. The mean is computed in
     float32 and rounded once. Values that are too large for the dtype become infinite, which a
-    `GradScaler` detects. With `is_copy`, the gradients keep their values until `puts` replaces them
-    by the mean.
+    `GradScaler` detects. With `is_copy`, the gradients keep their values until
+    `apply_result` replaces them by the mean.
     """
 
     @torch.no_grad()

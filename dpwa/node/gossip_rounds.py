@@ -263,8 +263,8 @@ class GossipRounds:
         This waits at most until `timeout_ms` after that. Clock and parameters are merged on this
         thread, and so are the transactions with other nodes. `merge` merges the parameters and
         returns its factor. A peer whose loss or parameters have diverged is not merged. `loss` is
-        the loss at this moment. `None` stands for the one passed to `begin_update`. Returns the last
-        merged snapshot, or `None`. Raises `UserError` if a custom rule returned an impossible
+        the loss at this moment. `None` stands for the one passed to `begin_update`. Returns the
+        last merged snapshot, or `None`. Raises `UserError` if a custom rule returned an impossible
         factor.
         """
         self.check_open()

@@ -1,7 +1,7 @@
 """Node: one member of the gossip, with its pool, peers and two threads.
 
-The training thread calls `update_send` and `update_wait`. It never uses a socket, and the network threads never
-use the model.
+The training thread calls `update_send` and `update_wait`. It never uses a socket, and the network
+threads never use the model.
 """
 
 from __future__ import annotations

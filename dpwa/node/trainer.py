@@ -122,8 +122,9 @@ class ReceivedSnapshot:
 class Trainer:
     """Takes a model through the rounds of its node, by its algorithm, on the training thread.
 
-    Each update calls `update_send`, takes a training step, and calls `update_wait`. When nodes end together,
-    `publish_model` and `merge_peer` average their models, and `go_on` serves the nodes that still train.
+    Each update calls `update_send`, takes a training step, and calls `update_wait`. When nodes end
+    together, `publish_model` and `merge_peer` average their models, and `go_on` serves the nodes
+    that still train.
     """
 
     def __init__(
@@ -144,7 +145,9 @@ class Trainer:
         self._has_sent = False  # since the last `update_wait`
 
     @classmethod
-    def from_config(cls, rounds: GossipRounds, model: Model, config: Config, is_finite: IsFinite) -> Trainer:
+    def from_config(
+        cls, rounds: GossipRounds, model: Model, config: Config, is_finite: IsFinite
+    ) -> Trainer:
         """Return a trainer for the settings. `is_finite` is the test for `guard`."""
         terms = FetchTerms(config.fraction, is_finite if config.guard == "finite" else None)
         rounds.merger.knows_beginners = True
@@ -171,7 +174,7 @@ class Trainer:
         return self.rounds.publish_snapshot(self._sent, self._sent.nbytes or 0, write)
 
     def update_wait(self, loss: float | None) -> Arrival | None:
-        """Wait for the fetch of `update_send`, and merge its snapshot. See `GossipRounds.update_wait`.
+        """Wait for the fetch of `update_send`, and merge. See `GossipRounds.wait_and_merge`.
 
         Returns the merged snapshot, the first if the algorithm asks for more. `None` also if the
         model's layout has changed since `update_send`.

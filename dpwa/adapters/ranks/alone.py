@@ -60,7 +60,9 @@ class Alone:
         """Return the digests of all ranks, by the tensors' names."""
         return own
 
-    def run_finish(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
+    def run_finish(
+        self, averaged: Averaged, run: Callable[[Averaged], FinishReport]
+    ) -> FinishReport:
         """Average the model with those of the peers."""
         return run(averaged)
 

@@ -263,7 +263,9 @@ class Shards(RankGroup):
 
     # The end of the training
 
-    def run_finish(self, averaged: Averaged, run: Callable[[Averaged], FinishReport]) -> FinishReport:
+    def run_finish(
+        self, averaged: Averaged, run: Callable[[Averaged], FinishReport]
+    ) -> FinishReport:
         """End the training on rank 0, and take its steps on all ranks. All return or raise the
         same.
         """
