@@ -39,7 +39,7 @@ class OneCollective:
         self.enters_s = {node.name: rng.uniform(0.0, 0.15) for node in self.run.nodes}
         self.killed, self.stalled_s, self.outcomes = set(), {}, {}
         self.context = f"seed {seed}"
-        self.run.begin()
+        self.run.plan_events()
         if stalls_s:
             late = [name for name in self.enters_s if rng.random() < 0.1]
             self.enters_s.update({name: rng.uniform(0.0, 3 * self.timeout_s) for name in late})
@@ -84,7 +84,7 @@ class OneCollective:
     def play(self):
         """Let it happen; check that nobody hangs, and that no pair that goes on differs."""
         self.run.network.run_until(BEGINS_S + OVER_S)
-        self.run.end()
+        self.run.end_run()
         living = self.enters_s.keys() - self.killed
         assert living <= self.outcomes.keys(), f"hang: {living - self.outcomes.keys()}, {self}"
         for one, other in itertools.combinations(self.outcomes.values(), 2):

@@ -69,9 +69,9 @@ class CallersRun(ProgramRun):
 
     def outcomes(self):
         """Let it happen; return what each has returned or raised, by name, of who lives."""
-        self.begin()
+        self.plan_events()
         self.until_over(LONGEST_S)
-        self.end()
+        self.end_run()
         found = {**self.results, **self.errors}
         return {name: found[name] for name in self.names if name in found}
 
