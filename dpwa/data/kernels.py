@@ -27,9 +27,9 @@ class Rounding:
     """Rounds to narrow dtypes, half a unit of which is more than many steps, so that none is lost.
 
     A value goes to either neighbour, with the probabilities that keep the mean. A value that the
-    dtype has is kept. Between `keep_rests` and `forget_rests` it goes to the nearest instead, and the rounding
-    error is added the next time. Source: stochastic rounding of Gupta et al., "Deep Learning with
-    Limited Numerical Precision" (2015).
+    dtype has is kept. Between `keep_rests` and `forget_rests` it goes to the nearest instead, and
+    the rounding error is added the next time. Source: stochastic rounding of Gupta et al., "Deep
+    Learning with Limited Numerical Precision" (2015).
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:

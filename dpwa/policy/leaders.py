@@ -140,7 +140,9 @@ class LossReports:
         if len(self._forgotten) > self._most:
             del self._forgotten[next(iter(self._forgotten))]
 
-    def select_reports(self, now: float, rng: random.Random, most: int = 32) -> tuple[LossReport, ...]:
+    def select_reports(
+        self, now: float, rng: random.Random, most: int = 32
+    ) -> tuple[LossReport, ...]:
         """Choose the reports to pass on, each node at most once, without expired ones.
 
         First this node itself, then the two best of its group, the two best of all and the best of

@@ -225,7 +225,9 @@ def _user_id(frame: zmq.Frame) -> str | None:
         return None
 
 
-def send_frames(socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False) -> Receipt | None:
+def send_frames(
+    socket: Socket, frames: Sequence[Frame], *, is_lent: bool = False
+) -> Receipt | None:
     """Send one message without waiting. Return a receipt, or `None` if it was not accepted.
 
     `is_lent`: the last frame is not copied, and must not change until the receipt is `done`.
