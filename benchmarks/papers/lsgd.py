@@ -14,9 +14,35 @@ WORKERS = 8  # that factorise
 SIZE = 64  # rows and columns of the matrix
 REACHED = 1e-4  # of the loss at the beginning
 MAX_STEPS = 400
+STEP = 0.2  # learning rate of the factorisation
 NETWORK_WORKERS = 4
 LR = 0.1  # of the network
 ALONE = {"fetch_probability": 0.0}
+
+
+class Factorisation:
+    """Minimise F(X) = |M - X X'|^2 / 4 over X of `SIZE` by rank, from another start on each worker.
+
+    The gradient is (X X' - M) X. M = Y Y', with the numbers of Y from N(0, 1 / SIZE), as those of
+    the starts. With X, X Q is as good for any rotation Q, so workers tend to different minima.
+    """
+
+    def __init__(self, rank: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        draws = [rng.normal(scale=SIZE**-0.5, size=(n, SIZE * rank)) for n in (1, WORKERS)]
+        answer = draws[0].reshape(SIZE, rank)
+        self._matrix = answer @ answer.T
+        self._starts = draws[1]
+        self._rank = rank
+
+    def starts(self) -> np.ndarray:
+        return self._starts.copy()
+
+    def step(self, x: np.ndarray, nodes: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        factor = x.reshape(len(x), SIZE, self._rank)
+        off = factor @ np.swapaxes(factor, 1, 2) - self._matrix
+        x -= STEP * (off @ factor).reshape(x.shape)
+        return (off**2).sum(axis=(1, 2)) / 4
 
 
 def reproduce(seed: int, quick: bool) -> list[Claim]:
@@ -54,17 +80,7 @@ def steps_to_factorise(
     name: str, settings: dict[str, float], options: dict[str, int], rank: int, seed: int
 ) -> int:
     """Descend |X X^T - M|^2 / 4 from different starts; at most `MAX_STEPS`."""
-    task = make(
-        "factorisation",
-        WORKERS,
-        seed,
-        size=SIZE,
-        rank=rank,
-        lr=0.2,
-        noise=0.0,
-        start=1.0,
-        apart=True,
-    )
+    task = Factorisation(rank, seed)
     swarm = Swarm(name, task.starts(), SwarmSettings(seed, **settings), **options)
     first = math.inf
     for step in range(MAX_STEPS):

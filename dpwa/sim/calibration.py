@@ -479,9 +479,9 @@ HEAD = """\
 # docs/simulator.md says how, and what it is good for.
 """
 TASK = """
-# What is trained is not your model, but a task of the simulator: consensus, quadratic,
-# factorisation or digits. With a target, such as {variance_ratio: 0.001} or {loss: 0.3},
-# the simulation ends there, and tells when that was.
+# What is trained is not your model, but a task of the simulator: consensus, quadratic or
+# digits. With a target, such as {variance_ratio: 0.001} or {loss: 0.3}, the simulation ends
+# there, and tells when that was.
 task: consensus
 """
 

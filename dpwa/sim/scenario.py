@@ -189,7 +189,7 @@ class Scenario(StrictModel):
     )
     seconds: Positive | None = Field(default=None, description="maximum virtual time, in seconds")
     seed: int = Field(default=0, ge=0, le=MAX_SEED, description="seed of all random choices")
-    task: Literal["consensus", "quadratic", "factorisation", "digits"] = Field(
+    task: Literal["consensus", "quadratic", "digits"] = Field(
         default="consensus", description="the training task"
     )
     schedule: Literal["lockstep", "asynchronous"] = Field(
