@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -118,14 +119,8 @@ def _endpoint_of(text: str) -> str:
 
 
 def _object(found: LinkMeasurement) -> dict[str, object]:
-    return {
-        "address": found.address,
-        "latency_ms": found.latency_ms,
-        "bandwidth_mbps": found.bandwidth_mbps,
-        "latencies_ms": found.latencies_ms,
-        "bandwidths_mbps": found.bandwidths_mbps,
-        "stream_bytes": found.stream_bytes,
-    }
+    medians = {"latency_ms": found.latency_ms, "bandwidth_mbps": found.bandwidth_mbps}
+    return {**asdict(found), **medians}
 
 
 def _show(found: LinkMeasurement) -> None:

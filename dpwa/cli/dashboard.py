@@ -43,13 +43,13 @@ def dashboard(
         dpwa dashboard --at 10.0.0.1:7000 --port 8080
     """
     with from_extra("dashboard", "dpwa dashboard needs starlette and uvicorn [DPWA-E250]"):
+        from dpwa.config.endpoints import tcp_endpoint
         from dpwa.observe.dashboard import server
         from dpwa.observe.dashboard.server import Feed
 
     with watch(config, at, as_name) as watched, server.listen(host, port) as listening:
         token = server.new_token(host)
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{listening.getsockname()[1]}/"
+        address = f"{tcp_endpoint(host, listening.getsockname()[1])}/".replace("tcp:", "http:")
         address += f"?token={token}" if token else ""
         typer.echo(f"Dashboard: {address}  (Ctrl-C ends)")
         if opens:

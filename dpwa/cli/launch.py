@@ -295,18 +295,15 @@ def launch(
     One Ctrl-C stops all nodes and all processes that they started. The nodes get SIGINT, then
     SIGTERM after 5 s, then SIGKILL after 2 s more. A second Ctrl-C kills at once. SIGTERM, SIGHUP
     and SIGQUIT work in the same way, but begin with the same signal. SIGUSR1, SIGUSR2 and SIGXCPU
-    are only passed on. A failed node is reported and does not stop the others. With --restart
-    on-failure it is restarted under its name: at once if it ran for 10 s, else after 1 s, 2 s and
-    so on, up to 30 s. It adopts the state of the others, and continues with them. With --spare, a
-    waiting process that has already imported torch and dpwa replaces the next failed node. COMMAND
-    must then be `python SCRIPT ...` or `python -m MODULE ...`. If the launcher itself is killed
-    (SIGKILL), COMMAND is killed, too, but not the processes that COMMAND started, such as the
-    programs of a shell script.
+    are only passed on. If the launcher itself is killed (SIGKILL), COMMAND is killed, too, but not
+    the processes that COMMAND started, such as the programs of a shell script.
 
-    A node that leaves its training without `finish` has failed, whatever its exit code, and is
-    restarted in the same way (`needs_finish: false` is for scripts that never call `finish`). A
-    node has also failed if its model is not finite at the end, if it finished alone although others
-    have not failed, or if the nodes are still apart. It is then not restarted.
+    A failed node is reported and does not stop the others. With --restart on-failure it is
+    restarted under its name, and adopts the state of the others (docs/launch.md). A node that
+    leaves its training without `finish` has failed, whatever its exit code (`needs_finish: false`
+    is for scripts that never call `finish`). A node has also failed if its model is not finite at
+    the end, if it finished alone although others have not failed, or if the nodes are still apart.
+    It is then not restarted.
 
     Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
     a port in use, 130 interrupted.

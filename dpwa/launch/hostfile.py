@@ -10,7 +10,6 @@ and those after it.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Sequence
@@ -21,6 +20,7 @@ from dpwa.config import NodeConfig, peer_config
 from dpwa.config.endpoints import MAX_PORT, is_label
 from dpwa.errors import UserError
 from dpwa.launch.ports import is_own_address
+from dpwa.transport.addresses import is_name
 
 MAX_SLOTS = 1000
 _OPTIONS = re.compile(r"(?: slots=([1-9]\d{0,3}))?(?: group=(\S+))?")
@@ -74,7 +74,7 @@ def nodes_of(hosts: Iterable[HostLine], first_port: int, here: str) -> list[Node
             raise UserError(
                 f"no port is left for {line.slots} nodes on {line.host}: lower --port [DPWA-E067]"
             )
-        bind = "*" if line.host == here and not _is_address(line.host) else None
+        bind = "*" if line.host == here and is_name(line.host) else None
         for port in range(first_port, first_port + line.slots):
             name = f"w{len(nodes) + 1}"
             nodes.append(
@@ -121,11 +121,3 @@ def _entry(words: Sequence[str], where: str) -> HostLine:
             f"{' '.join(rest)}) [DPWA-E066]"
         )
     return HostLine(host, int(slots or 1), group)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -6,18 +6,17 @@ matplotlib.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpwa.observe.frames import RunFrames, load
 
-_HOMES = {"RunFrames": "dpwa.observe.frames", "load": "dpwa.observe.frames"}
-
 __all__ = ["RunFrames", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module 'dpwa.observe' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    from dpwa.observe import frames
+
+    return getattr(frames, name)

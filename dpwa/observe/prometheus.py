@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dpwa.config import Config
-from dpwa.config.endpoints import MAX_PORT, split_tcp
+from dpwa.config.endpoints import MAX_PORT, split_tcp, tcp_endpoint
 from dpwa.errors import AddressError, from_extra
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.report import HistogramReport, NodeReport, PeerReport
@@ -29,7 +29,7 @@ from dpwa.observe.figures import FIGURES, INDEX, MEMORY_PARTS, figures_of
 from dpwa.observe.rates import ACTIVITIES
 from dpwa.policy.health import Health
 from dpwa.policy.members.states import MemberStatus
-from dpwa.transport.addresses import is_name
+from dpwa.transport.addresses import is_name, listening
 from dpwa.types import JsonObject
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class MetricsServer(Closeable):
         address = split_tcp(node.endpoint) or ("localhost", 0)
         names = (host, address[0], socket.gethostname(), "localhost")
         collector = NodeCollector(node.weak_condition)
-        server = _listening(host, ports, collector, {name.lower() for name in names})
+        server = _Server(_listening(host, ports), collector, {name.lower() for name in names})
         self.url = f"http://{_authority(*server.socket.getsockname()[:2])}/metrics"
         name = f"dpwa-metrics-{node.name}"
         threading.Thread(target=server.serve_forever, name=name, daemon=True).start()
@@ -268,21 +268,15 @@ class MetricsServer(Closeable):
 class _Server(TCPServer):
     """Knows of no node. That of http.server would ask for the full name of the host, at length."""
 
-    allow_reuse_address = True
-    request_queue_size = WAITING_REQUESTS
-
     def __init__(
-        self,
-        address: tuple[str, int],
-        family: socket.AddressFamily,
-        collector: NodeCollector,
-        names: Collection[str],
+        self, listener: socket.socket, collector: NodeCollector, names: Collection[str]
     ) -> None:
-        self.address_family = family
+        super().__init__(listener.getsockname(), _Request, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
         self.collector = collector
         self.names = names
         self.answered: socket.socket | None = None  # the newest connection
-        super().__init__(address, _Request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self.answered = request
@@ -348,29 +342,22 @@ def _is_of_this_machine(host: str | None, names: Collection[str]) -> bool:
     return False
 
 
-def _listening(
-    host: str, ports: Sequence[int], collector: NodeCollector, names: Collection[str]
-) -> _Server:
+def _listening(host: str, ports: Sequence[int]) -> socket.socket:
     """Listen on the first port that is free.
 
     Raises:
         AddressError: none is, or the host is not of this machine.
     """
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a host name"
-        raise AddressError(f"metrics: cannot listen on {host}: {reason} [DPWA-E254]") from None
-    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     for port in ports:
         try:
-            return _Server((str(address[0]), port), family, collector, names)
+            return listening(host, port, WAITING_REQUESTS)
+        except UnicodeError:
+            reason = f"{host}: not a host name"
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise AddressError(
-                    f"metrics: cannot listen on {_authority(host, port)}: {error.strerror}"
-                    " [DPWA-E254]"
-                ) from None
+            if error.errno == errno.EADDRINUSE:
+                continue
+            reason = f"{_authority(host, port)}: {error.strerror}"
+        raise AddressError(f"metrics: cannot listen on {reason} [DPWA-E254]")
     which = f"port {ports[0]}" if len(ports) == 1 else f"every port from {ports[0]} on"
     raise AddressError(
         f"metrics: {which} of {host} is taken: set `metrics: {{port: ...}}` to another one, or to "
@@ -379,4 +366,4 @@ def _listening(
 
 
 def _authority(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return tcp_endpoint(host, port).removeprefix("tcp://")

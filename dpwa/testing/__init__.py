@@ -15,19 +15,11 @@ if TYPE_CHECKING:
     from dpwa.testing.proxy import ProxyCounts, TcpProxy
     from dpwa.virtual_network import Link, VirtualClock, VirtualNetwork
 
-_HOMES = {
-    "Fault": "dpwa.testing.faults",
-    "FaultPlan": "dpwa.testing.faults",
-    "FaultyProcess": "dpwa.testing.faults",
-    "Host": "dpwa.testing.namespaces",
-    "Link": "dpwa.virtual_network",
-    "Namespaces": "dpwa.testing.namespaces",
-    "ProxyCounts": "dpwa.testing.proxy",
-    "TcpProxy": "dpwa.testing.proxy",
-    "VirtualClock": "dpwa.virtual_network",
-    "VirtualNetwork": "dpwa.virtual_network",
-    "install_from_environment": "dpwa.testing.faults",
-    "namespaces_missing": "dpwa.testing.namespaces",
+_NAMES = {
+    "dpwa.testing.faults": ("Fault", "FaultPlan", "FaultyProcess", "install_from_environment"),
+    "dpwa.testing.namespaces": ("Host", "Namespaces", "namespaces_missing"),
+    "dpwa.testing.proxy": ("ProxyCounts", "TcpProxy"),
+    "dpwa.virtual_network": ("Link", "VirtualClock", "VirtualNetwork"),
 }
 
 __all__ = [
@@ -47,9 +39,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'dpwa.testing' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module 'dpwa.testing' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

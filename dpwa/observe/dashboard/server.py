@@ -39,6 +39,7 @@ from dpwa.observe.rates import ACTIVITIES, since_restart
 from dpwa.observe.rows import NodeRow, groups, missing, rows_of, trains
 from dpwa.observe.run_log import plain
 from dpwa.observe.run_view import Followed, RunView
+from dpwa.transport.addresses import listening
 from dpwa.types import JsonObject
 from dpwa.wire.watching import PEER_ENTRY
 
@@ -232,6 +233,7 @@ MAX_WAITING = 10  # updates that a reader is behind, before it is let go
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 COOKIE = "dpwa_token_{port}"  # cookies know hosts, not ports
 SHUTDOWN_S = 1
+BACKLOG = 128
 DEFAULT_PORT = 8400
 PORTS_TRIED = 20  # from the default on
 
@@ -409,19 +411,14 @@ def listen(host: str, port: int | None) -> socket.socket:
         UserError: the port is in use, or the host is none of this machine.
     """
     tried = [port] if port is not None else list(range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED))
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    problem: OSError | None = None
+    reason = ""
     for number in tried:
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((host, number))
-            found.listen(128)
-            return found
+            return listening(host, number, BACKLOG)
+        except UnicodeError:
+            reason = "not a host name"
         except OSError as error:
-            found.close()
-            problem = error
-    reason = problem.strerror if problem is not None else ""
+            reason = error.strerror or str(error)
     place = f"{host}:{port if port is not None else DEFAULT_PORT}"
     raise UserError(
         f"--port: expected a free port of this machine (got {place}: {reason}) [DPWA-E251]"

@@ -41,8 +41,6 @@ class VirtualRuntime:
         self.is_dead = False  # was killed; whoever waits for something of it needs to no more
         # when its threads go on; its connections stay, as one of it holds the GIL
         self.stalled_until = 0.0
-        # seconds of a core that its network threads have used; the engine says what costs any
-        self.cpu_s = 0.0
         self.host = host
         self.tcp = tcp
         self.network: VirtualNetwork = tcp.network
@@ -58,7 +56,8 @@ class VirtualRuntime:
         return EPOCH_S + self.now()
 
     def thread_time(self) -> float:
-        return self.cpu_s
+        """Return 0, because threads of a simulated node use no core."""
+        return 0.0
 
     def sleep(self, seconds: float) -> None:
         Sleeper(self).sleep(seconds)
