@@ -256,8 +256,11 @@ def _items(value: Any) -> Iterable[object]:
 class _Bounded:
     """Part of a loader: refuses too many values, and values that are nested too deeply."""
 
-    source = ""
     _count = _depth = 0
+
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text)  # type: ignore[call-arg]
+        self._source = source
 
     def descend_resolver(self, parent: yaml.Node | None, index: yaml.Node | int | None) -> None:
         """Note the beginning of a node: an item of a list, or a key or its value."""
@@ -266,9 +269,9 @@ class _Bounded:
         self._count += not is_key
         self._depth += 1
         if near and self._count > MAX_VALUES:
-            _fail(self.source, _position(near.start_mark), TOO_MANY)
+            _fail(self._source, _position(near.start_mark), TOO_MANY)
         if near and self._depth > MAX_DEPTH:
-            _fail(self.source, _position(near.start_mark), TOO_DEEP)
+            _fail(self._source, _position(near.start_mark), TOO_DEEP)
 
     def ascend_resolver(self) -> None:
         self._depth -= 1
@@ -309,13 +312,8 @@ def _composed(text: str, source: str) -> yaml.Node | None:
     if len(text) >= LONG_TEXT:
         # libyaml is many times as fast. Python has better messages for what both refuse.
         with suppress(yaml.YAMLError, UnicodeError):
-            return _root(_FastLoader(text), source)
-    return _root(_Loader(text), source)
-
-
-def _root(loader: Any, source: str) -> yaml.Node | None:
-    loader.source = source
-    return loader.get_single_node()  # type: ignore[no-any-return]
+            return _FastLoader(text, source).get_single_node()  # type: ignore[no-any-return]
+    return _Loader(text, source).get_single_node()
 
 
 def read_text(name: str) -> str:

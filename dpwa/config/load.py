@@ -17,12 +17,12 @@ from typing import Any
 from dpwa.algorithms import algorithm, algorithm_names
 from dpwa.config.clashes import clashes, mappings
 from dpwa.config.document import Document
-from dpwa.config.graphs import absolute, found_from, require_connected, topology_of
-from dpwa.config.methods import KINDS, Kind, changed_options, method_names
+from dpwa.config.graphs import absolute, require_connected, topology_of
+from dpwa.config.methods import KINDS, changed_options, method_names, named
 from dpwa.config.model import CLASH, UNKNOWN_NAME, Config, NodeConfig, is_module_name
 from dpwa.config.problems import REMOVED, Place, got, listing, suggestion, unknown_key
 from dpwa.config.reading import means_off, plain_values, read_model
-from dpwa.config.schema import LISTS, PREFIX, options_model, setting_names, variables
+from dpwa.config.schema import LISTS, PATHS, PREFIX, options_model, setting_names, variables
 from dpwa.errors import ConfigError, UserError
 from dpwa.lifecycle import ENDING
 from dpwa.policy.topology import FileOptions
@@ -63,17 +63,13 @@ def load_config(
             position, each as `file:line:column: key.path: what was expected (got X)`.
     """
     if isinstance(source, Config):
-        # The environment had its say when it was loaded.
-        return (
-            load_config(source.to_mapping(), overrides=overrides, environ={})
-            if overrides
-            else source
-        )
+        if not overrides:
+            return source
+        environ = {}  # which had its say when it was loaded
     document, environment = Document(), os.environ if environ is None else environ
     try:
-        if beneath is not None:
-            document.read(_plain(beneath))
-        document.read(source)
+        for each in [source] if beneath is None else [beneath, source]:
+            document.read(_plain(each))
     except ConfigError as error:
         # Beyond reading; what is wrong with the environment can still be told.
         told = Document()
@@ -121,6 +117,7 @@ def config_of(
         document.write((key,), value)
     complete = _import_plugins(document, None if "plugins" in overrides else document.folder)
     _write_variables(document, environ, overrides, methods_known=complete)
+    _make_absolute(document)
     chosen = values.get("algorithm", "gossip")
     has_rule = chosen in algorithm_names() and algorithm(chosen).uses_rule
     if document.is_list and has_rule and "merge" not in values:
@@ -144,27 +141,23 @@ def config_of(
     config = read_model(Config, document, keys=setting_names(), ignored=ignored)
     if config is None or document.problems.lines():
         return None
-    return _with_absolute_paths(config, options, document.folder)
-
-
-def _with_absolute_paths(
-    config: Config, options: Mapping[str, StrictModel], folder: Path | None
-) -> Config:
-    found: dict[str, object] = {
-        key: absolute(folder, value)
-        for key in ("state_dir", "run_log")
-        if (value := getattr(config, key))
-    }
-    if config.security != "none":
-        found["keys"] = absolute(folder, config.keys)
-    if config.checkpoint.dir:
-        path = {"dir": absolute(folder, config.checkpoint.dir)}
-        found["checkpoint"] = config.checkpoint.model_copy(update=path)
-    return config.model_copy(update={**found, "options": changed_options(options)})
+    return config.model_copy(update={"options": changed_options(options)})
 
 
 def _plain(source: ConfigSource) -> object:
     return source.to_mapping() if isinstance(source, Config) else source
+
+
+def _make_absolute(document: Document) -> None:
+    """Make the paths in use absolute that are relative to the folder of the document."""
+    has_keys = str(document.values.get("security")).strip().lower() == "curve"
+    if has_keys:
+        document.values.setdefault("keys", "keys")
+    for *steps, last in PATHS:
+        into = document.at(tuple(steps))
+        path = into.get(last) if isinstance(into, dict) else None
+        if isinstance(path, str) and path and (has_keys or last != "keys"):
+            into[last] = absolute(document.folder, path)
 
 
 def _options(document: Document) -> dict[str, StrictModel]:
@@ -173,7 +166,7 @@ def _options(document: Document) -> dict[str, StrictModel]:
     for key in setting_names():
         if model := options_model(key):
             _check_options(document, key, model)
-    for name, kind in _named():
+    for name, kind in named():
         if name not in document.values and document.values.get(kind.setting) == name:
             document.imply(name, {}, by=kind.setting)
         if name in document.values:
@@ -181,7 +174,7 @@ def _options(document: Document) -> dict[str, StrictModel]:
             _check_options(document, name, method.options)
             read = read_model(method.options, document, (name,))
             if read is not None:
-                found[name] = found_from(document.folder, read)
+                found[name] = read
     return found
 
 
@@ -314,17 +307,10 @@ def _search(folder: Path | None) -> Iterator[None]:
         sys.path.remove(entry)
 
 
-def _named() -> Iterator[tuple[str, Kind]]:
-    """Yield the names of all methods, with their kinds."""
-    for kind in KINDS:
-        for name in kind.names():
-            yield name, kind
-
-
 def _taken_twice() -> Iterator[tuple[str, str, str]]:
     """Yield names that have two meanings, with both."""
     users = dict.fromkeys(setting_names(), "a setting")
-    for name, kind in _named():
+    for name, kind in named():
         if name in users:
             yield name, users[name], kind.setting
         users[name] = kind.setting

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError
 
@@ -24,8 +23,7 @@ class ClipOptions(StrictModel):
     window: int = Field(default=50, ge=5, description="number of distances to remember")
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(NamedTuple):
     """A word, what it stands for, and the model of its options."""
 
     name: str
@@ -34,61 +32,61 @@ class Method:
     described_by: object
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A setting whose value is a method."""
 
     setting: str
     names: Callable[[], tuple[str, ...]]
-    method: Callable[[str], Method]
+    found: Callable[[str], tuple[type[StrictModel], object]]  # options, and what describes it
+
+    def method(self, name: str) -> Method:
+        return Method(name, self.setting, *self.found(name))
 
 
-def _interpolation(name: str) -> Method:
-    found = interpolation(name)
-    return Method(name, "interpolation", found.options, found.rule)
+def _interpolation(name: str) -> tuple[type[StrictModel], object]:
+    return interpolation(name).options, interpolation(name).rule
 
 
-def _algorithm(name: str) -> Method:
-    found = algorithm(name)
-    return Method(name, "algorithm", found.options_model, found)
+def _algorithm(name: str) -> tuple[type[StrictModel], object]:
+    return algorithm(name).options_model, algorithm(name)
 
 
-def _topology(name: str) -> Method:
-    found = topology(name)
-    return Method(name, "topology", found.options, found.rule)
-
-
-def _robust(name: str) -> Method:
-    return Method(name, "robust", ClipOptions, ClipOptions)
+def _topology(name: str) -> tuple[type[StrictModel], object]:
+    return topology(name).options, topology(name).rule
 
 
 KINDS = (
     Kind("interpolation", interpolation_names, _interpolation),
     Kind("algorithm", algorithm_names, _algorithm),
     Kind("topology", topology_names, _topology),
-    Kind("robust", lambda: ("clip",), _robust),
+    Kind("robust", lambda: ("clip",), lambda _: (ClipOptions, ClipOptions)),
 )
 
 
-def methods() -> Iterator[Method]:
-    """Yield all methods, kind by kind, in the order of registration; this loads all of them."""
+def named() -> Iterator[tuple[str, Kind]]:
+    """Yield the names of all methods, kind by kind, in the order of registration."""
     for kind in KINDS:
-        yield from map(kind.method, kind.names())
+        for name in kind.names():
+            yield name, kind
+
+
+def methods() -> Iterator[Method]:
+    """Yield all methods; this loads all of them."""
+    return (kind.method(name) for name, kind in named())
 
 
 def methods_in_use(settings: Mapping[str, object]) -> Iterator[str]:
-    for kind in KINDS:
-        name = settings[kind.setting]
-        if name in kind.names() and kind.method(str(name)).options.model_fields:
-            yield str(name)
+    for name, kind in named():
+        if settings[kind.setting] == name and kind.method(name).options.model_fields:
+            yield name
 
 
 def method_names() -> tuple[str, ...]:
-    return tuple(name for kind in KINDS for name in kind.names())
+    return tuple(name for name, _ in named())
 
 
 def method(name: str) -> Method | None:
-    return next((kind.method(name) for kind in KINDS if name in kind.names()), None)
+    return next((kind.method(name) for each, kind in named() if each == name), None)
 
 
 def default_options(model: type[StrictModel]) -> StrictModel | None:

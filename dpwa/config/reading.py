@@ -115,6 +115,8 @@ def _note(detail: ErrorDetails, document: Document, loc: Loc, shape: _Shape) -> 
         known, found, loc, shape = list(shape.keys), below, (*loc, step), shape.below(step)
     if detail["type"] == "extra_forbidden":
         document.note_key(loc, unknown_key(str(loc[-1]), known))
+    elif detail["loc"][-1:] == ("[key]",):
+        document.note_key(loc, _message(detail, loc[-1], shape))
     else:
         document.note(loc, _message(detail, found, shape))
 
