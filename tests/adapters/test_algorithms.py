@@ -47,7 +47,7 @@ def mass_in_flight(member):
     return member.adapter.connection.node.report().get("transactions", {}).get("units_in_flight", 0)
 
 
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", [pytest.param("auto", marks=pytest.mark.slow), "tcp"])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_nodes_come_to_agree(name, transport):
     with members(of(name, transport=transport), [1.0, 3.0]) as nodes:

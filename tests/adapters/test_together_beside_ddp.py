@@ -15,8 +15,8 @@ MAX_APART = {"SGD": 1e-6, "AdamW": 1e-6, "Muon": 2.0**-8}
 @pytest.mark.parametrize(
     ("count", "transport"),
     [
-        (2, "tcp"),
         (3, "auto"),
+        pytest.param(2, "tcp", marks=pytest.mark.slow),
         pytest.param(2, "auto", marks=pytest.mark.slow),
         pytest.param(3, "tcp", marks=pytest.mark.slow),
     ],

@@ -7,25 +7,29 @@ import pytest
 import torch
 
 CELLS = [
-    "together clip scaler two_optimizers",
     "together unfreeze scheduler",
     "together late adamw",
-    "together robust",
     "gossip accumulate tied three",
-    "gossip schedule_free",
-    "lsgd step sparse",
     "symmetric wrapped scheduler",
     "push_sum attach float64",
     "noloco bfloat16 sampler",
-    "local batch_norm autocast",
     "elastic collectives",
     "AllReduceSGD tcp batch_norm",
+]
+MORE_CELLS = [
+    "together clip scaler two_optimizers",
+    "together robust",
+    "gossip schedule_free",
+    "lsgd step sparse",
+    "local batch_norm autocast",
     "gossip join attach",
     "EASGD join",
 ]
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "cell", [*CELLS, *(pytest.param(cell, marks=pytest.mark.slow) for cell in MORE_CELLS)]
+)
 def test_a_cell_of_the_campaign_is_what_its_list_says(cell):
     algorithm, *features = cell.split()
     verdict = pairs.held_against(pairs.play(algorithm, tuple(features)), algorithm, features)

@@ -21,10 +21,10 @@ PIECES = 31
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("state.asked", 1, "SIGKILL"),
+        pytest.param(Fault("state.asked", 1, "SIGKILL"), marks=pytest.mark.slow),
         Fault("state.offered.values", 1, "SIGSTOP"),
         Fault("state.piece_served", 5, "SIGKILL"),
-        Fault("state.piece_served", 5, "SIGSTOP"),
+        pytest.param(Fault("state.piece_served", 5, "SIGSTOP"), marks=pytest.mark.slow),
     ],
     ids=str,
 )
