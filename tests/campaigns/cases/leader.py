@@ -68,7 +68,7 @@ class Leader(WatchedRun):
         self.end_run()
         return self.broken
 
-    def step(self, node, x):
+    def take_step(self, node, x):
         return self._levels[node.index] + self._rng.uniform(-0.2, 0.2)
 
     def _best(self, nodes):
