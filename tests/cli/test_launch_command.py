@@ -392,17 +392,6 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
     assert not marker.exists()
 
 
-def test_a_node_of_another_machine_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "cluster.yaml"
-    path.write_text("nodes: [{name: far, host: 203.0.113.7, port: 45000}]\n")
-    done = launch("-c", str(path), "true")
-    assert done.returncode == 2
-    assert without_codes(done.stderr) == (
-        "dpwa: node far cannot listen on 203.0.113.7:45000: "
-        "the address is not of this machine (start the node there)\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

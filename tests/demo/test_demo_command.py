@@ -193,14 +193,6 @@ def test_a_module_in_the_users_folder_is_not_imported(monkeypatch, tmp_path):
     assert "training steps in each phase" in ran.stdout
 
 
-@pytest.mark.parametrize("seed", ["-1", "99999999999999999999"])
-def test_a_seed_out_of_range_is_a_usage_error(seed):
-    ran = run_dpwa("demo", "--seed", seed)
-    assert ran.returncode == 2
-    assert "--seed" in ran.stderr
-    assert "Traceback" not in ran.stderr
-
-
 def test_one_node_is_a_usage_error(tmp_path):
     ran = run_dpwa("demo", "--nodes", "1", "--out-dir", str(tmp_path / "new"))
     assert ran.returncode == 2
