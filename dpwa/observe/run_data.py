@@ -18,21 +18,34 @@ from dpwa.types import JsonObject
 
 @dataclass(frozen=True)
 class ProcessLog:
-    """One process of a node.
+    """The log of one process of a node.
 
     Attributes:
-        began: in seconds since the epoch.
-        last: when it wrote its last line.
-        ended: whether the node was closed.
+        path: of the file.
+        nbytes: its size.
+        name: of the node.
+        told: contents of its first line about the node, or of its file name if that line is
+            damaged.
         host: where it ran. Empty if its log does not have it.
-        problem: why it was closed, or its problem then, in words. Empty if it has ended well.
+        began: when the process began, in seconds since the epoch.
+        last: when it wrote its last line.
+        ended: whether that is an end line.
+        problem: the problem in that line, or "".
+        run: the id of the run. Empty if it has none.
+        cluster: digest of the list of nodes. Empty if the nodes are not listed.
     """
 
+    path: Path
+    nbytes: int
+    name: str
+    told: JsonObject
+    host: str
     began: float
     last: float
     ended: bool
-    host: str = ""
     problem: str = ""
+    run: str = ""
+    cluster: str = ""
 
 
 @dataclass

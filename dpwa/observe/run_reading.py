@@ -9,7 +9,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,37 +45,7 @@ _TOLD_BY_NAME = re.compile(r"(.+)-(\d{8}T\d{6})-(\d{1,9})")
 _LAST_TIME = re.compile(rb'"time":(\d+(?:\.\d+)?)')
 
 
-@dataclass(frozen=True)
-class LogFile:
-    """The log of one process of a node.
-
-    Attributes:
-        path: of the file.
-        nbytes: its size.
-        name: of the node.
-        told: contents of its first line about the node, or of its file name if that line is
-            damaged.
-        began: when the process began, in seconds since the epoch.
-        last: when it wrote its last line.
-        ended: whether that is an end line.
-        problem: the problem in that line, or "".
-        run: the id of the run. Empty if it has none.
-        cluster: digest of the list of nodes. Empty if the nodes are not listed.
-    """
-
-    path: Path
-    nbytes: int
-    name: str
-    told: JsonObject
-    began: float
-    last: float
-    ended: bool
-    problem: str = ""
-    run: str = ""
-    cluster: str = ""
-
-
-def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
+def find_files(folder: Path) -> tuple[list[ProcessLog], list[str]]:
     """Return the run logs of a folder by their beginning, and descriptions of unreadable files.
 
     Raises:
@@ -103,7 +72,7 @@ def find_files(folder: Path) -> tuple[list[LogFile], list[str]]:
     return sorted(found, key=lambda log: (log.began, log.path.name)), remarks
 
 
-def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
+def split_runs(files: Sequence[ProcessLog]) -> list[list[ProcessLog]]:
     """Return the runs in a folder, oldest first.
 
     Files with the same id are of one run, even if the clocks of their hosts differ. A file without
@@ -113,7 +82,7 @@ def split_runs(files: Sequence[LogFile]) -> list[list[LogFile]]:
     Args:
         files: by their beginning.
     """
-    runs: list[list[LogFile]] = []
+    runs: list[list[ProcessLog]] = []
     for log in files:
         of_same = [run for run in runs if log.run and log.run in {other.run for other in run}]
         # one that is damaged, or of nodes that come and go, may be of any
@@ -167,7 +136,7 @@ def _paths(folder: Path) -> list[Path]:
         raise UserError(f"{folder}: cannot be read ({error.strerror}) [DPWA-E103]") from None
 
 
-def _log_file(path: Path) -> LogFile | None:
+def _log_file(path: Path) -> ProcessLog | None:
     """Read the beginning and the end of a file. `None` if it is no run log."""
     with open(path, "rb", opener=open_regular) as file:
         first = file.readline(LONGEST_LINE)
@@ -184,7 +153,9 @@ def _log_file(path: Path) -> LogFile | None:
     ended = end is not None and end.get("type") == "end"
     problem = printable(str(end.get("problem") or "")) if end and ended else ""
     run, cluster = (v if isinstance(v := told.get(k), str) else "" for k in ("run", "cluster"))
-    return LogFile(path, nbytes, told["name"], told, began, last, ended, problem, run, cluster)
+    host = shown_name(found) if isinstance(found := told.get("host"), str) else ""
+    own = path, nbytes, told["name"], told, host
+    return ProcessLog(*own, began, last, ended, problem, run, cluster)
 
 
 def _told(path: Path, first: bytes) -> JsonObject | None:
@@ -228,7 +199,7 @@ def _shown(path: Path) -> str:
     return printable(path.name)
 
 
-def _is_over(run: Sequence[LogFile], at: float) -> bool:
+def _is_over(run: Sequence[ProcessLog], at: float) -> bool:
     gap = GAP_AFTER_END_S if all(log.ended for log in run) else GAP_S
     return at - max(log.last for log in run) >= gap
 
@@ -378,7 +349,7 @@ class _RunReader:
 
     def __init__(
         self,
-        files: Sequence[LogFile],
+        files: Sequence[ProcessLog],
         remarks: list[str],
         progress: Progress | None,
         most_samples: int | None,
@@ -390,8 +361,8 @@ class _RunReader:
         self._total = sum(log.nbytes for log in files)
         self._done = self._told = 0
 
-    def read_run(self, folder: Path, runs: Sequence[Sequence[LogFile]], number: int) -> Run:
-        of: dict[str, list[LogFile]] = {}
+    def read_run(self, folder: Path, runs: Sequence[Sequence[ProcessLog]], number: int) -> Run:
+        of: dict[str, list[ProcessLog]] = {}
         for log in self._files:
             of.setdefault(log.name, []).append(log)
         fair = max(MIN_SAMPLES, min(MAX_SAMPLES, MAX_SAMPLES_OF_ALL // len(of)))
@@ -409,7 +380,7 @@ class _RunReader:
         spans = tuple(_span(index, files) for index, files in enumerate(runs, 1))
         return Run(folder, nodes, spans, number, tuple(self._remarks), self._total)
 
-    def _read(self, log: LogFile, gathering: _Gathering) -> None:
+    def _read(self, log: ProcessLog, gathering: _Gathering) -> None:
         gathering.begin_file(log)
         damaged = 0
         try:
@@ -446,10 +417,10 @@ class _Gathering:
         self._exchanged: dict[str, Exchanged] = {}
         self._staleness: HistogramReport | None = None
 
-    def begin_file(self, log: LogFile) -> None:
+    def begin_file(self, log: ProcessLog) -> None:
         """Begin with a file."""
         self._told = log.told
-        self._processes.append(_process(log))
+        self._processes.append(log)
         self._peers: list[bytes] = []  # the last two: only the last counts, and it may be torn
         self._latest: JsonObject = {}
 
@@ -544,13 +515,7 @@ class _Gathering:
         return True
 
 
-def _process(log: LogFile) -> ProcessLog:
-    host = log.told.get("host")
-    shown = shown_name(host) if isinstance(host, str) else ""
-    return ProcessLog(log.began, log.last, log.ended, shown, log.problem)
-
-
-def _span(number: int, files: Sequence[LogFile]) -> RunSpan:
+def _span(number: int, files: Sequence[ProcessLog]) -> RunSpan:
     nodes = len({log.name for log in files})
     return RunSpan(number, files[0].began, max(log.last for log in files), nodes)
 

@@ -89,27 +89,19 @@ def verdicts(conditions: Mapping[str, Condition]) -> dict[str, list[NodeVerdict]
     found: dict[str, list[NodeVerdict]] = {}
     for name, condition in conditions.items():
         others = [rates for other, rates in known.items() if other != name]
-        usual = _Usual(
-            _median([rates.steps_per_s for rates in others if rates.steps_per_s]),
-            _median([rates.step_train_s for rates in others if rates.step_train_s]),
+        usual = Rates(
+            steps_per_s=_median([rates.steps_per_s for rates in others if rates.steps_per_s]),
+            step_train_s=_median([rates.step_train_s for rates in others if rates.step_train_s]),
         )
         found[name] = _of(condition, usual)
     return found
-
-
-@dataclass(frozen=True)
-class _Usual:
-    """The usual figures of the other nodes, or `None` if no node reports them."""
-
-    steps_per_s: float | None
-    step_train_s: float | None
 
 
 def _median(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-def _of(condition: Condition, usual: _Usual) -> list[NodeVerdict]:
+def _of(condition: Condition, usual: Rates) -> list[NodeVerdict]:
     if condition.end:
         text = f"has {condition.end}: {condition.problem}"
         return [NodeVerdict(condition.end, text, "odd")] if condition.problem else []
@@ -163,7 +155,7 @@ def _silence(condition: Condition) -> NodeVerdict:
     return NodeVerdict("gone", "; ".join([text, *lost[:2]]), "bad")
 
 
-def _pace(rates: Rates, usual: _Usual) -> list[NodeVerdict]:
+def _pace(rates: Rates, usual: Rates) -> list[NodeVerdict]:
     """Return whether a node is slower than others, stands still, or waits."""
     if rates.steps_per_s is None or rates.seconds < MIN_WINDOW_S:
         return []
@@ -190,7 +182,7 @@ def _sync(condition: Condition) -> list[NodeVerdict]:
     return [NodeVerdict("alone", text, "odd")] if condition.is_alone else []
 
 
-def _slow(rates: Rates, usual: _Usual) -> str:
+def _slow(rates: Rates, usual: Rates) -> str:
     """Describe by how much a node is slower than the others, or return "" if it is not.
 
     If all wait for the slowest, all take equally many steps. Then the time of training shows it.

@@ -30,9 +30,9 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
         arrays = _as_arrays(spec)
         if arrays is not None:
             return arrays.simulate(watch or _go_on)
-        from dpwa.sim.nodes.engine import simulate_nodes
+        from dpwa.sim.nodes.engine import NodesRun
 
-        return simulate_nodes(spec, watch or _go_on)
+        return NodesRun(spec, watch or _go_on).simulate()
 
 
 def _as_arrays(spec: RunSpec) -> ArrayRounds | None:

@@ -36,11 +36,6 @@ LOOK_EVERY_S = 0.1  # if it is not
 LOOKS_PER_ROUND = 4  # at least, if there is a target
 
 
-def simulate_nodes(spec: RunSpec, watch: Watch) -> RunOutcome:
-    """Simulate a run. `watch` gets each sample as it is taken, and returns whether to continue."""
-    return NodesRun(spec, watch).simulate()
-
-
 def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
     """Return a configuration without the settings that reach out of the simulation.
 
