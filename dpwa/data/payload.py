@@ -167,14 +167,14 @@ class _StagedArray(_Leaf):
         self._copy: Any = None
         self._is_changed = False
 
-    def read(self) -> ByteArray:
+    def read_bytes(self) -> ByteArray:
         if self._copy is None:
             self._stage()
         return self._data
 
     def write(self) -> ByteArray:
         self._is_changed = True
-        return self.read()
+        return self.read_bytes()
 
     def finish(self) -> object:
         """Write the copy back, and return the user's object."""
