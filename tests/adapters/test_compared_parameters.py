@@ -116,7 +116,7 @@ def are_equal(nets):
     [
         pytest.param(first_element, 2, "auto", marks=pytest.mark.slow),
         (last_element, 3, "tcp"),
-        (inner_element, 3, "auto"),
+        pytest.param(inner_element, 3, "auto", marks=pytest.mark.slow),
         (frozen, 2, "tcp"),
         pytest.param(loaded, 3, "auto", marks=pytest.mark.slow),
     ],

@@ -132,7 +132,11 @@ def are_equal(nodes):
 
 @pytest.mark.parametrize(
     ("transport", "count", "kind", "bucket_bytes"),
-    [("auto", 3, "AdamW", 1), ("tcp", 3, "AdamW", 64), ("tcp", 2, "Muon", 25 * 2**20)],
+    [
+        pytest.param("auto", 3, "AdamW", 1, marks=pytest.mark.slow),
+        ("tcp", 3, "AdamW", 64),
+        ("tcp", 2, "Muon", 25 * 2**20),
+    ],
 )
 def test_in_pace_it_is_training_on_the_mean_of_all_gradients(
     transport, count, kind, bucket_bytes, monkeypatch

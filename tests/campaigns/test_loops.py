@@ -4,26 +4,28 @@ import loops
 import pytest
 
 FEW = {
-    "attached": (2, "auto"),
     "last_pass_not_synchronized": (2, "tcp"),
     "unfrozen_in_the_middle": (2, "auto"),
     "added_in_the_middle": (2, "auto"),
     "gan_with_toggled_parameters": (2, "tcp"),
-    "two_passes_over_a_shared_trunk_then_clipped": (2, "tcp"),
     "two_steps_by_hand_that_are_clipped": (2, "auto"),
     "clamped_to_new_gradients": (3, "tcp"),
     "private_gradients_that_are_found_out": (2, "auto"),
-    "averaged_at_the_steps_of_two_optimizers": (2, "tcp"),
-    "scaled_with_parameters_that_are_not_used": (2, "auto"),
     "closures_that_assign_gradients": (2, "auto"),
     "all_within_passes_within_a_pass": (2, "auto"),
-    "used_twice_within_passes_within_a_pass": (2, "tcp"),
     "a_pass_that_fails": (3, "tcp"),
-    "frozen_in_the_middle": (2, "auto"),
     "hooks_that_are_called_after_others": (2, "tcp"),
+    "a_buffer_that_one_node_has_loaded": (3, "auto"),
+}
+SLOW = {
+    "attached": (2, "auto"),
+    "two_passes_over_a_shared_trunk_then_clipped": (2, "tcp"),
+    "averaged_at_the_steps_of_two_optimizers": (2, "tcp"),
+    "scaled_with_parameters_that_are_not_used": (2, "auto"),
+    "used_twice_within_passes_within_a_pass": (2, "tcp"),
+    "frozen_in_the_middle": (2, "auto"),
     "a_function_in_a_group": (2, "auto"),
     "optimizers_for_other_devices": (2, "auto"),
-    "a_buffer_that_one_node_has_loaded": (3, "auto"),
 }
 
 
@@ -34,7 +36,13 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.mark.parametrize(("name", "nodes", "transport"), [(k, *v) for k, v in FEW.items()])
+@pytest.mark.parametrize(
+    ("name", "nodes", "transport"),
+    [
+        *((name, *case) for name, case in FEW.items()),
+        *(pytest.param(name, *case, marks=pytest.mark.slow) for name, case in SLOW.items()),
+    ],
+)
 def test_a_loop_is_as_in_one_process_on_all_batches(name, nodes, transport):
     assert loops.difference(name, nodes, transport, seed=5) < loops.MAX_APART
 

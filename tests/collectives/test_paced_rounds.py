@@ -178,7 +178,7 @@ def steps_of_all(slower):
     [
         pytest.param(1.0, IN_BUCKETS, IN_BUCKETS, marks=pytest.mark.slow),
         (1.3, IN_BUCKETS, IN_BUCKETS),
-        (2.0, 0, IN_BUCKETS // 2),
+        pytest.param(2.0, 0, IN_BUCKETS // 2, marks=pytest.mark.slow),
     ],
 )
 def test_only_what_the_training_waits_for_is_taken_off(slower, least, most):
