@@ -32,7 +32,6 @@ REMOVED = {
     "cur_group": "group, at each of the nodes (see docs/migration.md)",
     "lr_lin": f"lr * (gossip.rank + 1) {_LR.format('linear')}",
     "lr_pow": f"lr * 2**gossip.rank {_LR.format('power')}",
-    "trace": "kill_every_s or lost, as traces were removed",
 }
 
 

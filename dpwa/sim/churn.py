@@ -1,20 +1,78 @@
-"""Starts, kills and returns of nodes, all of them random."""
+"""Starts, kills, returns and leaves of nodes, random or from a trace.
+
+A trace is CSV with the columns time_s, node and event.
+"""
 
 from __future__ import annotations
 
+import csv
 import heapq
+import math
 from collections.abc import Iterator, Sequence, Sized
 from enum import Enum
 from typing import NamedTuple
 
+from dpwa.config.document import read_text
+from dpwa.config.problems import Place, Problems, shown
+from dpwa.errors import ConfigError
 from dpwa.sim.draws import Purpose, generator, share_of_nodes
 from dpwa.sim.scenario import Scenario
+
+COLUMNS = ("time_s", "node", "event")
+EVENTS = ("start", "kill", "leave")
+
+TraceLine = tuple[float, int, str]
+
+
+def read_trace(path: str, nodes: int) -> tuple[TraceLine, ...]:
+    """Read the events: second, index of the node, and one of `EVENTS`, in order of time.
+
+    Raises ConfigError with all mistakes and their lines if the file cannot be read, or has
+    mistakes.
+    """
+    problems = Problems()
+    lines = list(_lines(path, read_text(path), nodes, problems))
+    if problems.lines():
+        raise ConfigError(problems.lines())
+    return tuple(sorted(lines, key=lambda line: line[0]))
+
+
+def _lines(path: str, text: str, nodes: int, problems: Problems) -> Iterator[TraceLine]:
+    rows = csv.reader(text.splitlines(), skipinitialspace=True)
+    header = [name.strip() for name in next(rows, [])]
+    if sorted(header) != sorted(COLUMNS):
+        expected = f"expected the columns {', '.join(COLUMNS)}"
+        problems.add(Place(path, 1, 1), (), f"{expected} (got {shown(','.join(header))})")
+        return
+    for cells in rows:
+        if any(cell.strip() for cell in cells):
+            line = _line(dict(zip(header, cells, strict=False)), nodes)
+            if isinstance(line, str):
+                problems.add(Place(path, rows.line_num, 1), (), line)
+            else:
+                yield line
+
+
+def _line(cells: dict[str, str], nodes: int) -> TraceLine | str:
+    texts: Sequence[str] = [cells.get(column, "").strip() for column in COLUMNS]
+    try:
+        time_s = float(texts[0])
+    except ValueError:
+        time_s = math.nan
+    if not 0.0 <= time_s < math.inf:
+        return f"time_s: expected seconds from 0 on (got {shown(texts[0])})"
+    if not texts[1].isdecimal() or int(texts[1]) >= nodes:
+        return f"node: expected a number from 0 to {nodes - 1} (got {shown(texts[1])})"
+    if texts[2] not in EVENTS:
+        return f"event: expected one of {', '.join(EVENTS)} (got {shown(texts[2])})"
+    return time_s, int(texts[1]), texts[2]
 
 
 class NodeChangeKind(Enum):
     START = "start"
     KILL = "kill"  # without a word
-    RETURN = "return"  # as a new process
+    RETURN = "return"  # as a new process, after a kill or a leave
+    LEAVE = "leave"  # it says goodbye
 
     def told_of(self, name: str) -> str:
         return f"{name} {_IN_WORDS[self]}"
@@ -24,6 +82,7 @@ _IN_WORDS = {
     NodeChangeKind.START: "starts",
     NodeChangeKind.KILL: "is killed",
     NodeChangeKind.RETURN: "is back",
+    NodeChangeKind.LEAVE: "leaves",
 }
 
 
@@ -41,18 +100,53 @@ class NodeChange(NamedTuple):
 _KILL_ANY = -1  # in the place of a node: a living one is to be drawn
 
 
+class _Living:
+    """The living nodes, for random picks in constant time."""
+
+    def __init__(self) -> None:
+        self._nodes: list[int] = []
+        self._position: dict[int, int] = {}
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._position
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __getitem__(self, position: int) -> int:
+        return self._nodes[position]
+
+    def add(self, node: int) -> None:
+        self._position[node] = len(self._nodes)
+        self._nodes.append(node)
+
+    def remove(self, node: int) -> None:
+        position, last = self._position.pop(node), self._nodes.pop()
+        if last != node:
+            self._nodes[position] = last
+            self._position[last] = position
+
+
 def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
     """Yield the changes of nodes, in order of time, without end if nodes are killed forever.
 
-    Every change takes place, so no dead node is killed, and no living node starts.
+    Every change takes place, so no dead node is killed, and no living node starts. A node whose
+    first line in the trace is a start begins there, all others by `start_spread_s`.
     """
-    return _changes(scenario, _planned(scenario))
+    return _changes(scenario, _planned(scenario))  # mistakes come before the first one is wanted
 
 
 def _planned(scenario: Scenario) -> list[NodeChange]:
     churn, nodes, seed = scenario.churn, scenario.nodes, scenario.seed
+    trace = read_trace(churn.trace, nodes) if churn.trace else ()
+    traced = [NodeChange(time_s, node, NodeChangeKind(kind)) for time_s, node, kind in trace]
+    first = {change.node: change.kind for change in reversed(traced)}
     spread = generator(seed, Purpose.START).uniform(0.0, churn.start_spread_s, nodes)
-    starts = [NodeChange(float(spread[n]), n, NodeChangeKind.START) for n in range(nodes)]
+    starts = [
+        NodeChange(float(spread[node]), node, NodeChangeKind.START)
+        for node in range(nodes)
+        if first.get(node) is not NodeChangeKind.START
+    ]
     lost = []
     for index, loss in enumerate(churn.lost):
         rng = generator(seed, Purpose.LOSS, index)
@@ -62,13 +156,13 @@ def _planned(scenario: Scenario) -> list[NodeChange]:
             back_s = loss.at_s + rng.exponential(churn.return_after_s, len(drawn))
             returns = zip(back_s.tolist(), drawn, strict=True)
             lost += [NodeChange(at_s, node, NodeChangeKind.RETURN) for at_s, node in returns]
-    return sorted([*starts, *lost], key=lambda change: change.time_s)
+    return sorted([*starts, *lost, *traced], key=lambda change: change.time_s)
 
 
 def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[NodeChange]:
     churn = scenario.churn
     rng = generator(scenario.seed, Purpose.KILL)
-    living, have_lived = list[int](), set[int]()
+    living, have_lived = _Living(), set[int]()
     queue = [(change.time_s, order, change) for order, change in enumerate(planned)]
     order = len(queue)  # sorted, hence a heap
 
@@ -102,8 +196,7 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
         if starts:
             kind = NodeChangeKind.RETURN if node in have_lived else NodeChangeKind.START
             have_lived.add(node)
-            living.append(node)
+            living.add(node)
         else:
-            living[living.index(node)] = living[-1]
-            living.pop()
+            living.remove(node)
         yield NodeChange(time_s, node, kind)

@@ -162,14 +162,18 @@ class Conditions:
         return tuple(sorted([*begins, *ends], key=lambda change: change[0]))
 
     def events(self) -> Iterator[NodeChange]:
-        """Yield the starts, kills and returns of nodes, in order, possibly without end."""
+        """Yield the starts, kills, returns and leaves of nodes, in order, possibly without end.
+
+        Raises:
+            ConfigError: the trace of the scenario cannot be read, or has mistakes.
+        """
         return node_changes(self._scenario)
 
     @property
     def is_calm(self) -> bool:
         """Whether all nodes start at once, stay, and reach each other at all times."""
         churn = self._scenario.churn
-        comes_and_goes = churn.start_spread_s or churn.kill_every_s or churn.lost
+        comes_and_goes = churn.start_spread_s or churn.kill_every_s or churn.lost or churn.trace
         return not comes_and_goes and not self._partitions and not self._is_behind_nat.any()
 
     def _jitter(self, node: int, update: int) -> float:

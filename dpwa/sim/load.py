@@ -16,12 +16,14 @@ from typing import Any
 from dpwa.config.clashes import Clash
 from dpwa.config.document import ARGUMENTS, Document, Scalar, compose
 from dpwa.config.endpoints import is_label
+from dpwa.config.graphs import absolute
 from dpwa.config.load import config_of
 from dpwa.config.model import Config
 from dpwa.config.problems import Loc, Place, shown
 from dpwa.config.reading import means_off, read_model
 from dpwa.config.schema import OF_REAL_RUNS
 from dpwa.errors import ConfigError, UserError
+from dpwa.sim.churn import read_trace
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.draws import share_of_nodes
 from dpwa.sim.scenario import (
@@ -80,6 +82,7 @@ def _run_spec(document: Document) -> RunSpec | None:
             del values[key]
     scenario = read_model(Scenario, document, keys=Scenario.model_fields)
     if scenario:
+        scenario = _with_trace(scenario, document)
         for loc, message in impossible(scenario):
             document.note(loc, message)
     options = {name: _task_options(name, document) for name in TASKS}
@@ -126,6 +129,19 @@ def _sized(nodes: object) -> Scenario | None:
     document = Document()
     document.values["nodes"] = nodes
     return read_model(Scenario, document)
+
+
+def _with_trace(scenario: Scenario, document: Document) -> Scenario:
+    """Return a scenario whose trace has an absolute path."""
+    if not scenario.churn.trace:
+        return scenario
+    trace = absolute(document.folder, scenario.churn.trace)
+    try:
+        read_trace(trace, scenario.nodes)
+    except ConfigError as error:
+        document.problems.add_lines(str(error).splitlines())
+    churn = scenario.churn.model_copy(update={"trace": trace})
+    return scenario.model_copy(update={"churn": churn})
 
 
 def _with_groups(spec: RunSpec) -> RunSpec:

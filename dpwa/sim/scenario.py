@@ -161,6 +161,11 @@ class ChurnSpec(StrictModel):
     lost: tuple[LossOfNodes, ...] = Field(
         default=(), description="groups of nodes that are killed at once"
     )
+    trace: str = Field(
+        default="",
+        description="CSV file with columns time_s, node (a number) and event (start, kill or "
+        "leave), relative to the folder of the scenario",
+    )
 
 
 class TargetSpec(StrictModel):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from support.simulations import run_spec
 
-from dpwa.errors import UserError
+from dpwa.errors import ConfigError, UserError
 from dpwa.sim.churn import NodeChangeKind
 from dpwa.sim.conditions import Conditions
 
@@ -115,6 +115,36 @@ def test_changes_of_nodes_make_sense_at_any_time():
         counts[change.kind] += 1
     assert counts[NodeChangeKind.START] == 30
     assert counts[NodeChangeKind.RETURN] > 100
+
+
+def test_a_trace_says_who_comes_and_goes(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s, node, event\n3.5, 1, kill\n\n2, 2, start\n5, 1, start\n9,0,leave\n")
+    changes = [tuple(c) for c in conditions(3, churn={"trace": str(trace)}).events()]
+    assert [(time_s, node, kind.value) for time_s, node, kind in changes] == [
+        (0.0, 0, "start"),
+        (0.0, 1, "start"),
+        (2.0, 2, "start"),
+        (3.5, 1, "kill"),
+        (5.0, 1, "return"),
+        (9.0, 0, "leave"),
+    ]
+
+
+def test_all_mistakes_of_a_trace_are_told_with_their_lines(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("node,time_s,event\n7,1,kill\n1,-1,kill\n1,1,die\n1,x,start\n0,1,kill\n")
+    with pytest.raises(ConfigError) as caught:
+        conditions(3, churn={"trace": str(trace)}).events()
+    assert caught.value.problems == (
+        f"{trace}:2:1: node: expected a number from 0 to 2 (got 7)",
+        f"{trace}:3:1: time_s: expected seconds from 0 on (got -1)",
+        f"{trace}:4:1: event: expected one of start, kill, leave (got die)",
+        f"{trace}:5:1: time_s: expected seconds from 0 on (got x)",
+    )
+    trace.write_text("when,who\n")
+    with pytest.raises(ConfigError, match="1:1: expected the columns time_s, node, event"):
+        conditions(3, churn={"trace": str(trace)}).events()
 
 
 def test_one_step_takes_what_it_takes_among_others():

@@ -130,7 +130,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ),
         ({**SMALL, "compute": {"stragglers": [{}]}}, "stragglers[0]: expected how many"),
         ({**SMALL, "churn": {"lost": [{"at_s": 1, "share": 1}]}}, "churn.lost[0].share: expected"),
-        ({**SMALL, "churn": {"trace": "x.csv"}}, "churn.trace: unknown key, expected kill_every_s"),
+        ({**SMALL, "churn": {"trace": "none.csv"}}, "none.csv: expected a readable file"),
         ({**SMALL, "join": ["tcp://1.2.3.4:5"]}, "join: not allowed here"),
         ({**SMALL, "transport": "shm"}, "transport: expected auto or tcp"),
         (
@@ -178,6 +178,15 @@ def test_mistakes_in_overrides_are_told_by_their_keys():
     assert "network.sites.2.name: expected the number of an item, below 1" in told
     assert "network.loss: expected a number" in told
     assert "churn.lost: expected valid YAML" in told
+
+
+def test_a_trace_is_found_beside_the_scenario(written, tmp_path, monkeypatch):
+    (tmp_path / "trace.csv").write_text("time_s,node,event\n1,0,kill\n")
+    path = written("nodes: 2\nrounds: 9\nchurn: {trace: trace.csv}\n")
+    monkeypatch.chdir("/")
+    assert load_scenario(path).scenario.churn.trace == str(tmp_path / "trace.csv")
+    (tmp_path / "trace.csv").write_text("time_s,node,event\n1,5,kill\n")
+    assert f"{tmp_path}/trace.csv:2:1: " in only_problem(path)
 
 
 def test_variables_of_real_runs_are_passed_over(monkeypatch):

@@ -20,7 +20,6 @@ from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.node import Node
 from dpwa.node.serving.rx_thread import RxThread
 from dpwa.policy.members.states import MemberEntry
-from dpwa.sim.churn import NodeChange, NodeChangeKind
 
 PACKAGE = Path(dpwa.__file__).parent
 HARSH = {
@@ -189,6 +188,18 @@ def test_a_process_can_be_killed_at_any_moment_and_its_name_is_free_at_once(afte
     run.end_run()
 
 
+def test_who_leaves_says_goodbye_and_nobody_waits_for_it(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,node,event\n3,1,leave\n")
+    run = nodes_run(3, seconds=6.0, churn={"trace": str(trace)})
+    run.plan_events()
+    run.network.run_until(3.5)
+    assert not run.nodes[1].lives_now  # it has not even waited for a second
+    report = run.nodes[0].connection.node.report()
+    assert {peer["name"]: peer["health"] for peer in report["peers"]}["n1"] == "left"
+    run.end_run()
+
+
 def test_nodes_of_many_start_at_once_and_do_not_all_connect_to_the_same():
     run, told = nodes_run(20, {"connections": 4}, seconds=9.0), Counter()
     run.tcp.tap = lambda time_s, sender, to, frames: told.update([to])
@@ -240,13 +251,11 @@ def test_a_simulation_leaves_the_logging_of_the_process_as_it_was():
 
 
 @pytest.mark.parametrize("settings", [{}, {"initial_state": "own"}])
-def test_rounds_are_those_of_all_lives(settings):
-    run = nodes_run(3, settings, rounds=50)
-    changes = [NodeChange(0.0, node, NodeChangeKind.START) for node in range(3)]
-    for second in range(2, 30, 2):
-        changes.append(NodeChange(second + 0.5, 1, NodeChangeKind.KILL))
-        changes.append(NodeChange(second + 0.6, 1, NodeChangeKind.RETURN))
-    run._changes = iter(changes)
+def test_rounds_are_those_of_all_lives(settings, tmp_path):
+    trace = tmp_path / "trace.csv"
+    lives = [f"{s}.5,1,kill\n{s}.6,1,start\n" for s in range(2, 30, 2)]
+    trace.write_text("".join(["time_s,node,event\n", *lives]))
+    run = nodes_run(3, settings, rounds=50, churn={"trace": str(trace)})
     outcome = run.simulate()
     assert [node.updates for node in outcome.nodes] == [50] * 3
     assert run.nodes[1].lives > 2
@@ -262,11 +271,12 @@ def test_lives_that_are_shorter_than_all_rounds_come_to_an_end():
     assert updates[-1] == 50
 
 
-def test_that_nodes_are_there_from_the_beginning_is_no_event():
+def test_that_nodes_are_there_from_the_beginning_is_no_event(tmp_path):
     assert nodes_run(2, rounds=3).simulate().events == ()
-    run = nodes_run(2, seconds=2.0)
-    run._changes = iter(NodeChange(float(node), node, NodeChangeKind.START) for node in range(2))
-    assert [text for _, text in run.simulate().events] == ["n1 starts"]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time_s,node,event\n1,1,start\n")
+    outcome = nodes_run(2, seconds=2.0, churn={"trace": str(trace)}).simulate()
+    assert [text for _, text in outcome.events] == ["n1 starts"]
 
 
 # The same classes

@@ -170,6 +170,8 @@ class NodesRun:
                     self.start(node)
             case NodeChangeKind.KILL if not self.is_calm:
                 self.kill(node)
+            case NodeChangeKind.LEAVE if not self.is_calm:
+                self.close_node(node)
 
     def _look(self) -> None:
         """Check the progress of the run, and end it if it is over."""
@@ -193,6 +195,8 @@ class NodesRun:
         kind = NodeChangeKind.RETURN if node.lives else NodeChangeKind.START
         if self.network.clock.now() > 0.0:
             self._note(kind.told_of(node.name))
+        if node.lives_now:  # it is leaving still
+            self._end(node)
         chance = random.Random(f"{self.spec.scenario.seed}/{node.name}/{node.lives}")
         runtime = VirtualRuntime(self.tcp, node.name, chance)
         node.lives += 1
@@ -282,6 +286,20 @@ class NodesRun:
         """End a node without notice."""
         self._note(NodeChangeKind.KILL.told_of(node.name))
         self._end(node)
+
+    def close_node(self, node: SimulatedNode) -> None:
+        """End a node in good order, with a goodbye."""
+        self._note(NodeChangeKind.LEAVE.told_of(node.name))
+        runtime, connection = node.runtime, node.connection
+        if runtime is None or connection is None:  # it is still starting
+            self._end(node)
+            return
+
+        def leave() -> None:
+            connection.close()
+            self.network.call_later(0.0, lambda: self._over(node, runtime))
+
+        runtime.thread(leave, f"leave-{node.name}").start()
 
     def _over(self, node: SimulatedNode, runtime: VirtualRuntime) -> None:
         if node.runtime is runtime:
