@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import JsonOption, gone, scenario_names
+from dpwa.cli.asking import JsonOption, gone
 from dpwa.cli.sim_calibrate import calibrate
 from dpwa.errors import UserError
 
@@ -69,7 +69,6 @@ def sim(
         typer.Argument(
             metavar="SCENARIO",
             help="A YAML file, or the name of an included scenario.",
-            autocompletion=scenario_names,
         ),
     ],
     settings: Annotated[

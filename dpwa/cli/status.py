@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, node_names, run_of
+from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.policy.health import ABSENT, HAVE_ENDED, REFUSED
 from dpwa.report.wording import number, size
 
@@ -36,7 +36,6 @@ def status(
         typer.Option(
             "--node",
             metavar="NAME",
-            autocompletion=node_names,
             help="Ask only this node, for example as a probe.",
         ),
     ] = None,

@@ -137,18 +137,8 @@ class AnyMembers(WatchedRun):
 
     def _end_one(self):
         if len(self.members) > 1:
-            self._rng.choice([self.kill, self.kill, self._close])(self._rng.choice(self.members))
-
-    def _close(self, node):
-        """End a node in good order: it says goodbye."""
-        self._note(f"{node.name} is closed")
-        runtime, connection = node.runtime, node.connection
-
-        def close():
-            connection.close()
-            self.network.call_later(0.0, lambda: self._over(node, runtime))
-
-        runtime.thread(close, f"close-{node.name}").start()
+            end = self._rng.choice([self.kill, self.kill, self.close_node])
+            end(self._rng.choice(self.members))
 
     def _start_one(self):
         gone, members = [node for node in self.nodes if not node.lives_now], self.members
