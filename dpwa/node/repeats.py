@@ -12,8 +12,8 @@ still train do not end with a model of their own data alone. The peer reports th
 and it holds until there is a newer version.
 
 >>> merged = MergedVersions()
->>> merged.add("w2", 7, WHOLE)
->>> merged.of("w2", WHOLE), merged.of("w3", WHOLE)
+>>> merged.record_merge("w2", 7, WHOLE)
+>>> merged.merged_version("w2", WHOLE), merged.merged_version("w3", WHOLE)
 (7, 0)
 """
 

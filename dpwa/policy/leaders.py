@@ -27,7 +27,7 @@ drifts however long the run.
 
 >>> loss = RunningLoss(window=3)
 >>> for value in (9.0, 3.0, None, 2.0, 1.0):
-...     loss.add(value)
+...     loss.add_loss(value)
 >>> loss.mean
 2.0
 """

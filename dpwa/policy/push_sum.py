@@ -27,7 +27,7 @@ elsewhere: x += `returned(transaction)` * (the snapshot it had left with - publi
 
 >>> giver, taker = Mass(), Mass()
 >>> giver.published()
->>> units = giver.share(b"pair-one")
+>>> units = giver.split_half(b"pair-one")
 >>> taker.factor(units)
 0.3333333333333333
 >>> taker.received(units)

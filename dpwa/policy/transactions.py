@@ -42,7 +42,7 @@ a smaller one.
 True
 >>> b.accept(b"pair-one", "a", now=0.1, expires=2.1)
 <Acceptance.ACCEPTED: 'accepted'>
->>> a.agreed(b"pair-one"), b.ready(b"pair-one"), a.prepared(b"pair-one")
+>>> a.agreed(b"pair-one"), b.mark_ready(b"pair-one"), a.prepared(b"pair-one")
 (True, True, True)
 >>> a.decide(b"pair-one", commit=True, now=0.3)
 True

@@ -146,7 +146,7 @@ def _take_turns(run: Run, on_done: Progress) -> list[Trajectory]:
     records = [Recorder(learner.model, plan.every) for learner in learners]
     for step in range(1, plan.steps + 1):
         for learner in learners:
-            learner.step()
+            learner.take_step()
         if averages:
             average(learners)
         for record in records:

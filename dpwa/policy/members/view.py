@@ -20,16 +20,16 @@ clock is wrong can take part.
 
 >>> a = Membership(MemberEntry("a", "host-a", incarnation=1))
 >>> b = Membership(MemberEntry("b", "host-b", incarnation=1))
->>> [change.why for change in a.hear(b.news(random.Random(1)), now=0.0)]
+>>> [change.why for change in a.receive_entries(b.select_entries(random.Random(1)), now=0.0)]
 ['it says that it is alive']
 >>> a.asked("b", now=1.0)
 >>> [now for now in range(1, 10) if a.tick(now)]
 [5, 8]
 >>> a.remembered
 (MemberEntry(name='b', endpoint='host-b', incarnation=1, version=0, status=<MemberStatus.DEAD: 2>),)
->>> [change.why for change in b.hear(a.news(random.Random(1), to="b"), now=9.0)]
+>>> [change.why for change in b.receive_entries(a.select_entries(random.Random(1), to="b"), now=9.0)]
 ['it says that it is alive', 'it contradicts what is said of it']
->>> [entry.version for entry in a.hear(b.news(random.Random(1)), now=9.0) and a.peers]
+>>> [entry.version for entry in a.receive_entries(b.select_entries(random.Random(1)), now=9.0) and a.peers]
 [1]
 
 Claims are hearsay that a member is a different process than the known one, or somewhere else.
