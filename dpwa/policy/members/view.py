@@ -27,9 +27,11 @@ clock is wrong can take part.
 [5, 8]
 >>> a.remembered
 (MemberEntry(name='b', endpoint='host-b', incarnation=1, version=0, status=<MemberStatus.DEAD: 2>),)
->>> [change.why for change in b.receive_entries(a.select_entries(random.Random(1), to="b"), now=9.0)]
+>>> said = a.select_entries(random.Random(1), to="b")
+>>> [change.why for change in b.receive_entries(said, now=9.0)]
 ['it says that it is alive', 'it contradicts what is said of it']
->>> [entry.version for entry in a.receive_entries(b.select_entries(random.Random(1)), now=9.0) and a.peers]
+>>> answer = b.select_entries(random.Random(1))
+>>> [entry.version for entry in a.receive_entries(answer, now=9.0) and a.peers]
 [1]
 
 Claims are hearsay that a member is a different process than the known one, or somewhere else.
