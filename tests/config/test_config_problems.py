@@ -216,6 +216,8 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
          "docs/migration.md)"),
         ("lsgd: {l_comm: 4}", "2:8: lsgd.l_comm: unknown key, expected lsgd.local_period, which is "
          "that times the number of nodes (see docs/migration.md)"),
+        ("allow: {a b: '%s'}" % ("0" * 40), "2:9: allow.a b: expected 1 to 64 letters, digits, "
+         "dots, underscores or hyphens (got a b)"),
         ("zzz: 1", "2:1: zzz: unknown key, expected one of nodes, "),
         ("Seed: 1", "2:1: Seed: unknown key; did you mean seed?"),
         ('"of two\\nlines": 1', '2:1: "of two\\nlines": unknown key, expected one of nodes, '),
