@@ -117,7 +117,6 @@ def config_of(
         document.write((key,), value)
     complete = _import_plugins(document, None if "plugins" in overrides else document.folder)
     _write_variables(document, environ, overrides, methods_known=complete)
-    _make_absolute(document)
     chosen = values.get("algorithm", "gossip")
     has_rule = chosen in algorithm_names() and algorithm(chosen).uses_rule
     if document.is_list and has_rule and "merge" not in values:
@@ -130,10 +129,11 @@ def config_of(
     for key in values:
         if key not in known and key not in forgiven:
             document.note_key((key,), unknown_key(key, [*beside, *known]))
-    options = _options(document)
     plain = plain_values(Config, document, (), setting_names())
     for loc, message in clashes(plain):
         document.note(loc, message)
+    _make_absolute(document)
+    options = _options(document)
     _note_misfit(document, plain, options)
     ignored = () if complete else (UNKNOWN_NAME,)
     if document.problems.lines():
@@ -156,7 +156,8 @@ def _make_absolute(document: Document) -> None:
     for *steps, last in PATHS:
         into = document.at(tuple(steps))
         path = into.get(last) if isinstance(into, dict) else None
-        if isinstance(path, str) and path and (has_keys or last != "keys"):
+        is_used = (path or steps == ["file"]) and (has_keys or last != "keys")
+        if isinstance(path, str) and is_used:
             into[last] = absolute(document.folder, path)
 
 

@@ -100,6 +100,12 @@ def test_a_fraction_has_no_effect_on_averaged_gradients_and_is_refused(tmp_path:
     ]
 
 
+def test_a_path_is_told_as_it_is_written(tmp_path: Path) -> None:
+    assert problems_of(f"{NODES}state_dir: kept\n", tmp_path) == [
+        "2:12: state_dir: expected `join` beside it (got kept)"
+    ]
+
+
 def test_clipping_needs_whole_snapshots(tmp_path: Path) -> None:
     assert problems_of(f"{NODES}robust: clip\nfraction: 0.5\n", tmp_path) == [
         "3:11: fraction: expected 1, as robust: clip measures whole snapshots (got 0.5)"

@@ -73,6 +73,12 @@ def test_the_environment_can_choose_a_file(folder: Path) -> None:
     ]
 
 
+def test_an_empty_path_is_that_of_the_folder(folder: Path) -> None:
+    (problem,) = problems_of(BY_FILE.replace("edges.txt", "''"), folder)
+    expected = f"file.path: {folder}: expected a readable file (Is a directory)"
+    assert problem == f"run.yaml:3:14: {expected}"
+
+
 def test_a_file_that_is_not_in_use_is_not_read(folder: Path) -> None:
     text = f"{NODES}file: {{path: nowhere.txt}}\n"
     assert load(text, folder).options_of("file") == FileOptions(path=f"{folder}/nowhere.txt")
