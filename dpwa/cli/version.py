@@ -26,9 +26,7 @@ VersionOption = Annotated[
 ]
 
 
-def version(
-    as_json: JsonOption = False,
-) -> None:
+def version(as_json: JsonOption = False) -> None:
     """Print the versions of dpwa, of its protocol, of Python, PyTorch and others, and the platform.
 
     Nodes with different versions of the protocol refuse each other. The list has the installed
@@ -38,15 +36,6 @@ def version(
         dpwa version
         dpwa version --json
     """
-    found = _versions()
-    if as_json:
-        typer.echo(json.dumps(found))
-        return
-    for name, told in found.items():
-        typer.echo(f"{name} {told}")
-
-
-def _versions() -> dict[str, str | int]:
     import platform
 
     import zmq
@@ -55,7 +44,7 @@ def _versions() -> dict[str, str | int]:
     from dpwa.node.report import installed
     from dpwa.wire.limits import PROTOCOL_VERSION
 
-    return {
+    found = {
         "dpwa": dpwa.__version__,
         "protocol": PROTOCOL_VERSION,
         **installed(),
@@ -63,6 +52,11 @@ def _versions() -> dict[str, str | int]:
         "libzmq": zmq.zmq_version(),
         "platform": platform.platform(),
     }
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for name, told in found.items():
+        typer.echo(f"{name} {told}")
 
 
 def _packages() -> dict[str, str]:
