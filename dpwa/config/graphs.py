@@ -55,6 +55,13 @@ def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topolo
     return topology(name)
 
 
+def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
+    """Make the path in the options of an edge file absolute."""
+    if not isinstance(options, FileOptions):
+        return options
+    return options.model_copy(update={"path": absolute(folder, options.path)})
+
+
 def absolute(folder: Path | None, path: str) -> str:
     """Return an absolute path; without a folder it is relative to the working directory."""
     return str((folder or Path()).joinpath(path).absolute())

@@ -17,12 +17,12 @@ from typing import Any
 from dpwa.algorithms import algorithm, algorithm_names
 from dpwa.config.clashes import clashes, mappings
 from dpwa.config.document import Document
-from dpwa.config.graphs import absolute, require_connected, topology_of
+from dpwa.config.graphs import absolute, found_from, require_connected, topology_of
 from dpwa.config.methods import KINDS, changed_options, method_names, named
 from dpwa.config.model import CLASH, UNKNOWN_NAME, Config, NodeConfig, is_module_name
 from dpwa.config.problems import REMOVED, Place, got, listing, suggestion, unknown_key
 from dpwa.config.reading import means_off, plain_values, read_model
-from dpwa.config.schema import LISTS, PATHS, PREFIX, options_model, setting_names, variables
+from dpwa.config.schema import LISTS, PREFIX, options_model, setting_names, variables
 from dpwa.errors import ConfigError, UserError
 from dpwa.lifecycle import ENDING
 from dpwa.policy.topology import FileOptions
@@ -132,7 +132,6 @@ def config_of(
     plain = plain_values(Config, document, (), setting_names())
     for loc, message in clashes(plain):
         document.note(loc, message)
-    _make_absolute(document)
     options = _options(document)
     _note_misfit(document, plain, options)
     ignored = () if complete else (UNKNOWN_NAME,)
@@ -141,24 +140,26 @@ def config_of(
     config = read_model(Config, document, keys=setting_names(), ignored=ignored)
     if config is None or document.problems.lines():
         return None
-    return config.model_copy(update={"options": changed_options(options)})
+    return _with_absolute_paths(config, options, document.folder)
+
+
+def _with_absolute_paths(
+    config: Config, options: Mapping[str, StrictModel], folder: Path | None
+) -> Config:
+    found: dict[str, object] = {"options": changed_options(options)}
+    for key in ("state_dir", "run_log"):
+        if path := getattr(config, key):
+            found[key] = absolute(folder, path)
+    if config.security != "none":
+        found["keys"] = absolute(folder, config.keys)
+    if config.checkpoint.dir:
+        path = absolute(folder, config.checkpoint.dir)
+        found["checkpoint"] = config.checkpoint.model_copy(update={"dir": path})
+    return config.model_copy(update=found)
 
 
 def _plain(source: ConfigSource) -> object:
     return source.to_mapping() if isinstance(source, Config) else source
-
-
-def _make_absolute(document: Document) -> None:
-    """Make the paths in use absolute that are relative to the folder of the document."""
-    has_keys = str(document.values.get("security")).strip().lower() == "curve"
-    if has_keys:
-        document.values.setdefault("keys", "keys")
-    for *steps, last in PATHS:
-        into = document.at(tuple(steps))
-        path = into.get(last) if isinstance(into, dict) else None
-        is_used = (path or steps == ["file"]) and (has_keys or last != "keys")
-        if isinstance(path, str) and is_used:
-            into[last] = absolute(document.folder, path)
 
 
 def _options(document: Document) -> dict[str, StrictModel]:
@@ -175,7 +176,7 @@ def _options(document: Document) -> dict[str, StrictModel]:
             _check_options(document, name, method.options)
             read = read_model(method.options, document, (name,))
             if read is not None:
-                found[name] = read
+                found[name] = found_from(document.folder, read)
     return found
 
 

@@ -145,6 +145,11 @@ def test_numbers_of_python_can_name_groups() -> None:
     assert config.nodes == (NodeConfig(name="a", port=1, group="0"),)
 
 
+def test_numbers_of_python_can_name_folders() -> None:
+    config = load_config({"nodes": [{"name": "a", "port": 1}], "run_log": 7}, environ={})
+    assert config.run_log == str(Path("7").absolute())
+
+
 @pytest.mark.parametrize("options", ["0", "", "off", "~", "{}", "0.0", "false", '"off"'])
 def test_no_options_can_be_written_in_many_ways(options: str, tmp_path: Path) -> None:
     names = (

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dpwa.config import Config, load_config
-from dpwa.config.graphs import topology_of
+from dpwa.config.graphs import found_from, topology_of
 from dpwa.errors import ConfigError
-from dpwa.policy.topology import FileOptions
+from dpwa.policy.topology import FileOptions, StarOptions
 
 NODES = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}, {name: w3, port: 3}]\n"
 BY_FILE = f"{NODES}topology: file\nfile: {{path: edges.txt}}\n"
@@ -71,6 +71,11 @@ def test_the_environment_can_choose_a_file(folder: Path) -> None:
         "environment: DPWA_FILE__PATH: edges.txt: expected a readable file (No such file or "
         "directory)"
     ]
+
+
+def test_only_options_of_a_file_have_a_path(tmp_path: Path) -> None:
+    assert found_from(tmp_path, StarOptions()) == StarOptions()
+    assert found_from(tmp_path, FileOptions(path="e")) == FileOptions(path=f"{tmp_path}/e")
 
 
 def test_an_empty_path_is_that_of_the_folder(folder: Path) -> None:
