@@ -116,7 +116,7 @@ class _Living:
     def __getitem__(self, position: int) -> int:
         return self._nodes[position]
 
-    def add(self, node: int) -> None:
+    def add_node(self, node: int) -> None:
         self._position[node] = len(self._nodes)
         self._nodes.append(node)
 
@@ -196,7 +196,7 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
         if starts:
             kind = NodeChangeKind.RETURN if node in have_lived else NodeChangeKind.START
             have_lived.add(node)
-            living.add(node)
+            living.add_node(node)
         else:
             living.remove(node)
         yield NodeChange(time_s, node, kind)

@@ -295,11 +295,11 @@ class NodesRun:
             self._end(node)
             return
 
-        def leave() -> None:
+        def close_connection() -> None:
             connection.close()
             self.network.call_later(0.0, lambda: self._over(node, runtime))
 
-        runtime.thread(leave, f"leave-{node.name}").start()
+        runtime.thread(close_connection, f"leave-{node.name}").start()
 
     def _over(self, node: SimulatedNode, runtime: VirtualRuntime) -> None:
         if node.runtime is runtime:
