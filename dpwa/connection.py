@@ -361,7 +361,7 @@ class DpwaConnection(CollectiveCalls, Closeable):
         if has_left and (error is None or isinstance(error, SystemExit)):
             log.warning(
                 "%s: its training has ended at update %d without finish, so the models of its "
-                "peers lack its last steps: call finish() after the last step, or set "
+                "peers lack its last steps. Call finish() after the last step, or set "
                 "needs_finish=False [DPWA-W093]",
                 self.name,
                 self.updates,
@@ -402,7 +402,7 @@ def close_former(name: str, config: Config) -> None:
     for connection in _open_ones(name):
         if _place_of(name, connection.node.config) == _place_of(name, config):
             connection.close()
-            log.warning("%s: closed the one that this session has made before [DPWA-W001]", name)
+            log.warning("%s: closed the earlier connection of this session [DPWA-W001]", name)
 
 
 def _place_of(name: str, config: Config) -> object:
@@ -428,8 +428,8 @@ def _explained(name: str) -> Iterator[None]:
         if not _open_ones(name):
             raise
         raise type(error)(
-            f"{error.text}: this process holds it already, by the node {name!r} that it has made "
-            "before: close() the old one, or use it; dpwa.close_all() closes all that are open here"
+            f"{error.text}: an earlier node {name!r} of this process has it. Call close() of the "
+            "old one, or use it. dpwa.close_all() closes all that are open here"
             f" [{error.message_code}]"
         ) from None
 

@@ -89,7 +89,8 @@ def require_own_process(owner: int, name: str) -> None:
     if os.getpid() != owner:
         raise ForkedError(
             f"node {name!r} belongs to process {owner}; this is process {os.getpid()}, a fork of "
-            "it: use the node in its own process, or make one here under another name [DPWA-E092]"
+            "it. Use the node in its own process, or make one here with a different name "
+            "[DPWA-E092]"
         )
 
 

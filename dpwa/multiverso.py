@@ -50,8 +50,8 @@ class _Session:
         names = tuple(node.name for node in self.connection.node.config.nodes)
         if not names:
             raise UserError(
-                "workers are numbered by `nodes`, which this configuration does not have; with "
-                "`join` alone they come and go [DPWA-E305]"
+                "workers are numbered by `nodes`, which this configuration does not have. With "
+                "only `join`, workers come and go [DPWA-E305]"
             )
         return names
 
@@ -61,7 +61,7 @@ class _Session:
         except TableLostError:
             raise
         except DpwaError as error:
-            log.warning("not all workers have come to the end: %s [DPWA-W038]", error.text)
+            log.warning("not all workers have reached the end: %s [DPWA-W038]", error.text)
         finally:
             self.tables.close()
             self.connection.close()

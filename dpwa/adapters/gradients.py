@@ -230,8 +230,7 @@ class GradientAveraging(Closeable):
         if any(isinstance(each, torch.optim.LBFGS) for each in given):
             raise UserError(
                 f"`algorithm: {self._connection.node.config.algorithm}`: expected an optimizer "
-                "with one backward pass a step, not LBFGS, which takes as many as its own loss "
-                "asks for [DPWA-E306]"
+                "with one backward pass for each step. LBFGS takes any number of them [DPWA-E306]"
             )
         found = list(map(followed, given))
         for hook in self._step_hooks:
@@ -398,8 +397,8 @@ class GradientAveraging(Closeable):
             self._is_at_step = True
             log.warning(
                 "%s: gradients that a backward pass had averaged were replaced by others, which "
-                "differ between nodes: from now on, those are averaged that the optimizer steps "
-                "with; set `together: {average_at: step}`, so that no others ever travel "
+                "differ between nodes. From now on, nodes average the gradients at the step of "
+                "the optimizer. Set `together: {average_at: step}`, so that others are never sent "
                 "[DPWA-W081]",
                 self._connection.name,
             )

@@ -68,8 +68,8 @@ def center_of(algorithm: Algorithm, name: str) -> TensorValues:
     """
     if not algorithm.has_center:
         raise UserError(
-            f"`algorithm: {name}` has no center; expected one that draws nodes to a center, "
-            "as `algorithm: elastic` (AllReduceEA and EASGD have copy_center) [DPWA-E145]"
+            f"`algorithm: {name}` has no center; expected one that pulls nodes to a center, "
+            "such as `algorithm: elastic` (AllReduceEA and EASGD have copy_center) [DPWA-E145]"
         )
     if not isinstance(algorithm.center, TensorValues):
         raise UserError(

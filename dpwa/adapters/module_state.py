@@ -509,9 +509,9 @@ class ModuleState:
             return self._side
         if not isinstance(values, TensorValues) or not values.is_like(self._values):
             raise ParametersError(
-                "what an algorithm publishes must have the shapes, dtypes and devices of the "
-                f"{len(self._values.tensors)} trainable parameters of {type(self._net).__name__}"
-                " [DPWA-E115]"
+                "the values that an algorithm publishes must have the shapes, dtypes and devices "
+                f"of the {len(self._values.tensors)} trainable parameters of "
+                f"{type(self._net).__name__} [DPWA-E115]"
             )
         return _plain_side_of(self._cut(values))
 
@@ -566,7 +566,7 @@ class ModuleState:
         """
         if self._may_be_sharded:
             raise UserError(
-                "center: this rank has shards only of a module that is sharded [DPWA-E135]"
+                "center: the module is sharded, and this rank has only its shards [DPWA-E135]"
             )
         copies: dict[int, torch.UntypedStorage] = {}
 

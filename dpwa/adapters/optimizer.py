@@ -222,8 +222,8 @@ class Optimizers:
         if is_left and not self._has_warned_of_schedulers:
             self._has_warned_of_schedulers = True
             log.warning(
-                "%s: goes on at update %d, and its learning rate scheduler begins anew (%s): its "
-                "next step sets the learning rate back; see docs/state.md [DPWA-W071]",
+                "%s: continues at update %d, but its learning rate scheduler starts again (%s). "
+                "Its next step resets the learning rate. See docs/state.md [DPWA-W071]",
                 node,
                 updates,
                 what,
@@ -250,9 +250,9 @@ class Optimizers:
         self._has_warned = True
         log.warning(
             "%s: %s trains other tensors than the module's parameters, of which %d are in no "
-            "param_groups: what is merged into them is lost. Make the optimizer of "
-            "net.parameters() as they are now; if it is to train copies, such as fp32 masters, "
-            "gossip these in place of the module: see docs/pytorch.md [DPWA-W069]",
+            "param_groups, so merges into them are lost. Make the optimizer from the present "
+            "net.parameters(). If it trains copies, such as fp32 masters, gossip these in place "
+            "of the module: see docs/pytorch.md [DPWA-W069]",
             node,
             " and ".join(sorted({type(each).__name__ for each in optimizers})),
             len(left),
@@ -265,7 +265,7 @@ class Optimizers:
         if foreign:
             log.warning(
                 "%s: %d tensors that %s trains are no parameters of the module, the first of shape "
-                "%s: their gradients are not averaged, and nodes do not compare them. Give "
+                "%s. Their gradients are not averaged, and nodes do not compare them. Give "
                 "dpwa.connect a module with all of them, such as nn.ModuleList([net, loss]) "
                 "[DPWA-W086]",
                 node,
@@ -322,8 +322,7 @@ def _each(given: Any, what: str, *needed: str) -> list[Any]:
         if not all(hasattr(each, name) for name in needed):
             kind = f"{type(each).__module__}.{type(each).__qualname__}"
             raise UserError(
-                f"{what}: expected one or a list of them, as torch has them (got {kind})"
-                " [DPWA-E178]"
+                f"{what}: expected one of torch, or a list of them (got {kind}) [DPWA-E178]"
             )
     return found
 
@@ -334,7 +333,7 @@ def _require_apart(optimizers: list[Any]) -> None:
         if _share(one, other) and not is_inside:
             raise UserError(
                 f"optimizers: {type(one).__name__} and {type(other).__name__} have the same "
-                "parameters: expected each parameter in one optimizer only [DPWA-E310]"
+                "parameters; expected each parameter in only one optimizer [DPWA-E310]"
             )
 
 
@@ -551,8 +550,8 @@ class GossipOptimizer(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise UserError(
-            "a GossipOptimizer cannot be pickled or copied, as its connection cannot: "
-            "save its state_dict() [DPWA-E123]"
+            "a GossipOptimizer cannot be pickled or copied, because its connection cannot. "
+            "Save its state_dict() instead [DPWA-E123]"
         )
 
 
@@ -564,8 +563,8 @@ def require_one(optimizer: object) -> None:
 
 def _not_followed(optimizer: object) -> UserError:
     return UserError(
-        f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}: take the one "
-        "that steps last, and give all of a list to dpwa.connect; or call gossip.step(loss) "
+        f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}. Pass the one "
+        "that steps last, and pass a whole list to dpwa.connect. Or call gossip.step(loss) "
         "[DPWA-E302]"
     )
 
@@ -612,8 +611,8 @@ class GossipSteps:
     def __init__(self, conn: OptimizerGossip) -> None:
         if conn.lr_scale != 1.0:
             raise UserError(
-                "`lr_spread` scales learning rates, and schedulers made before would undo that: "
-                "wrap the optimizer in GossipOptimizer in place of attaching it [DPWA-E047]"
+                "`lr_spread` scales learning rates, and earlier schedulers would undo that. Wrap "
+                "the optimizer in GossipOptimizer instead of attaching it [DPWA-E047]"
             )
         self._conn = conn
         self.last_merge: Merge | None = None

@@ -46,8 +46,8 @@ def require_unsharded(net: nn.Module) -> None:
     for name, parameter in net.named_parameters():
         if place_of(parameter):
             raise ParametersError(
-                f"parameter {name!r} was sharded after the adapter was made: make the adapter, "
-                "on all ranks, once `fully_shard` is done [DPWA-E136]"
+                f"parameter {name!r} was sharded after the adapter was made. Make the adapter "
+                "after `fully_shard`, on all ranks [DPWA-E136]"
             )
 
 

@@ -91,9 +91,9 @@ class TrainingState:
         self._known.update(found.values())
         if new:
             log.warning(
-                "%s: cannot be handed on, of what an optimizer keeps: %s%s. A node that joins late "
-                "or begins again starts without it, and so differs from the others under "
-                "`together`; see docs/state.md [DPWA-W085]",
+                "%s: a part of the optimizer's state cannot be sent: %s%s. A node that joins late "
+                "or restarts begins without it, and so differs from the others under "
+                "`together`. See docs/state.md [DPWA-W085]",
                 node,
                 new[0],
                 f" (and {len(new) - 1} more)" if len(new) > 1 else "",
@@ -141,7 +141,7 @@ class TrainingState:
         layout = layout_of(named)
         data = layout.tensors_of(image)
         if data is None:
-            raise UnfitStateError("that is the state of another model")
+            raise UnfitStateError("it is the state of a different model")
         found = dict(views(layout, data))
         if self._is_guarded and not _are_finite(self._net, named, found):
             raise UnfitStateError("it has parameters that are not finite")

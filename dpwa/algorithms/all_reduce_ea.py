@@ -179,8 +179,8 @@ class AllReduceEA:
         if warning is not None and nodes != self._warned_of:
             self._warned_of = nodes
             log.warning(
-                "%s: %s; from there on the center swings further with every exchange. Recommended "
-                "is %.2g: 0.9/N, at most %g [DPWA-W029]",
+                "%s: %s. Otherwise the center swings further with every exchange. Recommended "
+                "is %.2g (0.9/N, at most %g) [DPWA-W029]",
                 who,
                 warning,
                 min(MAX_ALPHA, BETA / nodes),
@@ -273,8 +273,8 @@ class Center:
         difference = layout.difference(descriptions, len(descriptions))
         if difference is not None:
             raise ParametersError(
-                "the parameters have another form than the center (there), which only "
-                f"synchronize_parameters makes anew: {difference} [DPWA-E165]"
+                "the parameters have a different form than the center (there), which only "
+                f"synchronize_parameters replaces: {difference} [DPWA-E165]"
             )
 
 

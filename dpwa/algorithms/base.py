@@ -282,7 +282,7 @@ def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
     if not _NAME.fullmatch(name):
         raise UserError(
             f"an algorithm is named {name!r}; expected 1 to 64 letters, digits, dots, underscores "
-            "or hyphens, as peers tell each other what they run [DPWA-E020]"
+            "or hyphens, because nodes send each other this name [DPWA-E020]"
         )
 
     def register(kind: MakeAlgorithm) -> MakeAlgorithm:

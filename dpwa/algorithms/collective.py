@@ -180,14 +180,14 @@ class UnevenSteps:
     def _refuse_if_left_behind(self) -> None:
         if self.is_left_behind:
             raise UserError(
-                f"{self._tag}: the others have gone on without {self._node.name}, whose values are "
-                "out of date; expected synchronize_parameters before the next step [DPWA-E166]"
+                f"{self._tag}: the others have continued without {self._node.name}, whose values "
+                "are out of date; expected synchronize_parameters before the next step [DPWA-E166]"
             )
 
 
 def _check_in_place(value: Any, result: Any) -> None:
     if result is not value:
         raise ParametersError(
-            "values are changed in place: expected tensors and writable arrays, not numbers"
+            "values are changed in place; expected tensors and writable arrays, not numbers"
             " [DPWA-E160]"
         )

@@ -27,8 +27,8 @@ class ElasticOptions(StrictModel):
     def _is_stable(cls, beta: float) -> float:
         if beta >= 1.0:
             raise refusal(
-                "a number below 1, the limit of beta(1 + 1/N) = 2 for the last of all nodes: from "
-                "there on it and its center fly apart"
+                "a number below 1, the limit of beta(1 + 1/N) = 2 for a node that is left alone, "
+                "so that the node and its center do not diverge"
             )
         return beta
 

@@ -31,8 +31,8 @@ class LocalOptions(OuterStepOptions):
         limit = nesterov_limit(momentum)
         if lr >= limit:
             raise refusal(
-                f"a number below {limit:.4g}, the limit for momentum {momentum:g}: from there on "
-                "nodes drift apart without bound"
+                f"a number below {limit:.4g}, the limit for momentum {momentum:g}, so that "
+                "nodes do not drift apart without bound"
             )
         return lr
 

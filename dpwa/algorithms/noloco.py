@@ -34,8 +34,8 @@ class NoLoCoOptions(OuterStepOptions):
         limit = noloco_limit(alpha)
         if gamma >= limit:
             raise refusal(
-                f"a number below {limit:.4g}, which is 2(1 - alpha^2) for alpha {alpha:g}: from "
-                "there on nodes drift apart without bound"
+                f"a number below {limit:.4g}, which is 2(1 - alpha^2) for alpha {alpha:g}, "
+                "so that nodes do not drift apart without bound"
             )
         return gamma
 

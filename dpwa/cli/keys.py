@@ -105,7 +105,7 @@ def remove(name: Name, keys: Keys = KEYS) -> None:
     folder = _folder(keys, name)
     public = folder.public_file(name)
     if not public.exists():
-        raise UserError(f"{name} is not let in: there is no {public} [DPWA-E108]")
+        raise UserError(f"{name} is not admitted: there is no {public} [DPWA-E108]")
     folder.remove(name)
     typer.echo(f"{name} is let in no more by the nodes that use {folder.path}")
     secret = folder.secret_file(name)

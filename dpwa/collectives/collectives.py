@@ -156,8 +156,8 @@ class Collectives(Closeable, Service):
             if tag not in self._called:
                 if len(tag) > limits.MAX_NAME_CHARACTERS or len(self._called) >= MAX_TAGS:
                     raise UserError(
-                        f"a tag has at most {limits.MAX_NAME_CHARACTERS} characters, and a node at "
-                        f"most {MAX_TAGS} of them; not {tag!r:.80} [DPWA-E152]"
+                        f"a tag has at most {limits.MAX_NAME_CHARACTERS} characters, and a node "
+                        f"has at most {MAX_TAGS} tags (got {tag!r:.80}) [DPWA-E152]"
                     )
                 self._called.add(tag)
             return self._runners.get(tag) or self._add(tag)

@@ -383,9 +383,9 @@ class PacedRounds:
                     self._comparison.note_difference()
                 for name in reduce.left_out:
                     self._warn(
-                        "%s: the gradients of %s are not finite: the average is that of the others;"
-                        " look at what %s trains with; if it has a GradScaler, give it to "
-                        "dpwa.connect(..., scheduler=scaler) [DPWA-W084]",
+                        "%s: the gradients of %s are not finite, so the average is that of the "
+                        "others. Check the data and the learning rate of %s. If it has a "
+                        "GradScaler, pass it to dpwa.connect(..., scheduler=scaler) [DPWA-W084]",
                         name,
                         name,
                         of=name,
@@ -415,9 +415,9 @@ class PacedRounds:
         is_often = len(self._differed_at) == MISMATCHES
         if is_often and self._steps - self._differed_at[0] < WITHIN_STEPS:
             self._warn(
-                "%s: not all is averaged, as nodes differ again and again: %s; expected the same "
-                "model, learning rate, scale of a GradScaler and codec, and equally many backward "
-                "passes and steps of the optimizer on all of them [DPWA-W079]",
+                "%s: nodes differ repeatedly, so some gradients are not averaged: %s; expected the "
+                "same model, learning rate, scale of a GradScaler and codec, and equally many "
+                "backward passes and optimizer steps on all nodes [DPWA-W079]",
                 differs.text,
             )
 
@@ -491,7 +491,7 @@ class PacedRounds:
         """
         group, now = self._group, self._runtime.now()
         if self._exits != group.exits:
-            self._fall_out("it was let in, and has not come in time")
+            self._fall_out("it was admitted, and has not arrived in time")
             return
         if self._asked_at is None:
             self._asked_at, group.is_answered, self._only_looks = now, False, False
@@ -533,7 +533,7 @@ class PacedRounds:
             self._group.leave_group()
             self._fall_out(str(unfit))
             self._warn(
-                "%s: keeps out of pace: %s; expected the same model and the same optimizer on all "
+                "%s: stays out of sync: %s; expected the same model and the same optimizer on all "
                 "nodes [DPWA-W080]",
                 str(unfit),
             )
@@ -567,7 +567,7 @@ class PacedRounds:
                 return False
             if giver != self._own and not known:
                 if unlike.get(giver):
-                    raise PeerError(f"{giver} has another model: {unlike[giver]}")
+                    raise PeerError(f"{giver} has a different model: {unlike[giver]}")
                 self._take_over(giver, unpack_object(given))
         self._patience.came_back(self._newcomers(), self._worked_s)
         self._exchanges = {}  # among more, it takes longer
@@ -606,18 +606,17 @@ class PacedRounds:
         odd = f"{', '.join(differ.odd)} in {tensors}"
         if self._comparison.is_often:
             self._warn(
-                "%s: parameters differ again and again, now those of %s: gradients are still "
-                "averaged, and all nodes take over the state of %s every 100 steps; expected "
-                "nothing that changes parameters on one node alone, and no state that an optimizer "
-                "keeps outside of `state` [DPWA-W083]",
+                "%s: parameters differ repeatedly, now those of %s. Gradients are still averaged, "
+                "and all nodes copy the state of %s every 100 steps. Do not change parameters on "
+                "one node alone. Keep the optimizer's state inside of `state` [DPWA-W083]",
                 odd,
                 giver,
             )
         else:
             self._warn(
-                "%s: parameters differ, those of %s: all nodes take over the state of %s; expected "
-                "nothing that changes parameters on one node alone, and no state that an optimizer "
-                "keeps outside of `state` [DPWA-W082]",
+                "%s: parameters differ, those of %s. All nodes copy the state of %s. Do not change "
+                "parameters on one node alone. Keep the optimizer's state inside of `state` "
+                "[DPWA-W082]",
                 odd,
                 giver,
             )
@@ -660,7 +659,7 @@ class PacedRounds:
             self._alone = math.inf, 0  # once
             if not self._others_have_ended():
                 self._warn(
-                    "%s: nobody else keeps pace: it trains alone until somebody comes [DPWA-W078]"
+                    "%s: no other node is in sync, so it trains alone until one joins [DPWA-W078]"
                 )
 
     def _warn(self, text: str, *more: str, of: str = "") -> None:

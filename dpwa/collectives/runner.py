@@ -92,8 +92,8 @@ class Runner:
                 if self.group.told():
                     raise LeftBehindError(
                         (self._own,),
-                        f"the others have gone on without {self._own}, which they had not heard of "
-                        "for too long; its next collective waits to be let in again [DPWA-E240]",
+                        f"the others have continued without {self._own}, which was silent for too "
+                        "long. Its next collective waits to be admitted again [DPWA-E240]",
                     )
                 if self.group.is_evicted:
                     self._get_in(deadline, timeout_s)
@@ -142,7 +142,8 @@ class Runner:
         """Return the lock of the current call, because a call within a call would never end."""
         if self._call_lock.is_own:  # such as that of a signal handler
             raise UserError(
-                "this thread is in a collective of this tag already: expected another [DPWA-E149]"
+                "this thread is in a collective with this tag already; expected a different tag"
+                " [DPWA-E149]"
             )
         return self._call_lock
 
@@ -235,7 +236,7 @@ class Runner:
         lost, (calls, clash) = ", ".join(decision.lost), self._calls_in_words(decision)
         if decision.lost:
             told = f" ({calls})" if calls else ""
-            detail = f"{clash}lost {lost} in a collective; others go on without{told} [DPWA-E228]"
+            detail = f"{clash}lost {lost} in a collective; others continue{told} [DPWA-E228]"
             return PeerLost(decision.lost, detail)
         return CollectiveTimeoutError(
             f"{clash}a collective did not end within {timeout_s:g} s, or a connection broke; "
@@ -297,17 +298,17 @@ class Runner:
                     group.start_alone()
                     others = group.others
                     raise PeerLost(
-                        others, "no other node answers; this one goes on alone [DPWA-E146]"
+                        others, "no other node answers, so this one continues alone [DPWA-E146]"
                     )
                 own, bound = self._own, f"within {timeout_s:g} s"
                 if reached:
                     asked = ", ".join(reached)
                     raise LeftBehindError(
-                        (own,), f"no collective of {asked} let {own} in, {bound} [DPWA-E147]"
+                        (own,), f"no collective of {asked} admitted {own} {bound} [DPWA-E147]"
                     )
                 raise LeftBehindError(
                     (own,),
-                    f"{own} was not let in again, and no other node can be reached now, {bound}"
+                    f"{own} was not admitted again {bound}, and no other node can be reached now"
                     " [DPWA-E167]",
                 )
 

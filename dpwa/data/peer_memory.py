@@ -269,7 +269,7 @@ def _map_board(folder: int, nonce: bytes) -> mmap.mmap:
     except (OSError, ValueError) as error:
         raise NotMappedError(f"its board cannot be mapped: {error}") from None
     if board[: len(BOARD_MAGIC) + NONCE_BYTES] != BOARD_MAGIC + nonce:
-        raise NotMappedError("another node's folder has its name")
+        raise NotMappedError("a different node's folder has its name")
     return board
 
 
@@ -286,5 +286,5 @@ def _open(name: str, folder: int) -> int:
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     if os.fstat(fd).st_uid != os.geteuid():
         os.close(fd)
-        raise PermissionError(f"{name} is of another user")
+        raise PermissionError(f"{name} belongs to another user")
     return fd

@@ -303,10 +303,10 @@ class SnapshotPool(Closeable):
         """Do without a snapshot in this round if there is an earlier one."""
         text = f"no memory for a snapshot of {nbytes} bytes"
         if self._newest is None:
-            raise UserError(f"{text}: a node keeps 2 or more of them [DPWA-E312]") from None
+            raise UserError(f"{text}, of which a node keeps 2 or more [DPWA-E312]") from None
         if not self._was_short:
             self._was_short = True
-            log.warning("%s: peers read an earlier one [DPWA-W092]", text)
+            log.warning("%s, so peers read an earlier one [DPWA-W092]", text)
 
     def _lose_one(self) -> bool:
         """Set a slot aside whose readers had it for too long. It counts until they are done."""
@@ -333,7 +333,7 @@ class SnapshotPool(Closeable):
             return self.shared.allocate(nbytes)
         except OSError as error:
             log.warning(
-                "no room for %d bytes of shared memory (%s): snapshots can only be streamed"
+                "no room for %d bytes of shared memory (%s), so snapshots can only be streamed"
                 " [DPWA-W021]",
                 nbytes,
                 error.strerror,

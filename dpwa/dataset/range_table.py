@@ -165,8 +165,8 @@ class RangeTable:
             if self.leases.is_refused(number):
                 self.refused += 1
                 log.warning(
-                    "%s: range %d was given to another node meanwhile, as this one did not "
-                    "acknowledge it for too long: what it has trained on there is not counted"
+                    "%s: range %d was given to another node meanwhile, because this one did not "
+                    "acknowledge it in time. Its training on this range is not counted"
                     " [DPWA-W039]",
                     self._name,
                     number,
@@ -221,6 +221,6 @@ class RangeTable:
                 return act()
             except TableLostError as lost:
                 log.warning(
-                    "%s: ranges may be handed out once more: %s [DPWA-W040]", self._name, lost.text
+                    "%s: ranges may be handed out again: %s [DPWA-W040]", self._name, lost.text
                 )
         return act()

@@ -138,7 +138,7 @@ class SharedSampler(Sampler[int], Closeable):
         size = self._batch_size(loader)
         if self._ended == self._epoch:
             raise UserError(
-                f"epoch {self._epoch} has ended here: call set_epoch before the batches of the next"
+                f"epoch {self._epoch} has ended here. Call set_epoch before the next batches"
                 " [DPWA-E191]"
             )
         try:
@@ -241,8 +241,8 @@ class SharedSampler(Sampler[int], Closeable):
             )
         if loader.drop_last or not getattr(loader, "in_order", True):
             raise UserError(
-                "batches: expected a DataLoader with drop_last=False and in_order=True: "
-                "it must return all that it draws, in that order [DPWA-E190]"
+                "batches: expected a DataLoader with drop_last=False and in_order=True, "
+                "so that it returns all batches in order [DPWA-E190]"
             )
         return loader.batch_size or 1
 
@@ -284,8 +284,8 @@ def shard(
     sized: Any = dataset
     if config.is_open:
         raise UserError(
-            "shard: expected a configuration with a list of `nodes`: with `join` nobody knows how "
-            "many parts there are; SharedSampler needs no list [DPWA-E193]"
+            "shard: expected a configuration with a list of `nodes`: with `join` the number of "
+            "parts is unknown. SharedSampler needs no list [DPWA-E193]"
         )
     if len(sized) < len(names):
         raise UserError(

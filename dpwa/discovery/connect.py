@@ -96,8 +96,8 @@ def _require_no_import_by_worker() -> None:
     # What multiprocessing itself goes by, when a script starts processes while it is imported.
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise UserError(
-            "a worker process that was spawned imports this script, and would make its node again: "
-            'put what the script does beneath `if __name__ == "__main__":` [DPWA-E037]'
+            "a spawned worker process imports this script, and would make its node again. Put the "
+            'statements of the script under `if __name__ == "__main__":` [DPWA-E037]'
         )
 
 

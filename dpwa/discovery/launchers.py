@@ -178,7 +178,7 @@ class _Exchange:
     def _wait(self, said: list[bytes | None], end: float) -> None:
         if time.monotonic() >= end:
             missing = [f"rank {rank}" for rank, words in enumerate(said) if words is None]
-            who = ", ".join(missing[:MAX_NAMED]) or "a rank that was started again"
+            who = ", ".join(missing[:MAX_NAMED]) or "a restarted rank"
             raise UserError(
                 f"rank {self._rank} of {len(self._ranks)} has waited {PATIENCE_S:g} s for {who}, "
                 f"to exchange addresses at {self._address} [DPWA-E035]"
@@ -330,7 +330,8 @@ class Slurm:
                 for variable in (*self.variables, "SLURM_STEP_TASKS_PER_NODE")
             )
             raise UserError(
-                f"SLURM: expected hosts, the tasks of each, and which is this: {told} [DPWA-E041]"
+                f"SLURM: expected hosts, the tasks of each, and this task's number: {told} "
+                "[DPWA-E041]"
             )
         first = first_port(environ)
         nodes: list[JsonObject] = [
@@ -442,8 +443,8 @@ class Kubernetes:
 def _require_no_name(name: str | None, launcher: str, names: str) -> None:
     if name is not None:
         raise UserError(
-            f"name={name!r} (argument or DPWA_NAME): under {launcher} nodes are called {names}, as "
-            "all have to know the names of all [DPWA-E046]"
+            f"name={name!r} (argument or DPWA_NAME): under {launcher} nodes are called "
+            f"{names}, so that all know all names [DPWA-E046]"
         )
 
 

@@ -99,7 +99,7 @@ def own_line(hosts: Sequence[HostLine], chosen: str | None) -> HostLine:
     if len(own) != 1:
         which = ", ".join(line.host for line in own) if own else f"none of {listed}"
         raise UserError(
-            f"which host is this? {which} by name and address: say it with --host [DPWA-E069]"
+            f"which host is this? By name and address it is {which}. Set --host [DPWA-E069]"
         )
     return own[0]
 

@@ -106,7 +106,8 @@ def place_actors(
         what = ", ".join(f"{name}={count:g}" for name, count in resources.items())
         if waited_s > PATIENCE_S:
             raise UserError(
-                f"Ray has found no room for {who} in {PATIENCE_S:g} s ({what} each) [DPWA-E074]"
+                f"Ray has found no room for {who} within {PATIENCE_S:g} s (each needs {what}) "
+                "[DPWA-E074]"
             )
         if waited_s > SILENCE_S and not is_told:
             note(f"waiting for Ray to find room for {who} ({what} each)")

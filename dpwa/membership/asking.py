@@ -122,7 +122,7 @@ class Asking(Listener):
         try:
             self._calls.go_on()
         except Exception:
-            log.exception("membership: something unforeseen; the node goes on [DPWA-W018]")
+            log.exception("membership: an unforeseen error; the node continues [DPWA-W018]")
 
     def tick(self, now: float) -> float:  # noqa: ARG002
         self.poll_sockets()
@@ -141,7 +141,7 @@ class Asking(Listener):
                 self._ask_to_join()
                 self._check()
         except Exception:
-            log.exception("membership: something unforeseen; the node goes on [DPWA-W018]")
+            log.exception("membership: an unforeseen error; the node continues [DPWA-W018]")
         return TICK_S
 
     # Members

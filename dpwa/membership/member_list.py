@@ -248,8 +248,8 @@ class MemberList:
         name, own = change.entry.name, self._members.own.name
         if name == own and change.after is None:
             log.error(
-                "%s: another process has this node's name now, at %s; this one is no member any "
-                "more: give each process a name of its own [DPWA-W004]",
+                "%s: another process has this node's name now, at %s. This one is no longer a "
+                "member. Give each process a name of its own [DPWA-W004]",
                 own,
                 printable(change.entry.endpoint),
             )

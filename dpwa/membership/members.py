@@ -177,7 +177,7 @@ class Members(Closeable):
                 outcome.changed.wait_for(lambda: outcome.is_clear, DECISION_S)
         if outcome.refused:
             raise NameTakenError(
-                f"{outcome.refused}: give this process a name of its own [DPWA-E055]"
+                f"{outcome.refused}. Give this process a name of its own [DPWA-E055]"
             )
         log.info("%s: %s", name, "let in" if outcome.is_in else "begins a cluster")
 

@@ -50,7 +50,7 @@ class Remembered:
         except OSError as error:
             self._warn(f"cannot be read ({error.strerror})")
         except (ValueError, LookupError, TypeError, RecursionError):
-            self._warn("is not what this node has written")
+            self._warn("is damaged, or not of this node")
         return self._from_before
 
     def forget_last_life(self) -> None:

@@ -102,8 +102,8 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
     """Warn, once for a node, that every process that reaches it has full access."""
     if config.security == "none" and not is_of_this_machine(endpoint):
         log.warning(
-            "%s: whoever can connect to %s may read and change what is trained here: set "
-            "`security: curve`, unless the network is your own [DPWA-W024]",
+            "%s: any process that can connect to %s can read and change the training. Set "
+            "`security: curve`, unless you trust the whole network [DPWA-W024]",
             name,
             endpoint,
         )
@@ -118,8 +118,8 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
     far = next((host for host in others if host != node.host and is_elsewhere(host)), None)
     if far is not None:
         log.warning(
-            "%s: listens on %s, where no node on %s or any other machine can connect, as %s is "
-            'this machine itself here (see /etc/hosts): set `bind: "*"` for it [DPWA-W076]',
+            "%s: listens on %s, where no node on %s or any other machine can connect, because %s "
+            'is this machine itself here (see /etc/hosts). Set `bind: "*"` for it [DPWA-W076]',
             name,
             endpoint,
             far,

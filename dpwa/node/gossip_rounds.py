@@ -445,12 +445,12 @@ class GossipRounds:
             self._said_so_at = now
             gossips = not self.algorithm.averages_gradients
             log.error(
-                "%s: %s at update %d: %s lower the learning rate, or go on from a checkpoint "
+                "%s: %s at update %d. %s lower the learning rate, or continue from a checkpoint "
                 "[DPWA-W068]",
                 name,
                 divergence,
                 self.view.updates,
-                "no peer merges this node as long as that is so;" if gossips else "if that lasts,",
+                "No peer merges this node meanwhile;" if gossips else "If that lasts,",
             )
 
     def look_for_refusals(self) -> None:

@@ -104,8 +104,8 @@ class LossWatch:
         self._updates_without_leader = 0 if leader else self._updates_without_leader + 1
         if self._updates_without_leader == PATIENCE_UPDATES:
             log.warning(
-                "%s: no node has told a loss in %d updates, so nobody leads and nothing is merged: "
-                "pass the loss to update_send, update_wait or step, or set leader_loss [DPWA-W012]",
+                "%s: no node has reported a loss in %d updates, so none leads and none merges. "
+                "Pass the loss to update_send, update_wait or step, or set leader_loss [DPWA-W012]",
                 context.name,
                 PATIENCE_UPDATES,
             )

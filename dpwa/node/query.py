@@ -72,7 +72,7 @@ def places_to_ask(config: Config) -> tuple[Seed, ...]:
         return (Seed(host),)
     if not places:
         raise UserError(
-            "the configuration tells of no node to ask: no nodes, join or listen [DPWA-E054]"
+            "the configuration names no node to ask, as it has no nodes, join or listen [DPWA-E054]"
         )
     return tuple(places.values())
 

@@ -139,7 +139,7 @@ def changes(before: NodeReport, after: NodeReport, time: float) -> Iterator[RunE
         yield event("diverged", text="its loss or parameters are not finite")
     if (kind := _sync(after.pace)) and kind != _sync(before.pace):
         others = [] if after.pace is None else [n for n in after.pace.in_sync if n != node]
-        yield event(kind, text=f"with {', '.join(others)}" if others else "it goes on by itself")
+        yield event(kind, text=f"with {', '.join(others)}" if others else "it continues by itself")
     skipped = after.rounds_skipped - before.rounds_skipped
     steps = after.gossip.steps - before.gossip.steps
     if skipped > SKIPPED_SHARE * steps:

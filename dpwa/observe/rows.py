@@ -144,7 +144,7 @@ def missing(rows: Sequence[NodeRow]) -> dict[str, str]:
         none = ("loss", "clock", "steps", "wait", "rounds", "merges", "staleness", "distance")
         return dict.fromkeys(none, "no node has taken a training step") | found
     if all(row.loss is None for row in rows):
-        found["loss"] = "no node has told a loss, such as by update_send(loss)"
+        found["loss"] = "no node has reported a loss, such as by update_send(loss)"
     if not merges:
         in_sync = "nodes in sync merge no snapshots" if averages else "nothing was merged yet"
         found |= {"staleness": in_sync} | ({"merges": in_sync} if averages else {})

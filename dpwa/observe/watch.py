@@ -254,7 +254,7 @@ class Watch(Closeable):
         if isinstance(message, GoAway):  # it has many clients, and answers all the same
             return
         if not isinstance(message, HistoryMessage):
-            raise ProtocolError("it does not tell its history: is its dpwa older?")
+            raise ProtocolError("it does not send its history; its dpwa may be older")
         answer = read_answer(payload)
         if message.request == 1:
             self._take_own(node, answer)

@@ -114,7 +114,7 @@ def _summary(facts: Facts) -> Iterator[str]:
 def _compared(runs: Runs, loss: float | None) -> Iterator[str]:
     target = common_loss(runs) if loss is None else loss
     if target is None:
-        yield "No run has told a loss."
+        yield "No run has reported a loss."
         return
     found = {label: facts.reached(target)[0] for label, facts in runs.items()}
     times = {label: seconds for label, seconds in found.items() if seconds is not None}

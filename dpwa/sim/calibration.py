@@ -163,7 +163,7 @@ def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
     if too_short:
         named = ", ".join(too_short[:MAX_NAMES]) + (", ..." if too_short[MAX_NAMES:] else "")
         raise UserError(
-            f"{run.folder}: too short to tell: expected {MIN_STEPS} steps of each node or more, "
+            f"{run.folder}: too short; expected {MIN_STEPS} steps of each node or more, "
             f"between its second second and its last one (too few of {named}) [DPWA-E300]"
         )
     nodes = [node for node in found.values() if node is not None]

@@ -214,7 +214,7 @@ def _straggler_count(spec: StragglerSpec, nodes: int, index: int) -> int:
         return share_of_nodes(nodes, spec.share)
     if spec.nodes > nodes:
         raise UserError(
-            f"compute.stragglers[{index}].nodes: expected at most {nodes}, as there are so many "
+            f"compute.stragglers[{index}].nodes: expected at most {nodes}, the number of all "
             f"nodes (got {spec.nodes}) [DPWA-E294]"
         )
     return spec.nodes

@@ -280,8 +280,8 @@ class Digits:
         counts = np.array([len(shard) for shard in shards], dtype=np.int64)
         if not counts.all():
             raise UserError(
-                f"digits.private: expected so few nodes that each has an example of {examples} "
-                f"(got {nodes}) [DPWA-E295]"
+                f"digits.private: expected fewer nodes, so that each has an example of "
+                f"{examples} (got {nodes}) [DPWA-E295]"
             )
         return np.cumsum(counts) - counts, counts, np.concatenate(shards)
 

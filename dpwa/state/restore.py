@@ -146,7 +146,7 @@ class StateRestore:
                 target.load(fetched.image, fetched.numbers)
             except UnfitStateError as error:
                 who = _together(fetched.pieces)
-                text = "%s: the %s of %s is of no use: %s [DPWA-W061]"
+                text = "%s: the %s of %s cannot be used: %s [DPWA-W061]"
                 log.warning(text, self._node, target.part, who, error)
                 self._blame(fetched.pieces)
                 continue
@@ -204,7 +204,7 @@ class StateRestore:
             except UnfitStateError as error:
                 difference = str(error)
         if difference:
-            text = "%s: the %s of checkpoint %s is of no use: %s [DPWA-W060]"
+            text = "%s: the %s of checkpoint %s cannot be used: %s [DPWA-W060]"
             path = saved.path(target.part)
             log.warning(text, self._node, target.part, path, difference)
         return not difference
@@ -271,7 +271,7 @@ class TogetherRestore:
                 break
         if not is_agreed:
             log.warning(
-                "%s: starts with its own %s, as its ranks have not come by a state of one moment"
+                "%s: starts with its own %s, because its ranks got no state of the same moment"
                 " [DPWA-W026]",
                 self._node,
                 target.part,

@@ -164,7 +164,7 @@ class Engine:
         except ProtocolError as error:
             log.debug("ignored a message: %s", error)
         except Exception:
-            log.exception("tables: something unforeseen has happened; they go on [DPWA-W019]")
+            log.exception("tables: an unforeseen error; they continue [DPWA-W019]")
 
     @property
     def _has_stood_still(self) -> bool:

@@ -164,23 +164,23 @@ class PendingOperations:
     def note_parted(self, own: str) -> None:
         """Note that two parts of the cluster have each continued without the other."""
         self._note_left_out(
-            f"the connection between {own} and the others was lost, and each part has gone on by "
-            f"itself; now the tables of the larger one count, and what {own} has added meanwhile "
-            "is lost [DPWA-E244]"
+            f"the connection between {own} and the others was lost, and each part has continued "
+            f"by itself. Now the tables of the larger part count, and the additions of {own} "
+            "meanwhile are lost [DPWA-E244]"
         )
 
     def note_stood_still(self, own: str, gone: Iterable[str]) -> None:
         """Take note that this process was stopped, and does not reach others since."""
         self._note_left_out(
             f"{own} has stood still for too long, and {', '.join(gone)} cannot be reached any "
-            "more: they may have gone on without it [DPWA-E245]"
+            "more. They may have continued without it [DPWA-E245]"
         )
 
     def note_missed_barriers(self, own: str, count: int) -> None:
         """Note that the others have passed `count` barriers without this node."""
         self._note_left_out(
-            f"{own} did not answer for too long, and the others have gone on without it: they "
-            f"have passed {count} barriers to which it has not come [DPWA-E246]"
+            f"{own} did not answer for too long, and the others have continued without it. "
+            f"They have passed {count} barriers that it has not reached [DPWA-E246]"
         )
 
     def _note_left_out(self, reason: str) -> None:

@@ -176,7 +176,7 @@ class Requests:
 
 def lost_error(number: int, shard: int) -> TableLostError:
     return TableLostError(
-        f"shard {shard} of table {number} is lost: no member has a copy with all that was "
-        "acknowledged; those that had one are gone, or not back yet (`replicas` says how many "
-        "copies there are besides the first) [DPWA-E233]"
+        f"shard {shard} of table {number} is lost: no member has a copy with all "
+        "acknowledged additions. Members that had one are gone, or not back yet (`replicas` is the "
+        "number of copies besides the first) [DPWA-E233]"
     )

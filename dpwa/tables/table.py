@@ -190,7 +190,7 @@ class ArrayTable(Table):
         self._user.check_open()
         if self._is_in_step:
             raise UserError(
-                "get_async: nodes that are in step (`sync=True`) call get() instead [DPWA-E187]"
+                "get_async: with tables that have `sync=True`, call get() instead [DPWA-E187]"
             )
         ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows).copy()
         return PendingGet(lambda: self.get(ids), self._user.runtime)

@@ -143,7 +143,7 @@ class User:
         except PeerLost as lost:
             own = self._contacts.own.name
             raise TableLostError(
-                f"the others have gone on without {own}, which did not answer for too long: "
+                f"the others have continued without {own}, which did not answer for too long: "
                 f"{lost.text} [DPWA-E188]"
             ) from None
 

@@ -116,11 +116,12 @@ class Keyring:
 def _require_new(name: str, public: str, keys: Mapping[str, str], names: Mapping[str, str]) -> None:
     if keys.get(name, public) != public:
         raise UserError(
-            f"{name} has one key under `allow` and another one in the folder: not used [DPWA-E097]"
+            f"{name} has one key under `allow` and another key in the folder. The folder's is "
+            "not used [DPWA-E097]"
         )
     if names.get(public, name) != name:
         raise UserError(
-            f"{name} and {names[public]} have the same key: {name} is not let in [DPWA-E098]"
+            f"{name} and {names[public]} have the same key, so {name} is not admitted [DPWA-E098]"
         )
 
 

@@ -136,7 +136,7 @@ def test_what_one_node_changes_is_found_named_once_and_made_equal(change, count,
     for line in lines:
         assert f"those of {odd} in " in line
         assert any(name in line for name in tensors), line
-        assert f"take over the state of {giver};" in line
+        assert f"copy the state of {giver}" in line
 
 
 @pytest.mark.usefixtures("_compares_sooner")
@@ -146,7 +146,7 @@ def test_what_one_node_changes_in_every_step_is_told_and_the_run_goes_on(caplog)
             net.small.weight.clamp_(-0.01, 0.01)
 
     train(2, 1, clamp, steps=3 * FEW_STEPS + 20)
-    again = [each for each in caplog.messages if "parameters differ again and again" in each]
+    again = [each for each in caplog.messages if "parameters differ repeatedly" in each]
     assert len(again) == 2
     assert "now those of w1, w2 in 'small.weight'" in again[0]
 
@@ -207,7 +207,7 @@ def train_late(optimizer_of, until):
 def test_a_late_node_whose_optimizer_hides_its_state_is_told(caplog):
     train_late(HiddenMomentum, lambda _: "DPWA-W082" in caplog.text)
     assert "parameters differ, those of w1, w2 in '" in caplog.text
-    assert "no state that an optimizer keeps outside" in caplog.text
+    assert "Keep the optimizer's state inside of" in caplog.text
 
 
 def samples_of(net, **settings):

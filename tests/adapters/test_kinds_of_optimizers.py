@@ -487,7 +487,7 @@ def test_parameters_that_are_replaced_while_it_trains_are_told(caplog):
 @pytest.mark.parametrize("given", [5, [5], "Adam", nn.Linear(2, 2)])
 def test_what_is_no_optimizer_is_refused(given):
     with pytest.raises(
-        UserError, match=r"optimizer: expected one or a list of them.* \(got [\w.]+\)"
+        UserError, match=r"optimizer: expected one of torch, or a list of them \(got [\w.]+\)"
     ):
         DpwaPyTorchAdapter(net_of(), "w1", config_of(2, **OWN), optimizer=given)
 
@@ -694,8 +694,8 @@ def test_a_late_joiner_goes_on_with_the_schedule_or_is_told(options, told, caplo
             assert two.updates >= 3
             for _ in range(3):
                 two.step(0.5)
-    assert len(warnings_in(caplog, "its learning rate scheduler begins anew")) == bool(told)
-    assert all(told in each for each in warnings_in(caplog, "begins anew"))
+    assert len(warnings_in(caplog, "its learning rate scheduler starts again")) == bool(told)
+    assert all(told in each for each in warnings_in(caplog, "starts again"))
     if options.get("scheduler") is made["LambdaLR"]:
         optimizer.step()
         made["LambdaLR"].step()

@@ -31,5 +31,7 @@ def test_workers_load_while_gossip_goes_on(way):
 def test_a_script_that_spawned_workers_import_needs_its_guard():
     done = run("unguarded")
     assert done.returncode != 0
-    assert "spawned imports this script, and would make its node again" in done.stderr
-    assert 'beneath `if __name__ == "__main__":`' in done.stderr
+    assert (
+        "a spawned worker process imports this script, and would make its node again" in done.stderr
+    )
+    assert 'under `if __name__ == "__main__":`' in done.stderr

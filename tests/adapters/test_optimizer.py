@@ -257,7 +257,7 @@ def test_a_scale_of_1_changes_nothing():
 def test_it_cannot_be_copied(duplicate):
     net = net_of()
     optimizer = GossipOptimizer(torch.optim.SGD(net.parameters()), FakeConnection(net))
-    with pytest.raises(UserError, match="save its state_dict"):
+    with pytest.raises(UserError, match="Save its state_dict"):
         duplicate(optimizer)
 
 

@@ -98,10 +98,10 @@ def test_a_group_goes_on_from_the_newest_checkpoint_that_all_of_its_ranks_have(t
         ("leader", "UserError: a model .* algorithm lsgd: it follows a leader"),
         ("fraction", "UserError: a model .* fraction below 1"),
         ("topology", "UserError: a model .* topology one_peer_exponential: neighbours change"),
-        ("one rank", "ClosedError: |ParametersError: the same call has failed on another rank"),
+        ("one rank", "ClosedError: |ParametersError: the same call .* on a different rank"),
         (
             "peers refused",
-            "MismatchError: every peer|ParametersError: the same call has failed on another rank",
+            "MismatchError: every peer|ParametersError: the same call .* on a different rank",
         ),
         ("ports", "UserError: too few ports between nodes 'w1' and 'w2' on 127.0.0.1"),
         ("seconds", "UserError: (rank 0 of the model's process group: )?finish: seconds"),
@@ -181,7 +181,7 @@ def test_one_run_of_torchrun_may_hold_all_groups_but_not_only_one(arguments):
     said = dict(line.split(": ", 1) for line in ran.stdout.splitlines() if line[1:2] == ":")
     assert said.keys() == set("0123"), ran.stderr
     if arguments:
-        assert all("nobody to gossip with: start each group" in text for text in said.values())
+        assert all("no peers to gossip with. Start each group" in text for text in said.values())
         return
     for rank, text in said.items():
         own, other = ("rank0", "rank2") if rank in "01" else ("rank2", "rank0")

@@ -696,7 +696,7 @@ def test_a_node_with_another_model_is_left_out_and_both_name_the_tensor(caplog):
     expected = "expected the same model and the same optimizer on all nodes [DPWA-W080]"
     buffer = "first difference: here 'count' int16[5], there no such tensor"
     for text in (difference, buffer):
-        line = f"w2: keeps out of pace: w1 has another model: {text}; {expected}"
+        line = f"w2: stays out of sync: w1 has a different model: {text}; {expected}"
         assert caplog.messages.count(line) == 1
     for name, other, here, there in (("w1", "w2", one, two), ("w2", "w1", two, one)):
         told = f"{name}: peer {other} has another model: first difference: here {here}"
@@ -726,7 +726,7 @@ def test_nodes_that_differ_again_and_again_say_so(caplog):
 
     with nodes_of(2, log_level="warning") as nodes:
         nodes.each(train)
-    text = "not all is averaged, as nodes differ again and again"
+    text = "nodes differ repeatedly, so some gradients are not averaged"
     assert {f"w{index}: {text}" in caplog.text for index in (1, 2)} == {True}
 
 
@@ -869,7 +869,7 @@ def test_nothing_is_averaged_after_the_end():
 def test_an_optimizer_with_passes_of_its_own_is_refused():
     net = net_of()
     optimizer = torch.optim.LBFGS(net.parameters())
-    with pytest.raises(UserError, match="not LBFGS, which takes as many"):
+    with pytest.raises(UserError, match="LBFGS takes any number of them"):
         DpwaPyTorchAdapter(net, "w1", config_of(1, algorithm="together"), optimizer=optimizer)
 
 

@@ -329,7 +329,9 @@ def test_a_distributed_module_of_one_rank_is_a_plain_one():
 def test_a_second_node_of_a_name_is_told_who_holds_the_port():
     config = config_of(2)
     with DpwaPyTorchAdapter(nn.Linear(2, 2), "w1", config):
-        with pytest.raises(AddressError, match=r"this process holds it already, .*close.. the old"):
+        with pytest.raises(
+            AddressError, match=r"node \'w1\' of this process has it\. Call close\(\)"
+        ):
             DpwaPyTorchAdapter(nn.Linear(2, 2), "w1", config)
         with pytest.raises(AddressError, match=re.escape("dpwa.close_all()")):
             DpwaConnection("w1", config)

@@ -312,8 +312,8 @@ def test_what_is_unstable_with_so_many_nodes_is_warned_of_with_the_bound(caplog)
     first, second = caplog.messages
     assert first == (
         "AllReduceEA: alpha 0.2 is unstable with 9 nodes: it must be below 0.2 (learning rate * "
-        "curvature = 0); from there on the center swings further with every exchange. Recommended "
-        "is 0.1: 0.9/N, at most 0.2 [DPWA-W029]"
+        "curvature = 0). Otherwise the center swings further with every exchange. Recommended "
+        "is 0.1 (0.9/N, at most 0.2) [DPWA-W029]"
     )
     assert second.startswith("EASGD: alpha 0.225 is unstable with 8 nodes: it must be below 0.222 ")
 

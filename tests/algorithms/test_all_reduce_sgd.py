@@ -185,7 +185,7 @@ def test_nobody_gets_the_parameters_of_who_was_away():
         node.sleep(AWAY_S)
         with pytest.raises(LeftBehindError):
             sgd.sum_gradients(np.zeros(1))
-        with pytest.raises(UserError, match=r"gone on without n0.*synchronize_parameters"):
+        with pytest.raises(UserError, match=r"continued without n0.*synchronize_parameters"):
             sgd.sum_gradients(np.zeros(1))
         sgd.synchronize_parameters(x)
         return sgd.sum_gradients(np.zeros(1)), float(x[0])  # it is in step again

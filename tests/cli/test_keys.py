@@ -128,7 +128,7 @@ def test_remove_tells_of_a_secret_key_that_stays(keys):
     again = dpwa_keys(keys, "remove", "w1")
     assert again.exit_code == 2
     assert (
-        again.stderr == f"dpwa: w1 is not let in: there is no {keys}/allowed/w1.pub [DPWA-E108]\n"
+        again.stderr == f"dpwa: w1 is not admitted: there is no {keys}/allowed/w1.pub [DPWA-E108]\n"
     )
 
 

@@ -139,7 +139,7 @@ def test_who_was_left_out_goes_on_and_says_so(caplog):
         with caplog.at_level(logging.WARNING, "dpwa.dataset"):
             rest = [item for batch in batches for item in batch.tolist()]
         assert sorted(first + rest) == list(range(SIZE))
-    assert "ranges may be handed out once more" in caplog.text
+    assert "ranges may be handed out again" in caplog.text
 
 
 def test_who_was_left_out_before_it_has_a_sampler_gets_one():

@@ -135,7 +135,7 @@ def test_machines_of_skypilot():
     ],
 )
 def test_a_name_that_the_others_could_not_know_is_refused(launcher, environ):
-    with pytest.raises(UserError, match="all have to know the names of all"):
+    with pytest.raises(UserError, match="so that all know all names"):
         launcher.cluster(environ, "mine")
 
 

@@ -74,8 +74,8 @@ def test_a_cell_that_is_run_again_replaces_the_node_and_says_so(notebook, config
         assert notebook.locals["gossip"] is not first
         with pytest.raises(ClosedError):
             first.update_send(0.5)
-    said = [text for text in caplog.messages if "that this session has made before" in text]
-    assert said == ["w1: closed the one that this session has made before [DPWA-W001]"] * 2
+    said = [text for text in caplog.messages if "the earlier connection of this session" in text]
+    assert said == ["w1: closed the earlier connection of this session [DPWA-W001]"] * 2
 
 
 def test_the_model_and_the_settings_may_be_others_the_next_time(notebook):
@@ -116,6 +116,8 @@ def test_a_cell_that_is_interrupted_leaves_the_node_usable(notebook, config):
 
 def test_a_script_that_connects_twice_is_told(config):
     with dpwa.connect(nn.Linear(2, 2), config=config, name="w1") as gossip:
-        with pytest.raises(AddressError, match=r"this process holds it already, .*close.. the old"):
+        with pytest.raises(
+            AddressError, match=r"node \'w1\' of this process has it\. Call close\(\)"
+        ):
             dpwa.connect(nn.Linear(2, 2), config=config, name="w1")
         gossip.update_send(0.5)  # nobody has closed it

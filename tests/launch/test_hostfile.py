@@ -87,9 +87,9 @@ def test_a_host_finds_itself_by_name_or_address() -> None:
     assert own_line([far, by_address], None) is by_address
     assert own_line([by_address, by_name, far], None) is by_name
     assert own_line([by_address, by_name, far], "203.0.113.7") is far
-    with pytest.raises(UserError, match=r"none of 203\.0\.113\.7 by name and address"):
+    with pytest.raises(UserError, match=r"it is none of 203\.0\.113\.7\. Set"):
         own_line([far], None)
-    with pytest.raises(UserError, match=r"127\.0\.0\.1, 127\.0\.0\.2 by name and address"):
+    with pytest.raises(UserError, match=r"it is 127\.0\.0\.1, 127\.0\.0\.2\. Set"):
         own_line([by_address, HostLine("127.0.0.2", 1)], None)
     with pytest.raises(UserError, match=r"--host: expected one of 203\.0\.113\.7 \(got a\)"):
         own_line([far], "a")

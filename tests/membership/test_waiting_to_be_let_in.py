@@ -317,9 +317,7 @@ def test_a_file_that_makes_no_sense_is_told_once_and_replaced(text, tmp_path, ca
         nodes.agree(30.0)
         nodes.close("b")
     (warning,) = [r.getMessage() for r in caplog.records if "remembers" in r.getMessage()]
-    assert (
-        warning == f"b: remembers no members: {file} is not what this node has written [DPWA-W043]"
-    )
+    assert warning == f"b: remembers no members: {file} is damaged, or not of this node [DPWA-W043]"
     assert remembered(tmp_path, "b") == {"a"}
 
 

@@ -84,7 +84,9 @@ def test_in_words(runs):
     assert first == "fast was the first at a mean loss of 0.5 after 9.7 s, plain after 19 s."
     assert never == "silent never had a mean loss of 0.5."
     assert best.startswith("The lowest mean loss of all is")
-    assert list(sentences(dict.fromkeys("ab", runs["silent"]), None)) == ["No run has told a loss."]
+    assert list(sentences(dict.fromkeys("ab", runs["silent"]), None)) == [
+        "No run has reported a loss."
+    ]
 
 
 def test_runs_are_called_by_as_much_of_their_paths_as_tells_them_apart(tmp_path):

@@ -342,7 +342,7 @@ def test_an_open_door_is_told_once(tmp_path, caplog, security, bind, count):
         told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert len(told) == count
     if told:
-        assert "whoever can connect to tcp://0.0.0.0:" in told[0]
+        assert "any process that can connect to tcp://0.0.0.0:" in told[0]
         assert "`security: curve`" in told[0]
 
 

@@ -91,7 +91,7 @@ def test_private_digits_are_of_few_classes_and_too_many_nodes_have_none():
     classes = [set(made._labels[made._batch(np.array([node]))[0]].tolist()) for node in range(10)]
     assert [len(found) for found in classes] == [1] * 10
     assert len(set().union(*classes)) == 10
-    with pytest.raises(UserError, match=r"digits.private: expected so few nodes"):
+    with pytest.raises(UserError, match=r"digits.private: expected fewer nodes"):
         task("digits", nodes=2000, private=True)
 
 

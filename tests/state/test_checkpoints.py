@@ -245,7 +245,7 @@ def test_the_optimizer_in_a_checkpoint_is_not_that_of_this_node(
         assert node.clock == 1.0
     assert are_equal(state_of(one), state_of(two))
     assert not optimizer.state
-    (warning,) = [text for text in caplog.messages if "is of no use" in text]
+    (warning,) = [text for text in caplog.messages if "cannot be used" in text]
     assert str(tmp_path / "w1-000001-1.optimizer.safetensors") in warning
     assert difference in warning
 
@@ -343,7 +343,7 @@ def test_a_node_that_has_diverged_does_not_drive_out_its_good_checkpoints(tmp_pa
         assert node.connection.states._restore._saved is not None
         node.update_send(0.5)
         assert node.connection.states._restore._saved is None  # its memory is given back
-    assert "w1-000002-2.safetensors is of no use" in caplog.text
+    assert "w1-000002-2.safetensors cannot be used" in caplog.text
     assert "w1: starts from its checkpoint w1-000001-1 (0.0 MB in" in caplog.text
 
 

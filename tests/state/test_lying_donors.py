@@ -49,7 +49,7 @@ def test_a_lie_is_refused_and_the_next_donor_asked(monkeypatch, caplog, lie, is_
         joiner.connection.states.start(joiner._training.model(), "peers")
         joiner.include_optimizer(adams[1])
         assert node.report()["state"]["refused"] == ["w1"]
-    assert f"the {lie} of w1 is of no use: {is_told}" in caplog.text
+    assert f"the {lie} of w1 cannot be used: {is_told}" in caplog.text
     if lie == "model":
         assert are_equal(state_of(nets[0]), state_of(nets[1]))
     kept = [adam.state_dict()["state"] for adam in adams]

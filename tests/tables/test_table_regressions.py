@@ -504,7 +504,7 @@ def test_who_is_left_out_and_let_in_by_nobody_is_told_so():
         _, table = vectors(made, 3)
         made[0].kill()
         group_of(made[1]).leave_group()
-        with pytest.raises(TableLostError, match="the others have gone on without w2"):
+        with pytest.raises(TableLostError, match="the others have continued without w2"):
             table.get()
 
 

@@ -357,7 +357,7 @@ def test_parts_that_went_on_by_themselves_find_each_other_again(monkeypatch):
             tables[1].get()
             return all(len(worker.tables.members) == 2 for worker in made)
 
-        with pytest.raises(TableLostError, match="what w2 has added meanwhile is lost"):
+        with pytest.raises(TableLostError, match="the additions of w2 meanwhile are lost"):
             eventually(are_together)
         eventually(are_together)
         # Those of the one that has done more go on.

@@ -457,7 +457,7 @@ def test_keys_of_the_configuration_count_too(tmp_path, caplog):
     assert keyring.for_link("w3").theirs == told["w3"]
     assert keyring.for_link("w2").theirs == told["w2"]
     assert keyring.name_of(folder.public_key("w2")) is None
-    assert "w2 has one key under `allow` and another one" in caplog.text
+    assert "w2 has one key under `allow` and another key" in caplog.text
 
 
 # Files

@@ -131,8 +131,8 @@ class NodeElsewhere:
     def __getattr__(self, name: str) -> NoReturn:
         what = "collectives" if name == "run" else name
         raise UserError(
-            f"{what!r} is known on rank 0 of the model's process group only, which has the node "
-            f"{self.__dict__.get('name')!r}; this is rank {self.__dict__.get('_rank')} [DPWA-E138]"
+            f"{what!r} is known only on rank 0 of the model's process group, which has the node "
+            f"{self.__dict__.get('name')!r}. This is rank {self.__dict__.get('_rank')} [DPWA-E138]"
         )
 
 
@@ -300,8 +300,8 @@ class RankGroup(Alone):
         total, count, leader_total, leader_count, problems = map(sum, zip(*rows, strict=True))
         if problems:
             raise ParametersError(
-                "the same call has failed on another rank of the model's process group: what was "
-                "raised there says why [DPWA-E139]"
+                "the same call has failed on a different rank of the model's process group. The "
+                "error there has the reason [DPWA-E139]"
             )
         self._leader_loss = leader_total / leader_count if leader_count else None
         mean = total / count if count else None

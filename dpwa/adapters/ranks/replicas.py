@@ -101,8 +101,8 @@ class Replicas(RankGroup):
                 load(keeps_lr=False, is_guarded=False)
         if problem and self.has_node:
             log.warning(
-                "the optimizers' state of rank 0 is of no use to the other ranks: %s; each keeps "
-                "its own [DPWA-W077]",
+                "the optimizers' state of rank 0 does not fit the other ranks: %s. Each keeps its "
+                "own [DPWA-W077]",
                 problem,
             )
 
@@ -146,7 +146,7 @@ class Replicas(RankGroup):
             if self._state.layout.fingerprint != outcome.fingerprint:
                 raise ParametersError(
                     f"rank {self.rank} of the model's process group has other trainable parameters "
-                    "than rank 0: freeze and replace them on all ranks alike [DPWA-E141]"
+                    "than rank 0. Freeze and replace them alike on all ranks [DPWA-E141]"
                 )
             self._send_all(entry.tensor for entry in self._state.entries)
         return result_of(outcome.result)

@@ -67,13 +67,13 @@ def rank_config_of_ranks(
     """
     if len({len(ranks) for ranks in members}) > 1:
         raise UserError(
-            "groups of ranks of different sizes hold the model; expected as many ranks in each"
+            "groups of ranks of different sizes hold the model; expected groups of equal sizes"
             " [DPWA-E130]"
         )
     if len(members) == 1:
         raise UserError(
-            "all processes of this run hold one sharded model, and there is nobody to gossip with: "
-            "start each group of ranks as a run of its own, with DPWA_CONFIG and DPWA_NAME set"
+            "all processes of this run hold one sharded model, so it has no peers to gossip with. "
+            "Start each group of ranks as a run of its own, with DPWA_CONFIG and DPWA_NAME set"
             " [DPWA-E131]"
         )
     nodes = {node["name"]: node for node in _nodes(config)}
@@ -143,8 +143,8 @@ def _require_room(config: Config, size: int) -> None:
             if other != node.name:
                 raise UserError(
                     f"too few ports between nodes {other!r} and {node.name!r} on {node.host}: each "
-                    f"of the {size} ranks that the model is sharded over listens on one, from that "
-                    "of the node on [DPWA-E133]"
+                    f"of the {size} ranks of the sharded model listens on one port, beginning with "
+                    "the node's [DPWA-E133]"
                 )
 
 
@@ -404,8 +404,8 @@ def shards_of_module(net: nn.Module) -> Shards | None:
         return None
     if len(meshes) > 1:
         raise ParametersError(
-            f"the parameters are sharded over a device mesh each, {len(meshes)} of them: shard the "
-            "whole module over one [DPWA-E134]"
+            f"the parameters are sharded over {len(meshes)} device meshes. Shard the whole module "
+            "over one mesh [DPWA-E134]"
         )
     mesh = meshes[0]
     if mesh.ndim == 1:
@@ -415,7 +415,7 @@ def shards_of_module(net: nn.Module) -> Shards | None:
     else:
         raise ParametersError(
             f"the parameters are sharded over a device mesh {tuple(mesh.shape)} that is a part of "
-            "the process group: use a mesh of one dimension, or of all ranks [DPWA-E134]"
+            "the process group. Use a mesh of one dimension, or of all ranks [DPWA-E134]"
         )
     copies = math.prod(
         size

@@ -94,7 +94,7 @@ class Connections:
             self._needs_all = True
             if len(self.channels) > self._most:
                 log.warning(
-                    "%s: needs a connection to each of %d peers and may have %d: set `connections`"
+                    "%s: needs a connection to each of %d peers and may have %d. Set `connections`"
                     " [DPWA-W010]",
                     self._context.name,
                     len(self.channels),
@@ -258,7 +258,7 @@ def affordable(connections: int, name: str) -> int:
     fewer = min(connections, max(FEWEST, (limit - others) // DESCRIPTORS))
     log.warning(
         "%s: `connections: %d` needs %d descriptors and this process may open %d "
-        "(see `ulimit -n`): at most %d connections [DPWA-W011]",
+        "(see `ulimit -n`), so it has at most %d connections [DPWA-W011]",
         name,
         connections,
         needed,

@@ -223,7 +223,7 @@ class TxThread(NodeThread):
                 self._step(ready)
             except Exception:
                 log.exception(
-                    "a fetch failed for an unforeseen reason; the node goes on [DPWA-W014]"
+                    "a fetch failed for an unforeseen reason; the node continues [DPWA-W014]"
                 )
                 self.fetcher.give_up(Outcome.MISBEHAVED, charge=True)
         self.fetcher.give_up(Outcome.TIMED_OUT)

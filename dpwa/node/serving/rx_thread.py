@@ -214,7 +214,7 @@ class RxThread(NodeThread):
                 self._tick(now)
             except Exception:
                 self.bad_messages += 1
-                log.exception("a message could not be answered; the node goes on [DPWA-W017]")
+                log.exception("a message could not be answered; the node continues [DPWA-W017]")
 
     def _end_services(self, router: Socket) -> None:
         for service in self._ticking:
@@ -248,7 +248,7 @@ class RxThread(NodeThread):
         if now >= self._warn_at and not can_open():
             self._warn_at = now + SHORT_AGAIN_S
             log.warning(
-                "%s: no peer can connect: this process has no file descriptors left "
+                "%s: no peer can connect, because this process has no file descriptors left "
                 "(see `ulimit -n`) [DPWA-W075]",
                 self._name,
             )
@@ -260,7 +260,7 @@ class RxThread(NodeThread):
                 if service.tick(now):
                     self._due[service] = None
             except Exception:
-                log.exception("what was due could not be done; the node goes on [DPWA-W017]")
+                log.exception("a due task has failed; the node continues [DPWA-W017]")
 
     def _answer(self, router: Socket) -> None:
         """Answer a few waiting messages at a time, so that no other work waits for too long."""

@@ -115,7 +115,7 @@ class Deliveries:
             self._lost = lost
             log.warning(
                 "%s: %d of %d transactions ended without an answer for %g s: "
-                "%s may be counted twice or lost; is the network cut? [DPWA-W013]",
+                "%s may be counted twice or lost. Is the network cut? [DPWA-W013]",
                 self._name,
                 lost,
                 lost + counts["committed"],
