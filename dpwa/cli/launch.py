@@ -274,7 +274,7 @@ def launch(
         typer.Option(metavar="DIR", help="Also append the output of each node to DIR/NAME.log."),
     ] = None,
     _cpus: Annotated[
-        str | None, gone("--cpus", "`sh -c 'taskset -c $DPWA_RANK python train.py'` as COMMAND")
+        str | None, gone("--cpus", "`os.sched_setaffinity(0, ...)` at the beginning of your script")
     ] = None,
     _address: Annotated[str | None, gone("--ray-address", "the variable RAY_ADDRESS")] = None,
 ) -> None:

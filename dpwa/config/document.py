@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import yaml
 from pydantic import BaseModel
@@ -35,8 +35,8 @@ TOO_DEEP = "expected settings (lists and mappings are nested too deeply) [DPWA-E
 _YAML = "tag:yaml.org,2002:"
 _NULL = _YAML + "null"
 _MERGE = _YAML + "merge"
-_SCALARS = ("str", "int", "float", "bool", "null", "merge", "timestamp", "value")
-_TAGS = {_YAML + kind for kind in (*_SCALARS, "seq", "map")}
+_SCALAR_TAGS = {_YAML + kind for kind in ("str", "int", "float", "bool", "null", "merge")}
+_COLLECTION_TAGS = {_YAML + "seq", _YAML + "map"}
 
 _Entry = tuple[str, object, Place]  # key, value, place of the key
 
@@ -145,7 +145,7 @@ class _Reader:
         self._bound(value)
         if isinstance(value, BaseModel):
             value = value.model_dump()
-        if isinstance(value, yaml.Node) and value.tag not in _TAGS:
+        if isinstance(value, yaml.Node) and not _is_untagged(value):
             tag = shown(value.tag.replace(_YAML, "!!"))
             return self._note(value, loc, f"expected a value without a tag (got {tag}) [DPWA-E213]")
         if isinstance(value, yaml.ScalarNode):
@@ -209,7 +209,7 @@ class _Reader:
     def _merged(self, node: yaml.Node, loc: Loc) -> Iterator[_Entry]:
         """Yield the entries that `<<` brings in; of several mappings the first wins."""
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            self._bound(part)
+            self._bound(part, len(part.value))
             if not _is_mapping(part) or id(part) in self._parents:
                 self._note(node, loc, "expected an alias of a mapping, or a list of them")
                 return
@@ -228,15 +228,18 @@ class _Reader:
         line, column = _position(value.start_mark) if isinstance(value, yaml.Node) else (0, 0)
         return Place(self._source, line, column, self._variable)
 
-    def _bound(self, value: object) -> None:
-        """Count a node; aliases of aliases make a few lines stand for billions of them."""
-        self._count += 1
+    def _bound(self, value: object, count: int = 1) -> None:
+        """Count nodes; aliases of aliases make a few lines stand for billions of them."""
+        self._count += count
         if isinstance(value, yaml.Node) and self._count > MAX_VALUES:
             _fail(self._source, _position(value.start_mark), TOO_MANY)
 
 
 def _is_untagged(value: object) -> bool:
-    return not isinstance(value, yaml.Node) or value.tag in _TAGS
+    if not isinstance(value, yaml.Node):
+        return True
+    is_scalar = isinstance(value, yaml.ScalarNode)
+    return value.tag in (_SCALAR_TAGS if is_scalar else _COLLECTION_TAGS)
 
 
 def _is_mapping(value: object) -> bool:
@@ -256,6 +259,12 @@ def _items(value: Any) -> Iterable[object]:
 class _Bounded:
     """Part of a loader: refuses too many values, and values that are nested too deeply."""
 
+    # Nothing but empty values and merge keys is recognised, whatever a program teaches SafeLoader.
+    yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's way to configure a loader)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in (_NULL, _MERGE)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    yaml_path_resolvers: ClassVar[dict[Any, Any]] = {}
     _count = _depth = 0
 
     def __init__(self, text: str, source: str) -> None:

@@ -118,13 +118,16 @@ def config_of(
     complete = _import_plugins(document, None if "plugins" in overrides else document.folder)
     _write_variables(document, environ, overrides, methods_known=complete)
     chosen = values.get("algorithm", "gossip")
-    has_rule = chosen in algorithm_names() and algorithm(chosen).uses_rule
+    has_rule = (
+        isinstance(chosen, str) and chosen in algorithm_names() and algorithm(chosen).uses_rule
+    )
     if document.is_list and has_rule and "merge" not in values:
         document.imply("merge", "interpolate")  # its scripts rely on the rule that there was
     if isinstance(values.get("join"), list) and "nodes" not in values:
         document.imply("nodes", [], by="join")
     # An unknown method or codec may be that of a plugin that cannot be imported.
-    forgiven = [] if complete else [values.get(kind.setting) for kind in KINDS]
+    picked = [values.get(kind.setting) for kind in KINDS]
+    forgiven = [] if complete else [name for name in picked if isinstance(name, str)]
     known = [*setting_names(), *method_names()]
     for key in values:
         if key not in known and key not in forgiven:
@@ -169,7 +172,8 @@ def _options(document: Document) -> dict[str, StrictModel]:
         if model := options_model(key):
             _check_options(document, key, model)
     for name, kind in named():
-        if name not in document.values and document.values.get(kind.setting) == name:
+        picked = document.values.get(kind.setting)
+        if name not in document.values and isinstance(picked, str) and picked == name:
             document.imply(name, {}, by=kind.setting)
         if name in document.values:
             method = kind.method(name)

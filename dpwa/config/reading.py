@@ -182,8 +182,9 @@ class _Shape:
             return [self._items.plain(item) for item in value]
         is_number = not self._kinds.isdisjoint(("integer", "number"))
         if isinstance(value, str):
+            text = str.__str__(value)  # of an enum, too, whose `str` is its name
             is_untyped = self._kinds == {None} and not self.words and isinstance(value, Scalar)
-            return _untyped(str(value)) if is_untyped else self._of_text(str(value))
+            return _untyped(text) if is_untyped else self._of_text(text)
         if isinstance(value, bool):
             if not value and "off" in self.words:  # what other readers of YAML make of the word
                 return "off"

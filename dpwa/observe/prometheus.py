@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer
+from socketserver import ThreadingTCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -41,6 +41,7 @@ log = logging.getLogger("dpwa.metrics")
 
 REQUEST_TIMEOUT_S = 2.0  # of silence before a request has come, and to take its answer
 WAITING_REQUESTS = 16
+MAX_CONNECTIONS = 64  # each of which has a thread
 MAX_PORTS_TRIED = 1024
 MAX_PEERS = 64  # with a name of their own
 OTHER = "other"  # all others, added up
@@ -224,11 +225,11 @@ def ports_of(config: Config, name: str) -> Sequence[int]:
 
 
 class MetricsServer(Closeable):
-    """Answers `GET /metrics` in a thread of its own, one request at a time.
+    """Answers `GET /metrics` in threads of its own.
 
-    So only one thread competes with the training for Python's lock, however many ask. A request by
-    a name that is not of this machine is refused: a web page of elsewhere could read the metrics
-    through a name of its own. The server ends with the node, whether that is closed or forgotten.
+    A request by a name that is not of this machine is refused, because a web page of elsewhere
+    could read the metrics through a name of its own. The server ends with the node, whether the
+    node is closed or forgotten.
 
     Args:
         node: whose metrics.
@@ -265,8 +266,13 @@ class MetricsServer(Closeable):
         self._end()
 
 
-class _Server(TCPServer):
-    """Knows of no node. That of http.server would ask for the full name of the host, at length."""
+class _Server(ThreadingTCPServer):
+    """Has a thread for each connection, as a slow client must not hold up a scrape.
+
+    It knows of no node. The server of http.server would ask for the full name of the host.
+    """
+
+    daemon_threads = True
 
     def __init__(
         self, listener: socket.socket, collector: NodeCollector, names: Collection[str]
@@ -276,28 +282,35 @@ class _Server(TCPServer):
         self.socket = listener
         self.collector = collector
         self.names = names
-        self.answered: socket.socket | None = None  # the newest connection
+        self.encoding = threading.Lock()  # so that one thread alone competes with the training
+        self._open: dict[Any, None] = {}  # connections, the oldest first
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self.answered = request
+        """Answer in a thread. If there are too many connections, break off the oldest."""
+        if len(self._open) >= MAX_CONNECTIONS:
+            _break_off(*list(self._open)[:1])
+        self._open[request] = None
         super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         log.debug("a request for metrics came to nothing", exc_info=True)
 
     def stop(self) -> None:
         """End now, whatever a client does."""
-        for connection in (self.socket, self.answered):  # the thread waits for one of them
-            if connection is not None:
-                with suppress(OSError):  # it is closed
-                    connection.shutdown(socket.SHUT_RDWR)
+        _break_off(self.socket)  # wakes `serve_forever`
         self.shutdown()
         self.server_close()
+        _break_off(*list(self._open))
 
 
 class _Request(BaseHTTPRequestHandler):
     server: _Server
     timeout = REQUEST_TIMEOUT_S
+    default_request_version = "HTTP/1.0"  # even an answer to nonsense says what it is
     server_version, sys_version = "dpwa", ""
 
     def do_GET(self) -> None:
@@ -320,7 +333,8 @@ class _Request(BaseHTTPRequestHandler):
         except (TypeError, ValueError):  # it asks for a version that is none
             encode, kind = choose_encoder("")
         try:
-            body = encode(self.server.collector)
+            with self.server.encoding:
+                body = encode(self.server.collector)
         except Exception:
             log.exception("the metrics could not be told; the node goes on [DPWA-W067]")
             self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="See the log.")
@@ -363,6 +377,13 @@ def _listening(host: str, ports: Sequence[int]) -> socket.socket:
         f"metrics: {which} of {host} is taken: set `metrics: {{port: ...}}` to another one, or to "
         "0 for any [DPWA-E253]"
     )
+
+
+def _break_off(*connections: socket.socket) -> None:
+    """Wake the threads that wait for these sockets."""
+    for connection in connections:
+        with suppress(OSError):  # it is closed
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _authority(host: str, port: int) -> str:

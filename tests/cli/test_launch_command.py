@@ -403,7 +403,7 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
         (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
         (["-n", "0", "true"], "Invalid value for '-n' / '--nodes': "),
         (["-n", "2"], "Missing argument"),
-        (["-n", "1", "--cpus", "pin", "true"], "--cpus is gone: use `sh -c 'taskset -c $"),
+        (["-n", "1", "--cpus", "pin", "true"], "--cpus is gone: use `os.sched_setaffinity(0, "),
     ],
 )
 def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], message: str) -> None:

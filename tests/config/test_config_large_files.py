@@ -82,3 +82,10 @@ def test_libyaml_and_python_say_the_same(text, monkeypatch):
     slow = outcome(text)
     monkeypatch.setattr(document, "LONG_TEXT", 0)
     assert outcome(text) == slow
+
+
+def test_keys_that_merges_bring_again_and_again_are_counted() -> None:
+    keys = ", ".join(f"k{index}: 1" for index in range(2000))
+    text = f"constant: &a {{{keys}}}\nring: {{<<: [{', '.join(['*a'] * 8000)}]}}\n"
+    with pytest.raises(ConfigError, match="E214"):
+        read(text)

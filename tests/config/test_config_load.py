@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
+from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -138,6 +141,31 @@ def test_scalars_mean_what_a_person_means(
 def test_names_keep_their_text(name: str, tmp_path: Path) -> None:
     config = load_text(f"nodes: [{{name: {name}, port: 1, group: {name}}}]", tmp_path)
     assert (config.nodes[0].name, config.nodes[0].group) == (name, name)
+
+
+class Picked(str, Enum):
+    GOSSIP = "gossip"
+
+
+def test_a_text_enum_stands_for_its_text() -> None:
+    nodes = [{"name": "w1", "port": 4000}]
+    assert load_config({"nodes": nodes, "algorithm": Picked.GOSSIP}).algorithm == "gossip"
+
+
+def test_an_array_in_place_of_a_name_is_one_mistake() -> None:
+    nodes = [{"name": "w1", "port": 4000}]
+    for key in ("algorithm", "topology", "interpolation", "codec"):
+        with pytest.raises(ConfigError, match=key):
+            load_config({"nodes": nodes, key: np.array(["gossip", "ring"])})
+
+
+def test_a_program_may_teach_the_loader_of_its_own_files(monkeypatch, tmp_path: Path) -> None:
+    resolvers = {None: [("!env", re.compile(r".*\$\{.*"))]}
+    monkeypatch.setattr(yaml.SafeLoader, "yaml_implicit_resolvers", resolvers)
+    monkeypatch.setattr(yaml.SafeLoader, "yaml_path_resolvers", {((), None): "!root"})
+    file = tmp_path / "nodes.yaml"
+    file.write_text("nodes: [{name: w1, port: 4000}]\nrun_log: a${x}\n")
+    assert load_config(file).run_log.endswith("a${x}")
 
 
 def test_numbers_of_python_can_name_groups() -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
@@ -167,12 +167,15 @@ def port_of(connection):
 
 
 def test_a_client_that_says_nothing_keeps_neither_others_nor_the_end_waiting_for_long(monkeypatch):
-    monkeypatch.setattr("dpwa.observe.prometheus._Request.timeout", 0.2)
+    monkeypatch.setattr("dpwa.observe.prometheus._Request.timeout", 600.0)
+    monkeypatch.setattr("dpwa.observe.prometheus.MAX_CONNECTIONS", 3)
     with DpwaConnection("w1", config_of(1, metrics={"port": 0})) as one:
-        with socket.create_connection(("127.0.0.1", port_of(one))) as silent:
-            silent.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
-            assert "dpwa_steps_total" in scrape(one)[1]
-        monkeypatch.setattr("dpwa.observe.prometheus._Request.timeout", 600.0)
+        with ExitStack() as stack:
+            for _ in range(5):
+                address = "127.0.0.1", port_of(one)
+                silent = stack.enter_context(socket.create_connection(address))
+                silent.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+                assert "dpwa_steps_total" in scrape(one)[1]
         with socket.create_connection(("127.0.0.1", port_of(one))) as silent:
             began = time.monotonic()
             one.close()
