@@ -681,7 +681,7 @@ def test_a_node_that_diverges_is_told_once_and_so_is_its_launcher(
             nodes.nodes[0].update_wait(0.5 if what == "parameters" else math.nan)
         errors = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
         assert len(errors) == 1
-        assert errors[0].startswith(f"w1: {said} at update 2: no peer merges this node")
+        assert errors[0].startswith(f"w1: {said} at update 2. No peer merges this node")
         assert told_ending(ending) == said
         nodes.nets[0].bias.data[1] = 0.0
         nodes.train(0)

@@ -152,12 +152,12 @@ def test_what_cannot_be_handed_on_is_told_once_by_name_and_class(caplog, is_in_s
     optimizer = Hidden(net.parameters(), is_in_state=is_in_state)
     config = config_of(2, timeout_ms=1, initial_state="own")
     with dpwa.connect(net, optimizer, config=config, name="w1") as gossip:
-        told = [text for text in caplog.messages if "cannot be handed on" in text]
+        told = [text for text in caplog.messages if "cannot be sent" in text]
         assert len(told) == (0 if is_in_state else 1)
         for step in range(4):
             take_steps(net, optimizer, 1, step)
             gossip.step(0.5)
-    (told,) = [text for text in caplog.messages if "cannot be handed on" in text]
+    (told,) = [text for text in caplog.messages if "cannot be sent" in text]
     name = "Hidden.state[parameter 0]['queue']" if is_in_state else "Hidden.queue"
     assert f"{name}: it is a elsewhere.Queue" in told
 

@@ -404,9 +404,11 @@ def test_what_cannot_be_averaged_is_refused_before_anybody_waits(params, problem
 def test_parameters_of_another_form_than_the_center_are_refused():
     ea = AllReduceEA(Alone(1), tau=1)
     ea.average_parameters([np.ones(1)])
-    with pytest.raises(ParametersError, match=r"another form .*here '\[0\]' float64\[2\], there "):
+    with pytest.raises(
+        ParametersError, match=r"a different form .*here '\[0\]' float64\[2\], there "
+    ):
         ea.average_parameters([np.ones(2)])
-    with pytest.raises(ParametersError, match="another form"):
+    with pytest.raises(ParametersError, match="a different form"):
         ea.synchronize_center([np.ones(1), np.ones(1)])
 
 

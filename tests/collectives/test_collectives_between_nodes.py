@@ -508,6 +508,6 @@ def test_tags_that_are_too_long_or_too_many_are_refused():
         node.barrier(tag="x" * 64)
         for index in range(63):
             node.barrier(tag=f"{index}")
-        with pytest.raises(UserError, match="at most 64 of them"):
+        with pytest.raises(UserError, match="at most 64 tags"):
             node.barrier(tag="one too many")
         node.barrier(tag="0")

@@ -194,7 +194,7 @@ def test_a_folder_that_is_not_there_is_not_mapped(shared, tmp_path):
 
 
 def test_a_folder_with_another_nonce_is_not_mapped(shared, tmp_path):
-    with pytest.raises(NotMappedError, match="another node"):
+    with pytest.raises(NotMappedError, match="a different node"):
         PeerMemory(shared.name, bytes(NONCE_BYTES), tmp_path)
 
 

@@ -275,7 +275,7 @@ def test_what_a_node_leaves_behind_ends_with_it(
 def test_what_a_node_has_started_may_finish_its_output(
     nodes_running: Maker, transcript: Transcript
 ) -> None:
-    slow_tee = "time.sleep(0.3)\nfor line in sys.stdin: print('logged', line, end='')"
+    slow_tee = "time.sleep(0.1)\nfor line in sys.stdin: print('logged', line, end='')"
     code = IMPORTS + (
         f"tee = subprocess.Popen([sys.executable, '-S', '-c', {IMPORTS + slow_tee!r}],"
         " stdin=subprocess.PIPE)\n"
