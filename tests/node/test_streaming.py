@@ -198,7 +198,9 @@ def test_a_peer_killed_in_mid_stream_leaves_the_parameters_as_they_were(kills):
     config = config_of(
         2, transport="tcp", timeout_ms=3000, constant={"value": 0.25}, repeat="merge"
     )
-    server = json.dumps({"nodes": config["nodes"][1:], "transport": "tcp"})
+    # So slow that the end of a stream is not there before the kill, on a busy machine either.
+    slow = {"max_upload_mbps": 8 * 4e-6 * LARGE_ELEMENTS / 0.8}
+    server = json.dumps({"nodes": config["nodes"][1:], "transport": "tcp", **slow})
     net = Values(LARGE_ELEMENTS, 1.0)
     with DpwaPyTorchAdapter(net, "w1", config) as gossip:
         for _ in range(kills):
