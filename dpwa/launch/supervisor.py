@@ -275,7 +275,8 @@ class _Supervisor:
         """Blame nodes that have finished alone, unless all others have failed."""
         failed = {node for node, code in self.exit_codes.items() if code}
         for node, problem in self._alone.items():
-            if not self._world - {node} <= failed:
+            others = self._world - {node}
+            if not others or not others <= failed:  # or they were started elsewhere
                 self._blame(node, problem)
 
     def _blame(self, node: str, problem: str) -> None:
