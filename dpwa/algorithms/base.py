@@ -179,8 +179,8 @@ class Received(Protocol):
 
         Args:
             factor: f of x = (1-f)*x + f*peer.
-            delta: share d of the local step that is kept, from 0 to 1: x = x + f*(peer -
-                d*published - (1-d)*x).
+            delta: share d, from 0 to 1, of the local step that x keeps. The merge sets
+                x = x + f*(peer - d*published - (1-d)*x).
             buffers: the factor of floating buffers. If `None`, it is the factor of the parameters.
 
         Returns:
@@ -210,10 +210,10 @@ class Algorithm:
         options_model: the model of its options, which are set under its name.
         terms: the terms of all its asks.
         follows_leaders: whether, at every update, nodes pass on which node has the lowest loss.
-        uses_rule: whether it uses `Received.factor`, from the configured interpolation rule, and
-            the setting `merge`.
-        repeats: whether a snapshot that was merged before is merged again while there is no newer
-            one, unless `repeat` says otherwise.
+        uses_rule: whether it uses `Received.factor` of the configured interpolation rule, and the
+            setting `merge`.
+        repeats: the default of `repeat`. If true, a node merges the same snapshot again until the
+            peer publishes a newer snapshot.
         needs_whole: whether it needs all values of a peer at once, not a part of them.
         has_center: whether it pulls nodes toward a center.
         averages_gradients: whether the adapter averages the gradients of the nodes in sync.

@@ -209,10 +209,10 @@ class _Reader:
     def _merged(self, node: yaml.Node, loc: Loc) -> Iterator[_Entry]:
         """Yield the entries that `<<` brings in; of several mappings the first wins."""
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            self._bound(part, len(part.value))
             if not _is_mapping(part) or id(part) in self._parents:
                 self._note(node, loc, "expected an alias of a mapping, or a list of them")
                 return
+            self._bound(part, 1 + len(part.value))
             self._parents.add(id(part))
             yield from self._entries(part, loc)
             self._parents.discard(id(part))

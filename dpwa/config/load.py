@@ -126,8 +126,7 @@ def config_of(
     if isinstance(values.get("join"), list) and "nodes" not in values:
         document.imply("nodes", [], by="join")
     # An unknown method or codec may be that of a plugin that cannot be imported.
-    picked = [values.get(kind.setting) for kind in KINDS]
-    forgiven = [] if complete else [name for name in picked if isinstance(name, str)]
+    forgiven = () if complete else _picked(document).values()
     known = [*setting_names(), *method_names()]
     for key in values:
         if key not in known and key not in forgiven:
@@ -165,15 +164,21 @@ def _plain(source: ConfigSource) -> object:
     return source.to_mapping() if isinstance(source, Config) else source
 
 
+def _picked(document: Document) -> dict[str, str]:
+    """Return the names of methods as they are written, by setting. Other values are no names."""
+    written = {kind.setting: document.values.get(kind.setting) for kind in KINDS}
+    return {setting: name for setting, name in written.items() if isinstance(name, str)}
+
+
 def _options(document: Document) -> dict[str, StrictModel]:
     """Read the options of every method that has some written or is selected."""
     found: dict[str, StrictModel] = {}
+    picked = _picked(document)
     for key in setting_names():
         if model := options_model(key):
             _check_options(document, key, model)
     for name, kind in named():
-        picked = document.values.get(kind.setting)
-        if name not in document.values and isinstance(picked, str) and picked == name:
+        if name not in document.values and picked.get(kind.setting) == name:
             document.imply(name, {}, by=kind.setting)
         if name in document.values:
             method = kind.method(name)

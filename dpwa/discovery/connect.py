@@ -47,11 +47,11 @@ def connect(
                 gossip.step(loss)
             gossip.finish()
 
-    The node of this process, and the places of its peers, come from the first of these that knows
-    them: the arguments; DPWA_CONFIG and DPWA_NAME, as `dpwa launch` sets them; `dpwa.yaml` in the
-    working folder with DPWA_NAME; torchrun; Ray; mpirun; SLURM; SkyPilot; Kubernetes (an indexed
-    job). See docs/launch.md, and `dpwa config show --where`. A `config` that has neither `nodes`
-    nor `join` is used for its other settings.
+    dpwa looks in this order for the name of the node and the addresses of its peers: the arguments,
+    DPWA_CONFIG and DPWA_NAME (which `dpwa launch` sets), `dpwa.yaml` in the working folder with
+    DPWA_NAME, torchrun, Ray, mpirun, SLURM, SkyPilot, and Kubernetes (an indexed job). The first
+    source that has them is used. See docs/launch.md, and `dpwa config show --where`. A `config`
+    that has neither `nodes` nor `join` is used for its other settings.
 
     In an interactive session (a notebook, Python's prompt), where a cell is run again, the earlier
     adapter of the same node is closed first. In a script this is a mistake, and an error.

@@ -106,9 +106,7 @@ class NodeRecord(Service):
         return "" if ending is None else ending.problem
 
     def ended(self) -> bool:
-        """Notify those that have asked that the node ends, which only it can report if it is the
-        last.
-        """
+        """Tell the commands that watch this node that it ends. Of the last node, no peer can."""
         if self._onlookers and self._ended is None:  # the program has ended without closing it
             self._ended = self._problem_of_end()
         for message, reply in self._onlookers.values():
