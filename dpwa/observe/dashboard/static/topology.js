@@ -120,7 +120,8 @@ export class Topology {
     const { canvas, box, store, places: known } = this;
     const pixels = Math.round(box.clientWidth * devicePixelRatio);
     if (!pixels || !known) return;
-    if (canvas.width !== pixels) canvas.width = canvas.height = pixels;
+    // A new canvas has 300 x 150 pixels, so its width may be right already.
+    if (canvas.height !== pixels) canvas.width = canvas.height = pixels;
     const context = canvas.getContext("2d");
     context.setTransform(pixels / SIZE, 0, 0, pixels / SIZE, 0, 0);
     context.clearRect(0, 0, SIZE, SIZE);
