@@ -1,8 +1,8 @@
-"""CudaSide copies and merges tensors on CUDA devices, and the host does not wait for it.
+"""CudaSide copies and merges tensors on CUDA devices without blocking the host.
 
-Publishing copies the tensors on their device, in the stream of the training, so that the training
-can continue at once. A separate stream brings that copy to the host. Merging brings the peer's
-bytes to the device tile by tile, while earlier tiles are merged.
+Publishing copies the tensors on their device, in the training's stream, so that training can
+continue at once. A separate stream brings the copy to the host. Merging brings the peer's bytes
+to the device tile by tile, while earlier tiles are merged.
 """
 
 from __future__ import annotations
@@ -23,26 +23,24 @@ from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy
 from dpwa.lifecycle import finalize
 
-_RING = 4  # a tile needs up to two rooms at once; the next ones are filled meanwhile
+_RING = 4  # a tile needs up to two buffers at once, and the next two are filled meanwhile
 
 
 @dataclass(frozen=True)
 class CudaCopy:
-    """A copy to the host that is under way on the streams of one or more devices."""
+    """A copy to the host that runs on the streams of one or more devices."""
 
-    done: Sequence[torch.cuda.Event]  # when the bytes are on the host, by device
-    # sums of all values by device, shape `()`, on the host once `done`; `None`: unchecked
+    done: Sequence[torch.cuda.Event]  # one for each device, when its bytes are on the host
+    # the sum of all values of each device, shape `()`, valid once `done`; `None`: not checked
     totals: Sequence[torch.Tensor] | None
-    # tests each value, on the host; a sum may overflow where no value does
+    # checks each value on the host, because a sum of finite values may overflow
     is_finite: Callable[[], bool]
 
     def is_ready(self) -> bool:
         return all(event.query() for event in self.done)  # type: ignore[no-untyped-call]
 
     def wait_complete(self) -> bool | None:
-        """Wait for the copy. Return whether all values are finite, or `None` if this was not
-        checked.
-        """
+        """Wait for the copy. Return whether all values are finite, or `None` if not checked."""
         for event in self.done:
             event.synchronize()
         if self.totals is None:
@@ -51,7 +49,7 @@ class CudaCopy:
 
 
 class _Device:
-    """The stream and the buffers of one device, for the copies to and from the host."""
+    """The stream and the buffers of a device, for copies to and from the host."""
 
     def __init__(self, device: torch.device, tiles: Sequence[Tile]) -> None:
         self._device = device
@@ -62,18 +60,16 @@ class _Device:
             torch.empty(CUDA_TILE_BYTES, dtype=torch.uint8, device=device) for _ in range(_RING)
         ]
         for room in (*self._staged, *self._ring):
-            room.record_stream(self._stream)  # not to be reused before that stream is done
+            room.record_stream(self._stream)  # do not free the memory before the stream is done
         self._brought = 0
         self._passed: deque[torch.cuda.Event] = deque(maxlen=_RING - 1)
 
     def copy_to_host(
         self, flat: torch.Tensor, check_finite: bool
     ) -> tuple[torch.cuda.Event, torch.Tensor]:
-        """Start a copy to the host. Return its event, and the sum of all values, or 0 if not
-        checked.
-        """
+        """Start a copy to the host. Return its event and the sum of all values (0 if unchecked)."""
         current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._stream)  # the copy before this one is read from the same room
+        current.wait_stream(self._stream)  # the copy before this one still reads the same buffer
         summed = torch.zeros((), dtype=torch.float64, device=self._device)
         for tile, staged in zip(self._tiles, self._staged, strict=True):
             tile.copy_to(staged)
@@ -89,13 +85,13 @@ class _Device:
             return self._stream.record_event(), summed_on_host
 
     def bring(self, values: torch.Tensor) -> torch.Tensor:
-        """Start a copy of a tile's values to the device, for which the current stream waits."""
+        """Start to copy a tile's values to the device. The current stream waits for the copy."""
         current = torch.cuda.current_stream(self._device)
         self._passed.append(current.record_event())
         room = self._ring[self._brought % _RING][: values.nbytes].view(values.dtype)
         self._brought += 1
-        # The values that were in this room had been merged by the time of the call before the last
-        # one: they belong to an earlier tile, and a tile takes at most two calls.
+        # This buffer held the values of an earlier tile, because a tile needs at most two calls.
+        # The call before the last one came after the merge of these values.
         self._stream.wait_event(self._passed[0])
         with torch.cuda.stream(self._stream):
             room.copy_(values, non_blocking=True)
@@ -104,7 +100,7 @@ class _Device:
 
 
 class CudaSide(DeviceSide):
-    """Copies and merges the tensors behind tiles, some or all of which are on CUDA devices."""
+    """Copies and merges tensors of which some or all are on CUDA devices."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         super().__init__(tiles)
@@ -116,8 +112,8 @@ class CudaSide(DeviceSide):
     def start_copy(self, data: ByteArray, check_finite: bool) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
-        The current stream may change the tensors at once. The snapshot must not be touched before
-        the copy `is_ready`.
+        The caller may change the tensors on the current stream at once. It must not touch the
+        snapshot before the copy `is_ready`.
         """
         self._pin(data)
         flat = torch.from_numpy(data)
@@ -140,7 +136,7 @@ class CudaSide(DeviceSide):
         return all(tile.is_sound(tile.view_in(flat)) for tile in self._tiles)
 
     def _pin(self, data: ByteArray) -> None:
-        """Pin the memory of a slot, if possible, so that transfers are asynchronous.
+        """Pin the memory of a slot if possible, so that transfers do not block the host.
 
         Source: "page-locked host memory" in the CUDA C++ programming guide.
         """
@@ -149,14 +145,14 @@ class CudaSide(DeviceSide):
             return
         _pinned.add(address)
         if int(_cudart().cudaHostRegister(address, data.nbytes, 0)) == 0:
-            # At the end of the program the driver does it; a copy may still be under way then.
+            # At the end of the program the driver unpins, because a copy may still be running.
             finalize(data, _unpin, address).atexit = False
         else:
-            with contextlib.suppress(RuntimeError):  # the error is kept for the next launch
+            with contextlib.suppress(RuntimeError):  # the next CUDA call raises the stored error
                 torch.zeros((), device=next(iter(self._devices)))
 
 
-_pinned: set[int] = set()  # addresses; what is pinned is so for all modules of this process
+_pinned: set[int] = set()  # addresses that are pinned, for all modules of this process
 
 
 def _unpin(address: int) -> None:

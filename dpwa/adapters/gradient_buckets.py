@@ -1,4 +1,4 @@
-"""The gradients of parameters in buckets, each of which is averaged as one value."""
+"""Buckets group the gradients of parameters. Each bucket is averaged as one value."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import torch
 
 from dpwa.data.payload import Payload
 
-SMALL_BYTES = 64 * 2**10  # up to which two copies cost less than a tensor of its own in a value
-NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}  # what gradients travel as, by codec
-# Of a gradient: whether there is one, whether it is dense, how many of its dimensions are sparse
+SMALL_BYTES = 64 * 2**10  # two copies of a smaller gradient cost less than its own tensor
+NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}  # dtypes of sent gradients, by codec
+# A gradient's form: whether it exists, whether it is dense, the number of its sparse dimensions
 DENSE, NONE = (1.0, 1.0, 0.0), (0.0, 0.0, 0.0)
 
 
 class Buckets:
-    """The parameters, from the last to the first, which is about the order of their gradients.
+    """Parameters in buckets, from the last to the first, which is about their gradients' order.
 
-    `label` distinguishes these parameters from others of the module. There is at least one bucket.
+    `label` distinguishes these parameters from other parameters of the module. There is at least
+    one bucket.
     """
 
     def __init__(
         self,
         parameters: list[torch.nn.Parameter],
-        places: bytes,  # which ones of the module they are
+        places: bytes,  # a flag for each parameter of the module: whether it is in `parameters`
         narrow: torch.dtype | None,
-        max_bytes: int,  # that a bucket has, unless one gradient is larger
+        max_bytes: int,  # the maximum size of a bucket, unless one gradient is larger
     ) -> None:
         self.parameters = parameters
         self.buckets = [Bucket(each, narrow) for each in _grouped(parameters, narrow, max_bytes)]
@@ -59,7 +60,7 @@ def _grouped(
 class Bucket:
     """Parameters whose gradients are averaged in one round.
 
-    Small gradients of the same dtype are copied to one contiguous buffer.
+    Small gradients of one dtype are copied to one contiguous buffer.
     """
 
     def __init__(self, parameters: list[torch.nn.Parameter], narrow: torch.dtype | None) -> None:
@@ -70,7 +71,7 @@ class Bucket:
             if each.numel() * dtype.itemsize <= SMALL_BYTES:
                 small.setdefault(dtype, []).append(index)
         self.flats: list[torch.Tensor] = []
-        self.views: dict[int, torch.Tensor] = {}  # of these, by the index of a parameter
+        self.views: dict[int, torch.Tensor] = {}  # views of the buffers, by index of a parameter
         for dtype, indices in small.items():
             self._stand_together(dtype, indices)
         self.large = [index for index in range(len(parameters)) if index not in self.views]
@@ -85,13 +86,13 @@ class Bucket:
 
 
 class Gradients:
-    """The gradients of a bucket, and buffers, as one value to be averaged.
+    """The gradients of a bucket, and buffers of the module, as one value to average.
 
-    A parameter without a gradient brings zeros, and gets no gradient if no node has one. A sparse
-    gradient travels as a dense one, and is sparse again afterwards if no node's was dense. With a
-    `narrow` dtype, float32 and float64 gradients travel in that dtype. The mean is computed in
-    float32 and rounded once. Values that are too large for the dtype become infinite, which a
-    `GradScaler` detects. With `is_copy`, the gradients keep their values until
+    A parameter without a gradient contributes zeros. It gets no gradient if no node has one. A
+    sparse gradient is sent as a dense one. The average is sparse if no node's gradient is dense.
+    With a `narrow` dtype, float32 and float64 gradients are sent in that dtype. The mean is
+    computed in float32 and rounded once. A value that is too large for the dtype becomes infinite,
+    which a `GradScaler` detects. With `is_copy`, the gradients keep their values until
     `apply_result` replaces them by the mean.
     """
 
@@ -109,8 +110,8 @@ class Gradients:
         self._values = dict(bucket.views)
         views = bucket.views
         _copy([*views.values()], [dense[index] for index in views])
-        self._in_place: set[int] = set()  # where the mean gets into the gradient by itself
-        known: set[int] = set()  # memory that autograd may have given to several gradients
+        self._in_place: set[int] = set()  # indices of gradients that the mean overwrites directly
+        known: set[int] = set()  # autograd may have given the same memory to several gradients
         for index in bucket.large:
             value = dense[index].detach().to(bucket.dtypes[index])
             if value.data_ptr() == dense[index].data_ptr() and dense[index] is self._own[index]:
@@ -134,27 +135,28 @@ class Gradients:
         if any(
             size > 1 and not stride for size, stride in zip(own.shape, own.stride(), strict=True)
         ):
-            # Such as that of a sum, which has one number in memory: the mean could not be written.
+            # An expanded gradient, such as that of a sum, has one number in memory. Copy it to
+            # write.
             own = parameter.grad = self._own[index] = own.contiguous()
         return own
 
     @torch.no_grad()
     def apply_result(self) -> None:
-        """Give the parameters the averaged gradients."""
+        """Set the gradients of the parameters to the averages."""
         self.payload.result()
         for index in np.flatnonzero((self._forms != DENSE).any(1)).tolist():
             self._take_form(index)
         in_place = self._in_place
         copied = [index for index in self._values if index not in in_place]
         own = [self._own[index] for index in copied]
-        # No pairs: thousands of new tuples would call the garbage collector.
+        # Not in pairs, because thousands of new tuples would start the garbage collector.
         _copy(
             [mine for mine in own if mine is not None],
             [self._values[index] for index in copied if self._own[index] is not None],
         )
 
     def _take_form(self, index: int) -> None:
-        """Make the gradient anew, unless there is one that the mean can be copied to."""
+        """Replace the gradient if the mean has a form that cannot be copied into it."""
         share, dense, dims = self._forms[index]
         own = self._own[index]
         if own is not None and dense and not own.is_sparse:

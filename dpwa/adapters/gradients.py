@@ -32,7 +32,7 @@ log = logging.getLogger("dpwa")
 
 TAG = "dpwa.gradients"
 BUCKET_BYTES = 25 * 2**20  # as in DDP
-MAX_SETS = 16  # of trainable parameters that are known at once, such as those of a GAN's passes
+MAX_SETS = 16  # of trainable parameters to remember. A GAN has a set for each kind of pass
 UNKNOWN = object()
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
@@ -40,18 +40,17 @@ PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 class GradientAveraging(Closeable):
     """Averages the gradients of a module over the nodes in sync, in buckets.
 
-    All nodes have the same buckets, and average them in the same order. They do so at the end of a
-    backward pass, on the training thread, in place, for all parameters that are trainable then. If
-    gradients travel over a network, a bucket does not wait for the end of the pass. As soon as it
-    is complete, a separate thread averages a copy of it. The pass continues, and reads all averages
-    at its end.
+    All nodes have the same buckets, and average them in the same order. A node averages, in place
+    and on the training thread, at the end of a backward pass. It averages all parameters that are
+    trainable at this time. If gradients travel over a network, a bucket does not wait for the end
+    of the pass. As soon as the bucket is complete, a separate thread averages a copy of it. The
+    pass continues, and reads all averages at its end.
 
-    Before the step of an optimizer, each of its parameters must have the gradient that was
-    averaged. If not, for example because gradients were set by hand, they are averaged now. A step
-    uses up the gradients. The next step needs new averaged gradients, or the same ones averaged
-    again.
+    Before an optimizer steps, each of its parameters must have an averaged gradient. If one has
+    not, for example because you set a gradient, nodes average the gradients then. A step uses up
+    the averages. The next step needs new gradients, or the same gradients averaged again.
 
-    Floating buffers are averaged along with the last bucket, if they are gossiped.
+    Floating buffers are averaged with the last bucket, if the configuration gossips buffers.
 
     Source: S. Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training
     (VLDB 2020), section 3.2.
@@ -72,7 +71,7 @@ class GradientAveraging(Closeable):
         self._optimizers = optimizers
         self._narrow = NARROW.get(connection.node.config.codec)
 
-        def leaves_out() -> bool:  # else a scaler sees it, and all skip the step
+        def leaves_out() -> bool:  # a scaler must see bad gradients, so that all skip the step
             return not any(each.is_enabled() for each in optimizers.scalers)
 
         self._rounds = PacedRounds(
@@ -98,39 +97,40 @@ class GradientAveraging(Closeable):
         self._is_off = False
         self._step_hooks: list[Any] = []
         self._stepping: list[torch.optim.Optimizer] = []
-        self._followed: list[torch.optim.Optimizer] = []  # these, or those in them
-        self._has_looked = False  # for what they train beside the module
-        self._taken = 0  # steps of these since the last update
-        self._hooks: dict[int, Any] = {}  # by id of a parameter
-        self._parameters: list[torch.nn.Parameter] = []  # all of the module
-        self._known: set[int] = set()  # their ids
-        self._generation = -1  # of the state
+        self._followed: list[torch.optim.Optimizer] = []  # those of `_stepping`, without wrappers
+        self._has_looked = False  # whether optimizers were checked for tensors outside the module
+        self._taken = 0  # steps of these optimizers since the last update
+        self._hooks: dict[int, Any] = {}  # by the id of a parameter
+        self._parameters: list[torch.nn.Parameter] = []  # all parameters of the module
+        self._known: set[int] = set()  # the ids of these parameters
+        self._generation = -1  # the generation of the state at the last check
         self._buffers: list[torch.Tensor | None] = []
-        self._sets: dict[bytes, Buckets] = {}  # by which of these parameters they have
+        self._sets: dict[bytes, Buckets] = {}  # by flags: which parameters are in the set
         self._trainable = Buckets([], b"", None, BUCKET_BYTES)
-        # What was averaged since the last step, by id of a parameter: its gradient, if it has one
+        # The gradients that were averaged since the last step, or `None`, by the id of the
+        # parameter
         self._averaged: dict[int, torch.Tensor | None] = {}
-        self._pass: int | None = None  # autograd's number of the one that makes gradients
-        self._has_made = False  # any since the last round
-        self._missing: list[set[int]] = []  # trainable parameters without one yet, by bucket
+        self._pass: int | None = None  # autograd's number of the current backward pass
+        self._has_made = False  # whether a gradient was computed since the last round
+        self._missing: list[set[int]] = []  # by bucket: parameters without a gradient in this pass
         self._settings = ""
-        self._goes_ahead = False  # whether buckets are averaged before the last gradient is made
+        self._goes_ahead = False  # whether this pass averages buckets before its end
         self._may_go_ahead = True
-        self._thread: ThreadPoolExecutor | None = None  # for these
+        self._thread: ThreadPoolExecutor | None = None  # averages buckets before a pass ends
         self._ahead: list[Future[Gradients | None]] = []
 
     @property
     def has_begun(self) -> bool:
-        """Whether this node has started from the state that the other nodes have."""
+        """Whether this node has the state of the other nodes."""
         return self._rounds.has_begun
 
     def update(self) -> None:
-        """Adopt the others' state at the first call, and give the algorithm the nodes in sync."""
+        """Adopt the other nodes' state at the first call, and name the nodes in sync."""
         self.follow()
         if not self._stepping:
             raise UserError(
-                f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer, too: "
-                "expected dpwa.connect(net, optimizer) [DPWA-E307]"
+                f"`algorithm: {self._connection.node.config.algorithm}` needs the optimizer, too. "
+                "Call dpwa.connect(net, optimizer) [DPWA-E307]"
             )
         self._begin_anew()
         self._rounds.update(self._gossip.algorithm)
@@ -142,7 +142,7 @@ class GradientAveraging(Closeable):
             self._average(self._trainable)
 
     def stepped(self) -> None:
-        """Do the work that follows a step."""
+        """Do the work of the rounds that follows a step of the optimizer."""
         self._begin_anew()
         self._averaged.clear()
         taken, self._taken = self._taken, 0
@@ -150,7 +150,7 @@ class GradientAveraging(Closeable):
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Only accumulate gradients in the block."""
+        """Within the block, accumulate gradients and do not average them."""
         was_off, self._is_off = self._is_off, True
         try:
             yield
@@ -163,7 +163,7 @@ class GradientAveraging(Closeable):
         self._rounds.leave_rounds()
 
     def close(self) -> None:
-        """Leave the rounds. From now on, gradients are this node's own."""
+        """Leave the rounds. From now on, this node does not average gradients."""
         self._stop()
         try:
             with suppress(ClosedError):
@@ -174,7 +174,7 @@ class GradientAveraging(Closeable):
             self._rounds.leave_rounds()
 
     def _stop(self) -> None:
-        """Follow nothing any more."""
+        """Remove all hooks from parameters and optimizers."""
         self._is_closed = True
         for hook in (*self._hooks.values(), *self._step_hooks):
             hook.remove()
@@ -183,13 +183,13 @@ class GradientAveraging(Closeable):
     def _captured(self) -> object:
         parts = self._training.capture()
         images = {name: [part.image, part.numbers] for name, part in parts.items()}
-        ahead = self._gossip.is_ahead  # then the next update counts a step that was taken
+        ahead = self._gossip.is_ahead  # the next update will count a step that was already taken
         return [
             self._connection.clock + ahead,
             self._connection.updates + ahead,
             images,
             self._is_at_step,
-            self._state.constants,  # they may have other values where a node was loaded
+            self._state.constants,  # a restarted node may have other values in these buffers
         ]
 
     def _take_over(self, peer: str, given: Any) -> None:
@@ -203,23 +203,23 @@ class GradientAveraging(Closeable):
             ]:
                 pass
             case _:
-                raise ProtocolError(f"no state of {peer}")
+                raise ProtocolError(f"{peer} sent no valid state")
         for target in (self._training.model(), self._training.optimizer_target()):
             match images.get(target.part):
                 case [np.ndarray() as image, bytes(numbers)]:
                     target.load(np.array(image, np.uint8), numbers)
                 case _:
-                    raise ProtocolError(f"{peer} cannot hand over the state of its {target.part}")
+                    raise ProtocolError(f"{peer} did not send the state of its {target.part}")
         self._is_at_step = self._is_at_step or is_at_step
         self._state.constants = constants
         ahead = self._gossip.is_ahead
         self._gossip.resume(clock - ahead, updates - ahead)
         self._optimizers.require_schedulers(self._connection.name, updates)
 
-    # What is followed
+    # Hooks on parameters and optimizers
 
     def follow(self) -> None:
-        """Follow the parameters and the optimizers that there are now."""
+        """Put hooks on the current parameters and optimizers."""
         if self._is_closed:
             return
         self._follow_parameters()
@@ -229,8 +229,9 @@ class GradientAveraging(Closeable):
     def _follow_optimizers(self, given: list[torch.optim.Optimizer]) -> None:
         if any(isinstance(each, torch.optim.LBFGS) for each in given):
             raise UserError(
-                f"`algorithm: {self._connection.node.config.algorithm}`: expected an optimizer "
-                "with one backward pass for each step. LBFGS takes any number of them [DPWA-E306]"
+                f"`algorithm: {self._connection.node.config.algorithm}` needs an optimizer with "
+                "one backward pass in each step. LBFGS makes several. Use another optimizer "
+                "[DPWA-E306]"
             )
         found = list(map(followed, given))
         for hook in self._step_hooks:
@@ -242,7 +243,7 @@ class GradientAveraging(Closeable):
         self._step_hooks += [each.register_step_post_hook(after) for each in found]
 
     def _follow_parameters(self) -> None:
-        """Follow the parameters that the module has now, and find those that are trainable."""
+        """Put hooks on the module's current parameters, and find the trainable parameters."""
         if self._is_closed:
             return
         parameters, buffers = _tensors_of(self._net)
@@ -268,7 +269,7 @@ class GradientAveraging(Closeable):
                     self._hooks[id(each)] = hook
 
     def _set_of(self, places: bytes) -> Buckets:
-        """Return the parameters of the module at these places, in buckets."""
+        """Return the buckets of the parameters whose flags in `places` are set."""
         known = self._sets.get(places)
         if known is None:
             if len(self._sets) >= MAX_SETS:
@@ -278,15 +279,15 @@ class GradientAveraging(Closeable):
         return known
 
     def _begin_anew(self) -> None:
-        """Forget the gradients that were computed, and averages ahead of the pass's end."""
+        """Discard the averages that were made before the end of the pass."""
         with self._stopped_when_closed():
             self._end_those_ahead()
         self._missing = []
 
-    # A backward pass
+    # The backward pass
 
     def _made(self, parameter: torch.Tensor) -> None:
-        """Note that a gradient was made, or that more was added to it."""
+        """Record that a parameter got a gradient, or that a pass added to its gradient."""
         self._averaged.pop(id(parameter), None)
         task = torch._C._current_graph_task_id()
         if task != self._pass:
@@ -302,7 +303,7 @@ class GradientAveraging(Closeable):
         self._goes_ahead = (
             self._may_go_ahead
             and len(self._trainable.buckets) > 1
-            and self._trainable.are_on_cpu  # hooks of several devices are called on a thread each
+            and self._trainable.are_on_cpu  # each device calls hooks on a thread of its own
             and not (self._is_off or self._is_at_step or self._rounds.is_apart)
             and not self._rounds.are_all_near
         )
@@ -310,18 +311,19 @@ class GradientAveraging(Closeable):
     def _pass_ends(self) -> None:
         self._pass = None
         node: torch.autograd.graph.Node | None = torch._C._current_autograd_node()
-        if node is not None:  # which runs this pass within another one, as checkpoints do
+        if node is not None:  # this node runs the pass within an outer pass, as checkpointing does
             _when_pass_goes_on(node, weakly(self._pass_begins))
         elif self._has_made and not (self._is_off or self._is_at_step):
             self._average(self._trainable)
 
     def _go_ahead(self, made: int) -> None:
-        """Average the buckets that are complete, all but the last one.
+        """Average the complete buckets before the pass ends, except the last bucket.
 
-        The one of this gradient waits for the next gradient, as other hooks may change this one.
+        The bucket of this gradient waits for the next gradient, because other hooks may still
+        change this one.
         """
         place = self._trainable.place_of[made]
-        if place < len(self._ahead):  # it was made twice in the pass, which checkpoints may do
+        if place < len(self._ahead):  # checkpointing can compute a gradient twice in a pass
             self._go_ahead_no_more()
             return
         if not self._missing:
@@ -337,17 +339,17 @@ class GradientAveraging(Closeable):
         self._goes_ahead = self._may_go_ahead = False
         self._begin_anew()
         log.info(
-            "%s: a backward pass has made a gradient twice: from now on, gradients are averaged "
-            "when it ends",
+            "%s: a backward pass computed a gradient twice. From now on, this node averages "
+            "gradients at the end of the pass",
             self._connection.name,
         )
 
-    # A step of an optimizer
+    # The optimizer step
 
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Average the gradients before the optimizer steps, or those that its closure computes."""
+        """Average the gradients before the optimizer steps, or after each call of its closure."""
         self._taken += 1
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._followed_by_average(optimizer, args[1]), *args[2:]), kwargs
@@ -369,7 +371,7 @@ class GradientAveraging(Closeable):
         return called
 
     def _average_for(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average the gradients that this optimizer steps with, unless they are averaged."""
+        """Average the gradients of an optimizer's parameters, unless they are averaged."""
         own, are_known = self._own(optimizer)
         if are_known and self._are_averaged(own):
             return
@@ -380,14 +382,15 @@ class GradientAveraging(Closeable):
             self._optimizers.require_all_in_module(self._connection.name)
         if not (self._is_at_step or self._are_averaged(own)):
             self._average_replaced(own)
-        if not self._are_averaged(own):  # others may be of parameters that are frozen by now
+        if not self._are_averaged(own):  # some averages may be of parameters that are frozen now
             ids = set(map(id, own))
             places = bytes(id(each) in ids for each in self._parameters)
             self._average(self._set_of(places), f" of optimizer {self._followed.index(optimizer)}")
 
     def _average_replaced(self, own: list[torch.nn.Parameter]) -> None:
-        """Average all gradients as at the end of a pass. From now on, average before each step, if
-        nodes replaced averaged gradients by different ones.
+        """Average all gradients again, because averaged gradients were replaced by others.
+
+        If the new gradients differ between nodes, average before each step from now on.
         """
         replaced = [each for each in own if self._is_replaced(each)]
         before = _copies(replaced, self._narrow)
@@ -396,16 +399,16 @@ class GradientAveraging(Closeable):
         if not all(map(_are_close, before, _copies(replaced, self._narrow))):
             self._is_at_step = True
             log.warning(
-                "%s: gradients that a backward pass had averaged were replaced by others, which "
-                "differ between nodes. From now on, nodes average the gradients at the step of "
-                "the optimizer. Set `together: {average_at: step}`, so that others are never sent "
-                "[DPWA-W081]",
+                "%s: after nodes averaged the gradients of a backward pass, the training loop "
+                "replaced them, and the new gradients differ between nodes. From now on, nodes "
+                "average at the step of the optimizer. Set `together: {average_at: step}`, so that "
+                "nodes average only once [DPWA-W081]",
                 self._connection.name,
             )
 
     def _own(self, optimizer: torch.optim.Optimizer) -> tuple[list[torch.nn.Parameter], bool]:
-        """Return the parameters of the module that this optimizer may change, and whether all
-        parameters of the optimizer are in the module.
+        """Return the module's parameters that this optimizer may change, and whether the module has
+        all parameters of the optimizer.
         """
         found = [each for group in optimizer.param_groups for each in group["params"]]
         known = [each for each in found if id(each) in self._known]
@@ -431,15 +434,16 @@ class GradientAveraging(Closeable):
     # A round
 
     def _average(self, buckets: Buckets, which: str = "") -> bool:
-        """Average the remaining buckets, and set the gradients to all averages. Return whether all
-        are averages of several nodes.
+        """Average the remaining buckets, and write all averages into the gradients. Return whether
+        several nodes averaged each bucket.
         """
         is_taken = False
         with self._stopped_when_closed():
             averaged = self._averages(buckets, which)
             self._begin_anew()
             self._has_made = False
-            # Or this node is out of pace or alone, or nodes differ.
+            # If averages are missing, this node is out of sync or alone, or nodes have different
+            # models.
             is_taken = len(averaged) == len(buckets.buckets) and averaged[-1] is not None
             for gradients in averaged:
                 if is_taken and gradients is not None:
@@ -450,7 +454,7 @@ class GradientAveraging(Closeable):
 
     def _averages(self, buckets: Buckets, which: str) -> list[Gradients | None]:
         waits_since = self._connection.node.runtime.now()
-        # On a GPU the first copy waits for its backward pass, which is no wait for others.
+        # On a GPU, the first copy waits for this node's backward pass, and not for other nodes.
         with self._gossip.figures.doing(Activity.WAIT if buckets.are_on_cpu else Activity.TRAIN):
             averaged = self._end_those_ahead()
             for place in range(len(averaged), len(buckets.buckets)):
@@ -462,8 +466,8 @@ class GradientAveraging(Closeable):
     def _brought(
         self, buckets: Buckets, place: int, which: str = "", *, is_copy: bool = False
     ) -> tuple[Gradients, str, bool]:
-        """Return a bucket's gradients, the label on which nodes agree, and whether it is the last
-        bucket.
+        """Return a bucket's gradients, a label that must be the same on all nodes, and whether the
+        bucket is the last one.
         """
         if place == 0:
             self._settings = _settings_of(self._stepping, self._optimizers.scales())
@@ -477,7 +481,7 @@ class GradientAveraging(Closeable):
     def _round(
         self, gradients: Gradients, label: str, is_last: bool, waits_since: float | None
     ) -> Gradients | None:
-        """Return the averaged gradients, or `None` if they were not averaged."""
+        """Return the averaged gradients, or `None` if no other node took part."""
         count = self._rounds.average(
             gradients.payload, label, is_last=is_last, waits_since=waits_since
         )
@@ -485,24 +489,24 @@ class GradientAveraging(Closeable):
 
     def _average_ahead(self) -> None:
         """Average a copy of the next bucket while the backward pass continues."""
-        self._connection.node.check_process()  # the thread is not in a forked child
+        self._connection.node.check_process()  # a forked child does not have the thread
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "dpwa-gradients")
         brought = self._brought(self._trainable, len(self._ahead), is_copy=True)
         self._ahead.append(self._thread.submit(self._round, *brought, None))
 
     def _end_those_ahead(self) -> list[Gradients | None]:
-        """Wait for the rounds that run ahead, and return the gradients that they averaged."""
+        """Wait for the buckets that are averaged during the pass, and return their gradients."""
         averaged = []
         while self._ahead:
             first = self._ahead[0]
-            first.exception()  # an interrupt while it waits leaves it here
+            first.exception()  # if the wait is interrupted, the future stays in the list
             averaged.append(self._ahead.pop(0))
         return [each.result() for each in averaged]
 
     @contextmanager
     def _stopped_when_closed(self) -> Iterator[None]:
-        """Stop following the optimizer if the connection is closed, so that the loop continues."""
+        """Remove all hooks if the connection is closed, so that the training loop continues."""
         try:
             yield
         except ClosedError:
@@ -512,9 +516,9 @@ class GradientAveraging(Closeable):
 def _tensors_of(
     net: torch.nn.Module,
 ) -> tuple[list[torch.nn.Parameter], list[torch.Tensor | None]]:
-    """Return all parameters of a module, each once, and its buffers, in the order of its modules.
+    """Return a module's parameters, each once, and its buffers, in the order of its submodules.
 
-    This costs a fraction of `net.parameters()`.
+    This costs a fraction of the time of `net.parameters()`.
     """
     parameters: dict[int, Any] = {}
     buffers: list[torch.Tensor | None] = []
@@ -534,12 +538,12 @@ def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def _at_end_of_pass(call: Callable[[], None]) -> None:
-    """Call it at the end of the backward pass that is under way on this thread."""
+    """Call a function at the end of the current backward pass of this thread."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def _when_pass_goes_on(node: torch.autograd.graph.Node, call: Callable[[], None]) -> None:
-    """Call a function once, when the backward pass that runs a node continues after this node."""
+    """Call a function once, when the backward pass continues after this autograd node."""
     for following, _ in node.next_functions:
         if following is not None:
             _once_before(following, call)
@@ -554,26 +558,26 @@ def _once_before(node: torch.autograd.graph.Node, call: Callable[[], None]) -> N
 
 
 def _settings_of(optimizers: list[torch.optim.Optimizer], scales: list[float]) -> str:
-    """Return a digest of the optimizer's settings, such as learning rates, and the loss scales."""
+    """Return a digest of the loss scales and the optimizers' settings, such as learning rates."""
     numbers: list[Any] = [
         (key, float(value) if isinstance(value, torch.Tensor) else value)
         for optimizer in optimizers
         for group in optimizer.param_groups
         for key, value in group.items()
         if key not in ("params", *OF_THE_DEVICE)
-        # The text of a function or the like is another one in each process.
+        # The text of other objects, such as functions, differs between processes.
         and (value.is_cpu if isinstance(value, torch.Tensor) else isinstance(value, PLAIN))
     ]
     return hashlib.blake2b(repr(numbers + scales).encode(), digest_size=4).hexdigest()
 
 
 def _copies(parameters: list[torch.nn.Parameter], narrow: torch.dtype | None) -> list[torch.Tensor]:
-    """Return copies of the gradients as they travel."""
+    """Return copies of the gradients, in the dtype in which they are sent."""
     own = [each.grad.detach().to_dense() for each in parameters if each.grad is not None]
     return [each.to(travels_as(each.dtype, narrow), copy=True) for each in own]
 
 
 def _are_close(some: torch.Tensor, others: torch.Tensor) -> bool:
-    """Return whether values differ from their mean over all nodes by at most a rounding error."""
+    """Return whether gradients equal their mean over all nodes, up to a rounding error."""
     limits = torch.finfo(some.dtype)
     return torch.allclose(some, others, rtol=4 * limits.eps, atol=limits.tiny, equal_nan=True)

@@ -14,7 +14,7 @@ from dpwa.data.snapshot import FinishedCopy, MergeTerms, SnapshotCopy
 
 
 class HostSide:
-    """Copies and merges the tensors behind tiles (all of a module, in order), all on the CPU."""
+    """Copies and merges the tensors of a module's tiles, all of them on the CPU."""
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
         self._tiles = tiles
@@ -30,7 +30,7 @@ class HostSide:
     def merging(
         self, terms: MergeTerms, round_number: int, rounding: Rounding | None = None
     ) -> Merging:
-        """Begin to merge a peer's snapshot, whose bytes must stay until the distance was read."""
+        """Begin to merge a peer's snapshot. Keep its bytes until the distance was read."""
         return Merging(self._tiles, terms, round_number, self._bring, rounding or Rounding())
 
     @torch.inference_mode()
@@ -48,7 +48,7 @@ class HostSide:
         return math.sqrt(sum(square.item() for square in squares))
 
     def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Return a tile's values, which are on the host, on the device of the tile."""
+        """Copy a tile's values from the host to the tile's device, if it is a different one."""
         return values
 
     def _copy(self, tile: Tile, out: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ class HostSide:
 
 
 class DeviceSide(HostSide):
-    """Copies and merges the tensors behind tiles, on whatever devices they are."""
+    """Copies and merges the tensors of a module's tiles, on any devices."""
 
     def _bring(self, tile: Tile, values: torch.Tensor) -> torch.Tensor:
         return values.to(tile.room.device)

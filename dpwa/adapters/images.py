@@ -1,4 +1,4 @@
-"""Images of tensors, as bytes that are sent to other nodes or written to disk."""
+"""Images: the bytes of tensors, which nodes send to other nodes or write to disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def storable(named: Named) -> list[tuple[str, torch.Tensor]]:
-    """Leave out tensors of a dtype that the format does not know."""
+    """Return the tensors whose dtypes the format supports."""
     stored = []
     for name, tensor in named:
         values = tensor.detach()

@@ -18,15 +18,15 @@ class Merge:
 
     Attributes:
         peer: the node whose parameters were merged.
-        factor: weight f of the peer's parameters, from 0 to 1. If it is 0, nothing was changed.
-        peer_clock: the peer's clock when it published them.
-        peer_loss: the peer's loss at that time. `None` if the peer had not measured one.
+        factor: the weight f of the peer's parameters, from 0 to 1. At 0, nothing was changed.
+        peer_clock: the peer's clock when it published these parameters.
+        peer_loss: the peer's loss at that time, or `None` if the peer had not measured a loss.
         staleness: the number of updates by which the peer was behind this node (negative: ahead).
-        waited_s: seconds that `update_wait` waited for the parameters.
-        consensus_distance: Euclidean distance between the peer's parameters and this node's before
-            the merge, over all trainable parameters. With `merge: delta`, this node's published
-            parameters count. In models of more than 64 Ki parameters, the distance is estimated
-            from a sample.
+        waited_s: the seconds that `update_wait` waited for the parameters.
+        consensus_distance: the Euclidean distance between the peer's parameters and this node's
+            before the merge, over all trainable parameters. With `merge: delta`, it is the distance
+            to this node's published parameters. In models of more than 64 Ki parameters, it is an
+            estimate from a sample.
     """
 
     peer: str
@@ -39,7 +39,7 @@ class Merge:
 
     @classmethod
     def of(cls, arrival: Arrival, consensus_distance: float) -> Merge:
-        """Describe a snapshot that was merged."""
+        """Return the description of a merged snapshot."""
         return cls(
             peer=arrival.peer,
             factor=arrival.factor,
@@ -64,23 +64,24 @@ def center_of(algorithm: Algorithm, name: str) -> TensorValues:
     """Return the center toward which an algorithm pulls the nodes.
 
     Raises:
-        UserError: the algorithm has no center, or none yet. The message has its `name`.
+        UserError: the algorithm has no center, or does not have it yet. The message names the
+            algorithm by `name`.
     """
     if not algorithm.has_center:
         raise UserError(
-            f"`algorithm: {name}` has no center; expected one that pulls nodes to a center, "
+            f"`algorithm: {name}` has no center. Use an algorithm that pulls nodes to a center, "
             "such as `algorithm: elastic` (AllReduceEA and EASGD have copy_center) [DPWA-E145]"
         )
     if not isinstance(algorithm.center, TensorValues):
         raise UserError(
-            f"`algorithm: {name}` has no center before the first update_send, nor between "
-            "finish, or a change of the module, and the next one [DPWA-E145]"
+            f"`algorithm: {name}` has no center before the first update_send. After finish, or "
+            "after a change of the module, it has none until the next update_send [DPWA-E145]"
         )
     return algorithm.center
 
 
 def require_module(net: object) -> None:
-    """Raise a `ParametersError` if this is no module."""
+    """Raise `ParametersError` if an object is not a module."""
     if not isinstance(net, torch.nn.Module):
         raise ParametersError(
             f"net: expected a torch.nn.Module (got {type(net).__name__}) [DPWA-E057]"

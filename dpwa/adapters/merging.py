@@ -26,29 +26,29 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import MergeTerms
 
-TILE_BYTES = 1024 * 1024  # the chunks of the wire; own, peer's and room fit the caches together
-# On a device: to start the work on a tile takes the host a tenth of a millisecond.
+TILE_BYTES = 1024 * 1024  # a chunk of the wire; both sides' values and a buffer fit the cache
+# On a GPU, the host needs a tenth of a millisecond to start the work on a tile.
 CUDA_TILE_BYTES = 8 * 1024 * 1024
 
 
 class Tile:
-    """Consecutive bytes of a snapshot, of one dtype and of one kind, and the own values there."""
+    """A range of a snapshot's bytes, of one dtype and kind, with views of the module's values."""
 
     def __init__(self, parts: Sequence[TilePart], room: torch.Tensor) -> None:
         self._parts, self._whole_room = parts, room
-        self._clips: dict[tuple[int, int], Tile] = {}  # a few, which are asked for again and again
+        self._clips: dict[tuple[int, int], Tile] = {}  # a few clips, which are used again and again
         self.start, self.stop = parts[0].start, parts[-1].stop
         self.is_buffer, self.is_constant = parts[0].is_buffer, parts[0].is_constant
         self.dtype = parts[0].tensor.dtype
         self.elements = (self.stop - self.start) // self.dtype.itemsize
-        # scratch memory, shape `(elements,)`, which all tiles of one device use in turn
+        # a buffer, shape `(elements,)`, which all tiles of a device share
         self.room = room[: self.stop - self.start].view(self.dtype)
-        # the own values, in place: parts of tensors, one after the other
+        # views of the module's values: parts of tensors, in the order of the snapshot
         self.views = [view for part in parts for view in part.views()]
         self._sizes = [view.numel() for view in self.views]
-        self._are_flat = all(view.dim() == 1 for view in self.views)  # else strided
+        self._are_flat = all(view.dim() == 1 for view in self.views)  # otherwise strided
         self._is_one = self._are_flat and len(self.views) == 1
-        # merged by arithmetic in their dtype, and no more
+        # whether a merge is plain arithmetic, without rounding or conditions
         self.is_plain = not (self.is_constant or is_narrow(self.room))
 
     def clip(self, start: int, stop: int) -> Tile:
@@ -61,7 +61,7 @@ class Tile:
         return known
 
     def nth_share(self, index: int, of: int) -> Tile:
-        """Return one of `of` shares of about equal size, or the whole tile if it is small."""
+        """Return part `index` of `of` about equal parts, or the whole tile if it is small."""
         size = self.elements // of * self.dtype.itemsize
         if not size:
             return self
@@ -77,11 +77,11 @@ class Tile:
         return Tile(parts, self._whole_room)
 
     def view_in(self, flat: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """Return its values, shape `(elements,)`, in the bytes of a snapshot from `start` on."""
+        """Return the tile's values, shape `(elements,)`, in a snapshot's bytes from `start` on."""
         return flat[self.start - start : self.stop - start].view(self.dtype)
 
     def split(self, values: torch.Tensor) -> Tensors:
-        """View values, shape `(elements,)`, like `views`."""
+        """Return `values`, shape `(elements,)`, as tensors with the shapes of `views`."""
         if self._is_one:
             return (values,)
         parts = values.split_with_sizes(self._sizes)
@@ -90,22 +90,22 @@ class Tile:
         return [part.view(view.shape) for part, view in zip(parts, self.views, strict=True)]
 
     def values(self) -> torch.Tensor:
-        """Return the own values, shape `(elements,)`, in place or else in `room`."""
+        """Return the module's values, shape `(elements,)`, in place or in `room`."""
         return self.views[0] if self._is_one else self.copy_to(self.room)
 
     def set(self, values: torch.Tensor) -> None:
-        """Set the own values to the changed result of `values()`."""
+        """Write the changed result of `values()` back to the module."""
         if not self._is_one:
             torch._foreach_copy_(self.views, self.split(values))
 
     def is_sound(self, values: torch.Tensor) -> bool:
-        """Tell whether values of it, shape `(elements,)`, are finite, or need not be."""
+        """Return whether values of this tile, shape `(elements,)`, are finite, or need not be."""
         return self.is_constant or is_finite(values)
 
     def copy_to(self, out: torch.Tensor) -> torch.Tensor:
-        """Copy the own values to `out`, shape `(elements,)`, and return them.
+        """Copy the module's values to `out`, shape `(elements,)`, and return the values.
 
-        If they are one view, that is returned: it is in the cache, while `out` was written.
+        If the tile has a single view, this returns the view, because it is in the cache already.
         """
         if self._is_one:
             out.copy_(self.views[0])
@@ -116,23 +116,23 @@ class Tile:
 
 @dataclass(frozen=True)
 class TilePart:
-    """The part of one tensor from `start` to `stop` of a snapshot, within a piece of the layout."""
+    """The part of one tensor in the bytes `start` to `stop` of a snapshot, within one piece."""
 
     tensor: torch.Tensor  # detached
-    offset: int  # where the tensor begins in the snapshot
+    offset: int  # the byte at which the tensor begins
     start: int
-    stop: int  # the byte after the last
-    piece: int  # where the piece begins
+    stop: int  # the byte after the last one
+    piece: int  # the byte at which the layout's piece begins
     is_buffer: bool
-    is_constant: bool = False  # a buffer that is no statistic
+    is_constant: bool = False  # a buffer that is no statistic, such as a mask
 
     @property
     def group(self) -> tuple[int, bool, bool, torch.device]:
-        """Neighbours with equal groups make one tile."""
+        """A key. Neighbours with equal keys make one tile."""
         return self.piece, self.is_buffer, self.is_constant, self.tensor.device
 
     def views(self) -> Iterable[torch.Tensor]:
-        """Return views of the part's elements, row by row, or one view if it is contiguous."""
+        """Return views of the part's elements, row by row. A contiguous tensor has one."""
         size = self.tensor.element_size()
         start, stop = (self.start - self.offset) // size, (self.stop - self.offset) // size
         if self.tensor.is_contiguous():
@@ -141,11 +141,11 @@ class TilePart:
 
 
 def cut(tensors: Sequence[tuple[torch.Tensor, bool, bool]], layout: Layout) -> tuple[Tile, ...]:
-    """Cut the snapshots of a layout into tiles, in order.
+    """Divide the snapshots of a layout into tiles, in order.
 
-    A tile has at most `TILE_BYTES`, or `CUDA_TILE_BYTES`, and crosses no boundary of the layout's
-    pieces of that size. `tensors` are those of the layout, in its order. The flags say whether each
-    is a buffer, and whether it is a constant.
+    A tile has at most `TILE_BYTES`, or `CUDA_TILE_BYTES` if a tensor is on a GPU. It does not cross
+    the end of a piece of that size. `tensors` are the tensors of the layout, in its order. The
+    flags of each say whether it is a buffer, and whether it is constant.
     """
     is_cuda = any(tensor.is_cuda for tensor, *_ in tensors)
     tile_bytes = CUDA_TILE_BYTES if is_cuda else TILE_BYTES
@@ -176,7 +176,7 @@ def _parts(
 
 
 def overlapping(tiles: Sequence[Tile], start: int, stop: int) -> Iterator[Tile]:
-    """Yield the parts of the tiles between the bytes `start` and `stop` of a snapshot, in order."""
+    """Yield the tiles within the bytes `start` to `stop` of a snapshot, in order. Clip the ends."""
     first = bisect.bisect_right(tiles, start, key=lambda tile: tile.stop)
     for tile in tiles[first:]:
         if tile.start >= stop:
@@ -185,16 +185,16 @@ def overlapping(tiles: Sequence[Tile], start: int, stop: int) -> Iterator[Tile]:
 
 
 def boxes(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]:
-    """Yield views whose elements, row by row, are those from `start` to `stop` of a tensor.
+    """Yield views that cover the elements from `start` to `stop` of a tensor, row by row.
 
-    These are whole rows in the middle, and parts of a row at both ends: at most two for each
-    dimension, whatever the strides.
+    These are whole rows in the middle, and parts of a row at both ends. There are at most two views
+    for each dimension, whatever the strides are.
     """
     if (start, stop) == (0, tensor.numel()):
         yield tensor
         return
     row = tensor.numel() // tensor.shape[0]
-    first, last = -(-start // row), stop // row  # the whole rows
+    first, last = -(-start // row), stop // row  # the range of whole rows
     if first > last:
         yield from boxes(tensor[last], start - last * row, stop - last * row)
         return
@@ -206,27 +206,27 @@ def boxes(tensor: torch.Tensor, start: int, stop: int) -> Iterator[torch.Tensor]
         yield from boxes(tensor[last], 0, stop - last * row)
 
 
-EXACT_ELEMENTS = 64 * 1024  # up to here the distance costs some ten microseconds
-SAMPLED_EVERY = 8  # of the elements of a larger model
+EXACT_ELEMENTS = 64 * 1024  # measuring so few elements costs some ten microseconds
+SAMPLED_EVERY = 8  # of a larger model, one element of this number is measured
 
 
 class Merging:
-    """One merge.
+    """The merge of one snapshot.
 
-    Parameters are interpolated, x = (1-f)*x + f*peer, or with `terms.published` moved by a delta, x
-    = x + f*(peer - published), or by a share of each. Buffers are always interpolated: a delta
-    could turn a running variance negative. In constants only elements are that are finite, and not
-    0 or 1 on both ends.
+    Parameters are interpolated, x = (1-f)*x + f*peer. With `terms.published`, they are moved by a
+    delta, x = x + f*(peer - published), or by a mixture of both. Buffers are always interpolated,
+    because a delta could make a running variance negative. In constant buffers, an element changes
+    only if it is finite, and if it is not 0 or 1 on both nodes.
     """
 
     def __init__(
         self,
-        tiles: Sequence[Tile],  # those of the module's tensors, in order
+        tiles: Sequence[Tile],  # the tiles of the module's tensors, in order
         terms: MergeTerms,
-        round_number: int,  # rotates the sample that `consensus_distance` is estimated from
-        # returns values of a tile, which are on the host, where its tensors are
+        round_number: int,  # selects the sample for `consensus_distance`
+        # moves values of a tile from the host to the tile's device
         bring: Callable[[Tile, torch.Tensor], torch.Tensor],
-        rounding: Rounding,  # how results get into narrow dtypes
+        rounding: Rounding,  # the way to round results to narrow dtypes
     ) -> None:
         self._tiles = tiles
         self._terms = terms
@@ -240,9 +240,9 @@ class Merging:
     def merge_bytes(self, start: int, data: ByteArray) -> None:
         """Merge the bytes of the peer's snapshot from `start` on.
 
-        The bytes are one or more neighbouring pieces of the layout, of any size. Pieces as large as
-        a tile are fastest. Pieces that are never passed stay unmerged. `data` must be writable
-        memory, but is not written to.
+        `data` holds one or more successive pieces of the layout, of any size. Pieces as large as a
+        tile are fastest. Pieces that are never passed stay unmerged. `data` must be writable
+        memory, but this does not write to it.
         """
         flat = torch.from_numpy(data)
         for tile in overlapping(self._tiles, start, start + data.nbytes):
@@ -254,14 +254,14 @@ class Merging:
 
     @property
     def consensus_distance(self) -> float:
-        """Euclidean distance between the peer's and this node's parameters before the merge.
+        """The Euclidean distance between the peer's parameters and this node's before the merge.
 
-        With `published`, this node's published parameters count. The distance is exact for models
-        of up to `EXACT_ELEMENTS` elements, if all pieces were merged. In larger models it is
-        estimated, because measuring costs more than merging. One element of `SAMPLED_EVERY` is
-        measured, in blocks (on the host, whole tiles if the model has many), and different ones in
-        each round. A block stands for the elements since the block before it, and the sum is scaled
-        to all elements.
+        With `published`, it is the distance to this node's published parameters. The distance is
+        exact for models of up to `EXACT_ELEMENTS` elements, if all pieces were merged. In larger
+        models it is an estimate, because measuring costs more than merging. One element of
+        `SAMPLED_EVERY` is measured, in blocks, and different blocks in each round. On the host, a
+        block is a whole tile if the model has many tiles. A block also represents the unmeasured
+        elements before it. The sum is scaled to all elements.
         """
         return self._distance.estimate()
 
@@ -294,14 +294,14 @@ class Merging:
             first = (sample.start - tile.start) // tile.dtype.itemsize
             self._distance.add_tile(sample, delta[first : first + sample.elements])
         if factor == 1.0 and not is_finite(delta):
-            # This node had published NaN: no step away from that is worth keeping.
+            # This node has published NaN, so its local step is not worth keeping.
             move_toward_(tile.views, tile.split(peer), 1.0)
             return
-        rest = 1.0 - self._terms.delta  # of the local step is not kept
+        rest = 1.0 - self._terms.delta  # the share of the local step that is not kept
         if rest and tile.is_plain:
             move_toward_(tile.views, tile.split(peer), factor * rest)
             factor *= self._terms.delta
-        elif rest:  # it is rounded once
+        elif rest:  # a single rounding, at the end
             delta.sub_(difference(tile.values(), published, tile.room), alpha=rest)
         if tile.is_plain:
             add_(tile.views, tile.split(delta), factor)
@@ -311,7 +311,7 @@ class Merging:
     def _change(
         self, tile: Tile, values: torch.Tensor, factor: float, kernel: Callable[..., None]
     ) -> None:
-        """Change the own values by others, where more is to be done than plain arithmetic."""
+        """Change the module's values in tiles that need more than plain arithmetic."""
         own = tile.values()
         before = own.clone() if tile.is_buffer else own
         rest = self._rounding.rest_of(own, tile.start) if is_narrow(own) else None
@@ -326,17 +326,17 @@ class Merging:
 
 @dataclass
 class _Distance:
-    """Adds up squared distances of tiles, each weighted by the elements that it stands for."""
+    """Adds up the squared distances of tiles, weighted by the elements that they represent."""
 
-    elements: int  # of all parameters
-    tiles: int  # how many there are of them
+    elements: int  # the number of elements of all parameters
+    tiles: int  # the number of tiles with parameters
     round_number: int
-    _measured: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # square and weight
+    _measured: list[tuple[torch.Tensor, float]] = field(default_factory=list)  # square, weight
     _represented: int = 0
-    _waiting: int = 0  # elements since the last measured tile
+    _waiting: int = 0  # the number of elements since the last measured tile
 
     def sample(self, tile: Tile) -> Tile | None:
-        """Count a tile, and return the part of it that must be measured, or `None`."""
+        """Count a tile, and return the part of it to measure, or `None`."""
         if tile.is_buffer:
             return None
         self._waiting += tile.elements

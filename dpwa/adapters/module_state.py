@@ -1,4 +1,4 @@
-"""ModuleState selects the gossiped tensors of a module, and maps them to a snapshot's bytes."""
+"""ModuleState selects the tensors of a module to gossip, and maps them to a snapshot's bytes."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ TIED = "tied tensors"
 
 def contents(
     net: nn.Module,
-    parameters: Iterable[torch.Tensor],  # those that are gossiped, each once
-    buffers: Iterable[torch.Tensor],  # likewise
+    parameters: Iterable[torch.Tensor],  # the gossiped parameters, each once
+    buffers: Iterable[torch.Tensor],  # the gossiped buffers, each once
     statistics: Iterable[nn.Parameter],  # frozen parameters that count as buffers
-    constants: int,  # how many of the floating buffers are no statistics
+    constants: int,  # the number of floating buffers that are not statistics
     *,
     with_buffers: bool,  # whether floating buffers are gossiped at all
 ) -> JsonObject:
@@ -78,7 +78,7 @@ def contents(
                 floating += not reason
     left[CONSTANT] = constants
     tied = trainable - trained["tensors"] + floating - constants - averaged["tensors"]
-    left[TIED] = max(0, tied)  # more, if parts of one are gossiped
+    left[TIED] = max(0, tied)  # parts of a tied tensor can make the difference negative
     return {
         "parameters": trained,
         "buffers": averaged,
@@ -90,8 +90,8 @@ def contents(
 
 
 def warn_of_left_out(net: nn.Module, node: str) -> None:
-    """Warn of the buffers that a state dict has and dpwa cannot hand on, each with the reason."""
-    text = "%s: buffer %r is not gossiped, handed on or kept in checkpoints: %s [DPWA-W049]"
+    """Warn of each buffer that a state dict has and that dpwa cannot send, with the reason."""
+    text = "%s: buffer %r is not gossiped, sent or saved in checkpoints: %s [DPWA-W049]"
     for prefix, module in net.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
             is_transient = name.rpartition(".")[2] in module._non_persistent_buffers_set
@@ -121,15 +121,15 @@ def _counted(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     }
 
 
-MAX_THREADS = 8  # memory has not the speed for more
-PIECE_BYTES = 64 * 1024**2  # copied to the host at once
+MAX_THREADS = 8  # more threads exceed the memory bandwidth
+PIECE_BYTES = 64 * 1024**2  # maximum size of one copy from a device to the host
 
 
 class FrozenParameters:
-    """The frozen parameters of a module, and a digest of them, which is computed when they change.
+    """The frozen parameters of a module, with a digest that is computed when they change.
 
-    A change in place is noticed by the version that autograd keeps of a tensor, one by way of
-    `.data` is not. `named` has each parameter once, with its name as without wrappers.
+    A change in place is noticed by autograd's version counter of the tensor. A change through
+    `.data` is not noticed. `named` holds each parameter once, under its name without wrappers.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]] = ()) -> None:
@@ -140,13 +140,14 @@ class FrozenParameters:
         return self._find_state() == self._state
 
     def is_same(self, other: FrozenParameters) -> bool:
-        """Tell whether both found the same tensors with the same values."""
+        """Return whether both objects found the same tensors with the same values."""
         return self._names() == other._names() and self._state == other._state
 
     def described(self) -> str:
-        """Return their number, size, and a digest of names, dtypes, shapes and bytes.
+        """Return the number of parameters, their size, and a digest of all that identifies them.
 
-        Takes about a second for each GB and core.
+        The digest covers names, dtypes, shapes and bytes. It takes about a second for each GB and
+        core.
         """
         digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
         for each in digests(self._named):
@@ -164,7 +165,7 @@ class FrozenParameters:
 def digests(named: Sequence[tuple[str, torch.Tensor]]) -> list[bytes]:
     """Return a digest of the name, dtype, shape and bytes of each tensor.
 
-    Takes about a second for each GB and core.
+    This takes about a second for each GB and core.
     """
     threads = min(MAX_THREADS, os.cpu_count() or 1)
     with ThreadPoolExecutor(threads, "dpwa-digest") as pool:
@@ -177,12 +178,12 @@ def digests(named: Sequence[tuple[str, torch.Tensor]]) -> list[bytes]:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # such a tensor has none
+    return 0 if tensor.is_inference() else tensor._version  # inference tensors have no version
 
 
 @torch.no_grad()
 def _digest(tensor: torch.Tensor) -> bytes:
-    """Digest the bytes of a tensor, row by row, from whatever device."""
+    """Return a digest of a tensor's bytes, on any device. Copy the tensor in pieces."""
     digest = hashlib.blake2b()
     flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
     step = PIECE_BYTES // tensor.element_size()
@@ -193,10 +194,10 @@ def _digest(tensor: torch.Tensor) -> bytes:
 
 
 class ModuleWatch:
-    """The modules and tensors of a module at one moment, and the memory of the gossiped tensors.
+    """A record of a module's submodules, its tensors, and the memory of the gossiped tensors.
 
-    Walking through `named_parameters` costs several times as much as this check for changes, which
-    is made twice in each training step.
+    The record is checked for changes twice in each training step. The check costs a fraction of a
+    walk through `named_parameters`.
     """
 
     def __init__(
@@ -221,14 +222,14 @@ class ModuleWatch:
                 if buffer is not None
             ]
         self._watched = watched
-        # A tensor without memory may get some without becoming another object.
+        # A tensor without memory can get memory and stay the same object.
         self._is_certain = not any(map(why_not_plain, watched))
         self._local = local if any(map(is_sharded, watched)) else None
         self._aliases = [t.detach() for t in self._locals()] if self._is_certain else []
         self._dtypes = self._find_dtypes()
 
     def still_holds(self) -> bool:
-        """Tell whether nothing was replaced, frozen, unfrozen, cast, resized or moved since."""
+        """Return whether no tensor was replaced, frozen, unfrozen, cast, resized or moved."""
         members = self._find_members()
         return (
             self._is_certain
@@ -243,7 +244,7 @@ class ModuleWatch:
         return self._watched if self._local is None else map(self._local, self._watched)
 
     def _find_members(self) -> list[object]:
-        """List the parameters and their names, the buffers and the children of all modules."""
+        """Return the parameters with their names, the buffers, and the children of all modules."""
         members: list[object] = []
         for module in self._modules:
             members += module._parameters
@@ -259,22 +260,22 @@ class ModuleWatch:
         return [tensor.dtype for tensor in self._watched]
 
 
-MAX_DIGESTS = 512  # digests of single tensors
-MAX_NAMED = 8  # in a message
+MAX_DIGESTS = 512  # maximum number of tensors with a digest of their own
+MAX_NAMED = 8  # maximum number of names in a message
 
 
 @dataclass(frozen=True)
 class GossipedTensor:
-    """One gossiped tensor of the module, or the shard of it that this rank has."""
+    """A gossiped tensor of the module, or this rank's shard of it."""
 
-    name: str  # as without wrappers
-    tensor: torch.Tensor  # itself, or a view of the part that is in no other one
+    name: str  # without wrapper prefixes
+    tensor: torch.Tensor  # the tensor, or a view of the part that no other entry has
     is_buffer: bool
-    is_constant: bool = False  # a buffer, but no statistic when it was found
+    is_constant: bool = False  # a buffer that was no statistic when it was found, such as a mask
 
 
 class ModuleState:
-    """The trainable parameters of a module and, if wanted, its floating buffers."""
+    """The gossiped tensors of a module: trainable parameters and, if wanted, floating buffers."""
 
     def __init__(
         self,
@@ -283,10 +284,10 @@ class ModuleState:
         with_buffers: bool,
         statistics: Sequence[str] = (),  # names of frozen parameters that count as buffers
         fits_frozen: bool = False,  # whether peers must have the same frozen parameters
-        # returns the Euclidean norm of a sharded module, of that of the shards here; all ranks call
-        # it alike; `None`: not sharded
+        # `whole` returns the Euclidean norm over all ranks, from the norm of this rank's shards.
+        # All ranks call it together. `None` if the module is not sharded.
         whole: Callable[[float], float] | None = None,
-        rounding: Rounding | None = None,  # how results get into narrow dtypes
+        rounding: Rounding | None = None,  # the way to round results to narrow dtypes
     ) -> None:
         self._net = unwrapped(net)
         self._with_buffers = with_buffers
@@ -297,21 +298,22 @@ class ModuleState:
         self._side = HostSide(())
         self._rounds = 0
         self.rounding = rounding or Rounding()
-        # where values need not be finite, for `kernels.are_finite`
+        # byte ranges where `kernels.are_finite` allows values that are not finite
         self.spared: list[tuple[int, int]] = []
-        # What `sample` looks at, and where each ends, in elements; `None`: not known yet
+        # The tensors that `sample` reads, with the index of each end, in elements. `None`: unknown
+        # yet.
         self._sampled: tuple[list[tuple[str, torch.Tensor]], list[int]] | None = None
-        self._judged: dict[str, bool] = {}  # whether a buffer is constant, as others say; by name
+        self._judged: dict[str, bool] = {}  # by name: whether other nodes say a buffer is constant
         self._values = TensorValues(())
-        # rises when `refresh` finds new memory or another layout: copies of parameters may not fit
-        # any more
+        # rises when `refresh` finds new memory or another layout, because older copies of
+        # parameters may not fit any more
         self.generation = 0
         self.whole: Callable[[float], float] = whole or float
         self._may_be_sharded = whole is not None
-        # each once, by falling element size, else in the module's order, parameters first
+        # each tensor once: larger elements first, then parameters first, then the module's order
         self.entries: tuple[GossipedTensor, ...] = ()
         self.layout = Layout(())
-        self.contents: JsonObject = {}  # what is gossiped and what is not, in counts
+        self.contents: JsonObject = {}  # the counts of gossiped tensors and of other tensors
         self.refresh()
 
     @classmethod
@@ -337,7 +339,7 @@ class ModuleState:
 
     @property
     def constants(self) -> list[str]:
-        """The names of the buffers that are no statistics, on which all nodes agree."""
+        """The names of the constant buffers, such as masks. All nodes agree on them."""
         return [entry.name for entry in self.entries if entry.is_constant]
 
     @constants.setter
@@ -347,9 +349,9 @@ class ModuleState:
         self.refresh()
 
     def refresh(self) -> None:
-        """Notice tensors that were replaced, frozen, cast, resized or moved since the last time.
+        """Find tensors that were replaced, frozen, cast, resized or moved since the last call.
 
-        Raises `ParametersError` if nothing is left to gossip.
+        Raises `ParametersError` if no trainable parameter is left to gossip.
         """
         watch = self._module_watch
         if watch is not None and watch.still_holds() and self._frozen.still_hold():
@@ -358,12 +360,12 @@ class ModuleState:
         require_plain(self._net)
         if not self._may_be_sharded:
             require_unsharded(self._net)
-        # The largest elements first: packed densely, each tensor is then aligned to its own.
+        # With the largest elements first, each tensor is aligned without padding.
         entries = tuple(sorted(self._walk(), key=lambda e: -e.tensor.element_size()))
         if not any(e.tensor.numel() for e in entries if not e.is_buffer):
-            found = "only empty ones" if any(not e.is_buffer for e in entries) else "none"
+            found = "all are empty" if any(not e.is_buffer for e in entries) else "it has none"
             if self._may_be_sharded:
-                found += " on this rank; shard over fewer ranks"
+                found += " on this rank. Shard it over fewer ranks"
             raise ParametersError(
                 f"{type(self._net).__name__} has no trainable floating parameter to gossip: {found}"
                 " [DPWA-E110]"
@@ -376,9 +378,9 @@ class ModuleState:
             self.generation += 1
             self._values = values
         if layout != self.layout:
-            self.layout = layout  # an equal one is kept, with the fingerprint it has computed
+            self.layout = layout  # an equal layout is kept, because it has computed its fingerprint
         self.entries = entries
-        self.spared[:] = [  # in place, as other threads read it
+        self.spared[:] = [  # in place, because other threads read the list
             (offset, offset + entry.tensor.nbytes)
             for entry, offset in zip(entries, layout.offsets, strict=True)
             if entry.is_constant
@@ -412,7 +414,7 @@ class ModuleState:
         return frozen.described()
 
     def _cut(self, values: TensorValues) -> tuple[Tile, ...]:
-        """Cut a snapshot of parameters, and of the live buffers, into tiles."""
+        """Divide a snapshot of these parameters, and of the module's buffers, into tiles."""
         parameters = iter(values.tensors)
         tensors = [
             (
@@ -427,26 +429,25 @@ class ModuleState:
     def handed_on(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the tensors of the training state, each once.
 
-        These are all tensors of the module, or only the gossiped ones if nodes already agree on the
-        rest.
+        These are all tensors of the module. If nodes already agree on the frozen parameters, these
+        are only the gossiped tensors.
         """
         if not self._fits_frozen:
             return state_tensors(self._net)
         return ((entry.name, entry.tensor) for entry in self.entries)
 
     def rest(self) -> dict[str, str]:
-        """Return digests, by name, of the tensors that are not gossiped: frozen parameters, other
-        buffers.
+        """Return digests, by name, of frozen parameters and of buffers that are not gossiped.
 
-        Counters, such as a batch norm's number of batches, may differ and are left out. If there
-        are very many tensors, the last ones share one digest.
+        Counters, such as a batch norm's number of batches, are left out, because they may differ.
+        If there are more than `MAX_DIGESTS` tensors, the last ones share one digest.
         """
         gossiped = [(entry.name, entry.tensor) for entry in self.entries]
         others = [
             (name, tensor)
             for name, tensor in state_tensors(self._net)
             if (tensor.ndim or tensor.is_floating_point())
-            and not (self._fits_frozen and isinstance(tensor, nn.Parameter))  # the same anyway
+            and not (self._fits_frozen and isinstance(tensor, nn.Parameter))  # equal on all nodes
         ]
         comes_first = [True] * len(gossiped) + [False] * len(others)
         apart = parts_apart([*gossiped, *others], comes_first)
@@ -460,10 +461,10 @@ class ModuleState:
 
     @torch.no_grad()
     def sample(self, turn: int, turns: int) -> dict[str, int]:
-        """Digest a part of the parameters that others are to have alike, bit by bit, by name.
+        """Return checksums, by name, of a part of the parameters that all nodes must have equal.
 
-        Frozen ones are among them, unless they are compared before. So many `turns` in a row make
-        up all of them. From a device, the part is copied at once.
+        `turns` successive calls cover all parameters. Frozen parameters are included, unless nodes
+        have compared them already. If the part is on a device, it is copied to the host at once.
         """
         named, ends = self._sampled or self._find_sampled()
         total = ends[-1] if ends else 0
@@ -498,9 +499,10 @@ class ModuleState:
     ) -> SnapshotCopy:
         """Start to copy every tensor to its place in a snapshot, shape `(nbytes,)`.
 
-        The tensors may be changed at once, and on the CPU the copy is complete at once. If `values`
-        are given, they are copied in place of the parameters, and the host waits for them. Raises
-        `ParametersError` if `values` are not like the parameters.
+        After the call, the caller may change the tensors. On the CPU the copy is then complete. If
+        `values` are given, they are copied instead of the parameters, and the call waits for the
+        copy. Raises `ParametersError` if `values` do not have the parameters' shapes, dtypes and
+        devices.
         """
         return self._side_for(values).start_copy(data, check_finite)
 
@@ -525,28 +527,29 @@ class ModuleState:
         return self.whole(merging.consensus_distance)
 
     def begin_mean(self) -> None:
-        """From now on, keep rounding errors, because several peers are merged into one mean."""
+        """From now on, keep rounding errors, because several merges form one mean."""
         narrow = [
             (offset, entry.tensor.device)
             for entry, offset in zip(self.entries, self.layout.offsets, strict=True)
             if is_narrow(entry.tensor)
         ]
-        if narrow:  # they are the last ones
+        if narrow:  # narrow tensors are the last entries
             self.rounding.keep_rests(narrow[0][0], self.nbytes, {device for _, device in narrow})
 
     def distance(self, data: ByteArray, start: int, base: ByteArray | None) -> float:
-        """Measure the Euclidean distance between a peer's bytes and the tensors, in one pass.
+        """Return the Euclidean distance between a peer's bytes and the tensors, in one pass.
 
-        It is exact, and includes both parameters and buffers, because a lying peer may change
-        either. Sums over tiles, in float32 or wider, are added up in float64. `data` are whole
-        pieces of the peer's snapshot from `start` on. It must be writable, but is not written to.
-        `base` is a whole snapshot, which is measured in place of the parameters in training. The
-        result is NaN or infinite if a value is, or if a sum overflows.
+        The distance is exact. It includes parameters and buffers, because a malicious peer may
+        change either. Sums over tiles, in float32 or wider, are added up in float64. `data` holds
+        whole pieces of the peer's snapshot from byte `start` on. It must be writable, but this does
+        not write to it. If `base`, a whole snapshot, is given, it is compared instead of the
+        parameters in training. The result is NaN or infinite if a value is not finite, or if a sum
+        overflows.
         """
         return self.whole(self._side.distance(data, start, base))
 
     def values(self) -> TensorValues:
-        """Return the parameters in training, as the same object until they are replaced."""
+        """Return the parameters in training. Only replaced tensors make it a new object."""
         return self._values
 
     def buffers_shard(self) -> Shard | None:
@@ -559,19 +562,19 @@ class ModuleState:
         return self.whole(math.hypot(*norms))
 
     def state_with(self, values: TensorValues) -> dict[str, torch.Tensor]:
-        """Return a copy of the module's state dict, with these values for the parameters.
+        """Return a copy of the module's state dict in which these values replace the parameters.
 
-        Names are those without wrappers. Frozen parameters and buffers are the module's own. Raises
+        Names have no wrapper prefixes. Frozen parameters and buffers are the module's own. Raises
         `UserError` if the module is sharded over several ranks.
         """
         if self._may_be_sharded:
             raise UserError(
-                "center: the module is sharded, and this rank has only its shards [DPWA-E135]"
+                "center: the module is sharded, and this rank has only its own shards [DPWA-E135]"
             )
         copies: dict[int, torch.UntypedStorage] = {}
 
         def there(tensor: torch.Tensor) -> torch.Tensor:
-            """Return a tensor as it is in the copy of its memory, which it may share."""
+            """Return the counterpart of a tensor in the copy of its memory."""
             place = tensor.storage_offset(), tensor.shape, tensor.stride()
             return tensor.new_empty(0).set_(copies[_memory(tensor)], *place)
 
@@ -594,8 +597,8 @@ class ModuleState:
     def view_of(self, data: ByteArray) -> TensorValues:
         """Return the parameters in the bytes of a whole snapshot, shape `(nbytes,)`.
 
-        On the CPU these are views, which are valid as long as the bytes. On other devices they are
-        copies.
+        On the CPU these are views, which are valid as long as the bytes are. On other devices they
+        are copies.
         """
         devices = [tensor.device for tensor in self._values.tensors]
         views = zip(self._views(data), devices, strict=True)
@@ -603,9 +606,10 @@ class ModuleState:
 
     @torch.no_grad()
     def values_of(self, data: ByteArray, into: Values | None = None) -> tuple[TensorValues, float]:
-        """Copy the parameters from the bytes of a whole snapshot, and measure the distance to them.
+        """Copy parameters from the bytes of a whole snapshot, and return the distance to the
+        module.
 
-        `into`, an earlier copy, is overwritten and returned if it is like the parameters.
+        The copy goes into `into`, an earlier copy, if its shapes, dtypes and devices fit.
         """
         if not (isinstance(into, TensorValues) and into.is_like(self._values)):
             into = self._values.empty()
@@ -630,7 +634,7 @@ class ModuleState:
             (_plain(name), buffer)
             for name, buffer in _persistent_buffers(self._net)
             if self._with_buffers
-            and buffer.is_floating_point()  # else they are no statistics
+            and buffer.is_floating_point()  # other buffers are not statistics
             and not why_not_mergeable(buffer)
         ]
         buffers += [
@@ -647,8 +651,8 @@ class ModuleState:
                 yield GossipedTensor(name, tensor, is_buffer, is_constant)
 
     def _find_statistics(self) -> list[tuple[str, nn.Parameter]]:
-        """Return the frozen parameters that count as buffers. Raises `UserError` if one cannot
-        count.
+        """Return the frozen parameters that count as buffers. Raises `UserError` if a pattern of
+        `statistics` matches none.
         """
         if not self._statistics:
             return []
@@ -657,7 +661,7 @@ class ModuleState:
             if not fnmatch.filter(named, pattern):
                 known = [name for name in named if not named[name].requires_grad][:MAX_NAMED]
                 raise UserError(
-                    f"statistics: no parameter is named {pattern!r} (frozen ones: "
+                    f"statistics: no parameter is named {pattern!r} (frozen parameters: "
                     f"{', '.join(known) or 'none'}) [DPWA-E311]"
                 )
         return [
@@ -670,10 +674,10 @@ class ModuleState:
 
 
 def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors of a module's state, with their names without wrappers.
+    """Yield the tensors of a module's state, with their names without wrapper prefixes.
 
-    These are the parameters, including frozen ones, and the buffers of the state dict, of any
-    dtype. Each tensor is yielded once, and tensors without values of their own are left out. Raises
+    These are all parameters, including frozen ones, and the buffers of the state dict, of any
+    dtype. Each tensor is yielded once. Buffers without memory of their own are left out. Raises
     `ParametersError` if a parameter has no dense memory of its own.
     """
     net = unwrapped(net)
@@ -688,10 +692,11 @@ def state_tensors(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    """Return the bytes of some elements, in their order, shape `(nbytes,)`."""
+    """Return the bytes of a range of a tensor's elements, in their order, shape `(nbytes,)`."""
     if tensor.is_contiguous():
-        flat = tensor.detach().as_strided((tensor.numel(),), (1,))  # whatever the stride of one
-    else:  # only the rows that they are in become a copy
+        # A dimension of size 1 may have any stride.
+        flat = tensor.detach().as_strided((tensor.numel(),), (1,))
+    else:  # copy only the rows of the range
         row = tensor.numel() // len(tensor)
         first = start // row
         flat = tensor.detach()[first : -(-stop // row)].reshape(-1).contiguous()
@@ -706,7 +711,7 @@ def _on_host(parts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         return parts
     if len({part.device for part in parts}) > 1:
         return [part.cpu() for part in parts]
-    return torch.split(torch.cat(parts).cpu(), [part.numel() for part in parts])  # in one copy
+    return torch.split(torch.cat(parts).cpu(), [part.numel() for part in parts])  # a single copy
 
 
 def _persistent_buffers(net: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -727,7 +732,7 @@ def _side_of(tiles: Sequence[Tile]) -> HostSide:
 
 
 def _plain_side_of(tiles: Sequence[Tile]) -> HostSide:
-    """Return a side that copies tensors in turn, without streams or memory of its own."""
+    """Return a side that copies one tensor after the other, without streams or buffers."""
     is_host = all(tile.room.device.type == "cpu" for tile in tiles)
     return HostSide(tiles) if is_host else DeviceSide(tiles)
 
@@ -739,7 +744,7 @@ def _spec(entry: GossipedTensor) -> TensorSpec:
 
 
 def unwrapped(net: torch.nn.Module) -> torch.nn.Module:
-    """Return the module inside of wrappers, so that wrapped and plain nodes can gossip."""
+    """Return the module inside its wrappers, so that wrapped and plain modules can gossip."""
     while (inner := inside(net)) is not None:
         net = inner
     return net
@@ -749,22 +754,22 @@ def inside(net: torch.nn.Module) -> torch.nn.Module | None:
     if isinstance(net, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         module: nn.Module = net.module
         return module
-    # Of torch.compile; to import its class takes seconds.
+    # A wrapper of torch.compile. Importing its class would take seconds.
     return net._modules["_orig_mod"] if set(net._modules) == {"_orig_mod"} else None
 
 
 def _plain(name: str) -> str:
-    """Return the name of a tensor as it is without torch.compile."""
+    """Return the name that a tensor has without torch.compile."""
     return name.replace("_orig_mod.", "")
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return the address at which the memory of a tensor begins, or 0 if it has none."""
+    """Return the address of the start of a tensor's memory, or 0 if it has no memory."""
     return 0 if why_not_plain(tensor) else tensor.untyped_storage().data_ptr()
 
 
 def _is_constant(buffer: torch.Tensor) -> bool:
-    """Return whether a buffer is like a mask: not all finite, or only 0s and 1s."""
+    """Return whether a buffer is like a mask: only 0 and 1, or with values not finite."""
     if not is_finite(buffer):
         return True
     ones = buffer == 1.0

@@ -1,4 +1,4 @@
-"""GossipOptimizer, which gossips after each step, and the optimizers of a module."""
+"""GossipOptimizer, which takes a step of gossip after each optimizer step, and Optimizers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ __all__ = ["Attachment", "GossipOptimizer", "GossipSteps", "OptimizerGossip"]
 log = logging.getLogger("dpwa.adapters")
 
 _OWN = frozenset({"optimizer", "conn", "loss", "last_merge", "step"})
-_LEARNING_RATES = ("lr", "initial_lr")  # the second is where schedulers start from
-_WATCHED_UPDATES = 3  # after which it is known which optimizers train a module
-_MAX_UPDATES = 20  # without a step of any: gradients are accumulated, or it has none
+_LEARNING_RATES = ("lr", "initial_lr")  # schedulers compute the `lr` from the `initial_lr`
+_WATCHED_UPDATES = 3  # after these updates, all optimizers of a module have been seen to step
+_MAX_UPDATES = 20  # until watching ends without a step (gradients accumulate, or no optimizer)
 
 Given = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 Scheduler = torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler
@@ -45,7 +45,7 @@ class OptimizerGossip(Protocol):
 
     @property
     def lr_scale(self) -> float:
-        """The factor of learning rates. 1 changes nothing."""
+        """The factor by which learning rates are multiplied. A factor of 1 changes nothing."""
         ...
 
     def step(self, loss: Loss = None) -> Merge | None:
@@ -53,7 +53,7 @@ class OptimizerGossip(Protocol):
         ...
 
     def finish(self, *, seconds: float = ..., timeout_s: float | None = ...) -> FinishReport:
-        """End the training together with the peers."""
+        """End the training together with the peers. Average the parameters with them."""
         ...
 
     def include_optimizer(self, optimizer: Given) -> None:
@@ -62,38 +62,40 @@ class OptimizerGossip(Protocol):
 
 
 class Optimizers:
-    """The optimizers of a module, with their schedulers: those given to it, and those seen to step.
+    """The optimizers of a module and their schedulers: given by the caller, or seen to step.
 
-    Some optimizers keep an iterate of their own, such as the schedule-free ones (Defazio et al.,
-    2024, arXiv:2405.15682). While they train, the module holds the points at which gradients are
-    computed, not the evaluated ones. Nodes average the evaluated ones, so such optimizers are
-    switched by their `eval()` and `train()` while the module is gossiped. The curvature that LBFGS
-    has learned from its last step and gradient is wrong once a merge has moved the parameters.
+    Some optimizers keep a second copy of the parameters, such as the schedule-free ones (Defazio et
+    al., 2024, arXiv:2405.15682). While they train, the module holds the points at which gradients
+    are computed, not the points that are evaluated. Nodes average the evaluated points. So dpwa
+    calls the `eval()` of such optimizers before gossip, and their `train()` afterwards. LBFGS
+    learns curvature from its last step and gradient. A merge moves the parameters and makes it
+    invalid.
     """
 
-    _state: ModuleState  # of which it is seen who trains it
+    _state: ModuleState  # the module whose optimizers are watched
 
     def __init__(self) -> None:
-        # optimizers whose state goes with the module's, each with parameters of its own
+        # optimizers whose state is sent with the module's state; no parameter is in two of them
         self.given: list[Any] = []
-        # of `given`; `None`: unknown
+        # the schedulers of `given`, or `None` if the caller gave none
         self.schedulers: list[torch.optim.lr_scheduler.LRScheduler] | None = None
         self.scalers: list[torch.amp.GradScaler] = []
-        # numbers and texts that each kept on itself when it was given, by its `id`
+        # attributes that are numbers or texts, as they were when the optimizer was given, by its
+        # `id`
         self.settings: dict[int, dict[str, Any]] = {}
-        # schedulers go on where those of a training taken over have come to
+        # whether schedulers continue from the schedules of a training that was adopted
         self.have_schedules = False
-        self.to_prepare: list[Any] = []  # those that gossip has to prepare for; none while they are
-        self.began_with: bytes | None = None  # trace of the parameters before the first step seen
+        self.to_prepare: list[Any] = []  # optimizers with modes, and LBFGS; empty within `prepared`
+        self.began_with: bytes | None = None  # digest of the parameters before the first step
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._thread = threading.get_ident()
         self._updates = 0
         self._has_warned = False
         self._has_warned_of_schedulers = False
-        self.is_beginning = False  # still to be seen: which optimizers train the module
-        self._is_replaced = False  # parameters were replaced by those of others far ahead
+        self.is_beginning = False  # whether the module's optimizers are still to be found
+        self._is_replaced = False  # parameters were replaced by those of nodes that are far ahead
         self._before_step: Callable[[], None] | None = None
-        self._are_prepared = False  # those that gossip has to prepare for, now
+        self._are_prepared = False  # whether a `prepared` block has switched optimizers
 
     def begin_watching(self, state: ModuleState) -> None:
         self._state = state
@@ -103,9 +105,9 @@ class Optimizers:
     def include(self, optimizer: Given, scheduler: Schedulers = None) -> bool:
         """Add optimizers and schedulers, and return whether a scheduler or a scaler is new.
 
-        An optimizer replaces those that have one of its parameters, unless one of these wraps it.
-        Raises `UserError` if one is no optimizer, or no scheduler, or if two of the optimizers
-        share parameters.
+        An optimizer replaces the earlier optimizers that share a parameter with it. It does not
+        replace an optimizer that wraps it. Raises `UserError` if an object is no optimizer or no
+        scheduler, or if two of the optimizers share parameters.
         """
         found = [_scheduler_in(each) for each in _each(scheduler, "scheduler", "load_state_dict")]
         optimizers = [*_each(optimizer, "optimizer", "load_state_dict", "param_groups")]
@@ -138,12 +140,12 @@ class Optimizers:
         return [float(each.get_scale()) for each in self.scalers]
 
     def note_replaced(self) -> None:
-        """Note that the parameters were replaced by those of other nodes that are far ahead."""
+        """Record that the parameters were replaced by those of nodes that are far ahead."""
         self._is_replaced = True
 
     @contextmanager
     def prepared(self, *, for_good: bool = False) -> Iterator[None]:
-        """Switch the module to the values that its optimizers evaluate."""
+        """Within the block, switch the module to the parameters that its optimizers evaluate."""
         prepared, self.to_prepare, self._is_replaced = self.to_prepare, [], False
         were_prepared = self._are_prepared
         self._are_prepared = were_prepared or bool(prepared)
@@ -157,7 +159,7 @@ class Optimizers:
             is_done = True
         finally:
             self.to_prepare, self._are_prepared = prepared, were_prepared
-            if self._is_replaced:  # what they have had before is as far behind
+            if self._is_replaced:  # the optimizers' copies are as old as the replaced parameters
                 for each in training:
                     each.state.clear()
             for optimizer, before in curved:
@@ -170,7 +172,7 @@ class Optimizers:
 
     @property
     def tell_steps(self) -> bool:
-        """Whether it is seen when those given step, and their state does not depend on a mode."""
+        """Whether the steps of all given optimizers are seen, and none of them has modes."""
         seen = [*self._seen]
         return bool(self.given) and all(
             any(_share(each, other) for other in seen) and not _has_modes(each)
@@ -178,7 +180,7 @@ class Optimizers:
         )
 
     def before_next_step(self, call: Callable[[], None]) -> None:
-        """Call this once, before one of those given takes its next step on this thread."""
+        """Call a function once, before one of the given optimizers steps on this thread."""
         self._before_step, self._thread = call, threading.get_ident()
         _watch(self)
 
@@ -198,11 +200,11 @@ class Optimizers:
                 self.began_with = self.trace()
 
     def trace(self) -> bytes:
-        """Return a trace that distinguishes the parameters with which a training began."""
+        """Return a digest that identifies the parameters with which a training began."""
         return trace_of(self._state.values().samples(TRACE_VALUES))
 
     def updated(self, node: str) -> None:
-        """Count an update. Warn, once, if the optimizer does not train the gossiped parameters."""
+        """Count an update. Warn once if the optimizer does not train the gossiped parameters."""
         self._updates += 1
         self._thread = threading.get_ident()
         is_known = bool(self._seen) or bool(self.given)
@@ -212,18 +214,19 @@ class Optimizers:
             _watch()
 
     def require_schedulers(self, node: str, updates: int) -> None:
-        """Warn, once, if the schedulers do not continue from a training that was adopted."""
+        """Warn once if the schedulers do not continue from the training that this node adopted."""
         if self.schedulers is None:
-            what = "give it to dpwa.connect, too: scheduler="
+            what = "give the scheduler to dpwa.connect, too: scheduler="
             is_left = any("initial_lr" in g for each in self.given for g in each.param_groups)
         else:
-            what = "there was no state of one like it"
+            what = "the adopted state has no schedule of this kind"
             is_left = bool(self.schedulers) and not self.have_schedules
         if is_left and not self._has_warned_of_schedulers:
             self._has_warned_of_schedulers = True
             log.warning(
-                "%s: continues at update %d, but its learning rate scheduler starts again (%s). "
-                "Its next step resets the learning rate. See docs/state.md [DPWA-W071]",
+                "%s: this node continues at update %d, but its learning rate scheduler starts at 0 "
+                "(%s). The next step of the scheduler resets the learning rate. See docs/state.md "
+                "[DPWA-W071]",
                 node,
                 updates,
                 what,
@@ -242,32 +245,33 @@ class Optimizers:
         left = _elsewhere((e.tensor for e in self._state.parameters()), _memory_of(trained))
         if self._has_warned or not foreign or not left:
             return
-        # What was not given may be of another module: are these copies?
+        # Optimizers that were not given may train a different module. Do they train copies of this
+        # one?
         others = Counter(t.shape for t in left) - Counter(t.shape for t in foreign)
         is_flat = sum(t.numel() for t in left) == sum(t.numel() for t in foreign)
         if not self.given and others and not is_flat:
             return
         self._has_warned = True
         log.warning(
-            "%s: %s trains other tensors than the module's parameters, of which %d are in no "
-            "param_groups, so merges into them are lost. Make the optimizer from the present "
-            "net.parameters(). If it trains copies, such as fp32 masters, gossip these in place "
-            "of the module: see docs/pytorch.md [DPWA-W069]",
+            "%s: %s trains other tensors than the module's parameters. %d parameters are in no "
+            "param_groups of it, so merges into them are lost. Make the optimizer from the current "
+            "net.parameters(). If it trains copies, such as fp32 masters, gossip the copies "
+            "instead of the module: see docs/pytorch.md [DPWA-W069]",
             node,
             " and ".join(sorted({type(each).__name__ for each in optimizers})),
             len(left),
         )
 
     def require_all_in_module(self, node: str) -> None:
-        """Warn if a step changes tensors that are no parameters of the module."""
+        """Warn if the optimizers train tensors that are not parameters of the module."""
         trained = (t for each in self.given for t in _tensors_of(each) if t.grad is not None)
         foreign = _elsewhere(trained, self._memory())
         if foreign:
             log.warning(
-                "%s: %d tensors that %s trains are no parameters of the module, the first of shape "
-                "%s. Their gradients are not averaged, and nodes do not compare them. Give "
-                "dpwa.connect a module with all of them, such as nn.ModuleList([net, loss]) "
-                "[DPWA-W086]",
+                "%s: %d tensors that %s trains are not parameters of the module. The first has the "
+                "shape %s. dpwa does not average the gradients of these tensors or compare them "
+                "between nodes. Give dpwa.connect a module with all of them, such as "
+                "nn.ModuleList([net, loss]) [DPWA-W086]",
                 node,
                 len(foreign),
                 " and ".join(sorted({type(each).__name__ for each in self.given})),
@@ -278,7 +282,7 @@ class Optimizers:
         return _memory_of(self._state.module_parameters())
 
     def _trains(self, optimizer: Any) -> None:
-        """Note an optimizer of the module, in place of others with the same parameters."""
+        """Record an optimizer of the module. Drop others that have the same parameters."""
         if any(one is optimizer for outer in self.to_prepare for one in [*_chain(outer)][1:]):
             return
         self.to_prepare = [one for one in self.to_prepare if not _share(one, optimizer)]
@@ -286,18 +290,18 @@ class Optimizers:
             self.to_prepare.append(optimizer)
 
 
-_watching: tuple[weakref.ref[Optimizers], ...] = ()  # replaced whole: other threads go through it
+_watching: tuple[weakref.ref[Optimizers], ...] = ()  # never changed in place: threads read it
 _watching_lock = threading.Lock()
 _is_hooked = False
 
 
 def _watch(optimizers: Optimizers | None = None) -> None:
-    """Notify these objects of all optimizer steps, and forget those that no longer watch."""
+    """Report all optimizer steps to these objects, and drop those that no longer watch."""
     global _watching, _is_hooked
     with _watching_lock:
         known = {each for reference in _watching if (each := reference()) and each.is_watching}
         _watching = tuple(map(weakref.ref, known if optimizers is None else known | {optimizers}))
-        if not _is_hooked:  # for good: to remove it would disturb threads that take a step
+        if not _is_hooked:  # the hook stays, because removing it would disturb other threads' steps
             _is_hooked = True
             register_optimizer_step_pre_hook(uncompiled(_step_begins))
 
@@ -314,7 +318,7 @@ def _step_begins(
 
 
 def _each(given: Any, what: str, *needed: str) -> list[Any]:
-    """Return one, several or none as a list. Raises `UserError` if one lacks a needed attribute."""
+    """Return the given objects as a list. Raises `UserError` if one lacks a needed attribute."""
     if given is None:
         return []
     found = list(given) if isinstance(given, (list, tuple)) else [given]
@@ -322,7 +326,8 @@ def _each(given: Any, what: str, *needed: str) -> list[Any]:
         if not all(hasattr(each, name) for name in needed):
             kind = f"{type(each).__module__}.{type(each).__qualname__}"
             raise UserError(
-                f"{what}: expected one of torch, or a list of them (got {kind}) [DPWA-E178]"
+                f"{what}: expected one of torch's classes, or a list of them (got {kind}) "
+                "[DPWA-E178]"
             )
     return found
 
@@ -332,14 +337,14 @@ def _require_apart(optimizers: list[Any]) -> None:
         is_inside = one in with_inner([other]) or other in with_inner([one])
         if _share(one, other) and not is_inside:
             raise UserError(
-                f"optimizers: {type(one).__name__} and {type(other).__name__} have the same "
-                "parameters; expected each parameter in only one optimizer [DPWA-E310]"
+                f"optimizers: {type(one).__name__} and {type(other).__name__} share parameters. "
+                "Put each parameter into only one optimizer [DPWA-E310]"
             )
 
 
-# Wrappers, such as those of Accelerate, Opacus and SAM
+# Optimizers that wrap an optimizer, such as those of Accelerate, Opacus and SAM
 
-_WRAPPED = ("optimizer", "original_optimizer", "base_optimizer")  # where they keep what they wrap
+_WRAPPED = ("optimizer", "original_optimizer", "base_optimizer")  # the wrapped one's attribute
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -352,11 +357,11 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 def followed(optimizer: Any) -> torch.optim.Optimizer:
-    """Return the first of an optimizer, and those in it, that calls the hooks of a step."""
+    """Return the outermost optimizer of a chain of wrappers that calls step hooks."""
     for each in _chain(optimizer):
         try:
             each.register_step_pre_hook(_ignore).remove()
-        except AttributeError:  # its constructor has not called that of torch
+        except AttributeError:  # its constructor has not called torch.optim.Optimizer.__init__
             continue
         found: torch.optim.Optimizer = each
         return found
@@ -364,17 +369,17 @@ def followed(optimizer: Any) -> torch.optim.Optimizer:
 
 
 def uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a hook from `torch.compile`, which would trace all of gossip along with a step."""
+    """Exclude a hook from `torch.compile`, which would otherwise trace the gossip of a step."""
     kept: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
     return kept
 
 
 def _ignore(*_: Any) -> None:
-    """Take no notice of a step."""
+    """Do nothing when an optimizer steps."""
 
 
 def _chain(optimizer: Any) -> Iterator[Any]:
-    """Yield an optimizer and those that it wraps for the same parameters, from the outside in."""
+    """Yield an optimizer, then the optimizers that it wraps, from the outside in."""
     yield optimizer
     kept = [getattr(optimizer, name, None) for name in _WRAPPED]
     for inner in (*kept, *getattr(optimizer, "__dict__", {}).values()):
@@ -384,14 +389,14 @@ def _chain(optimizer: Any) -> Iterator[Any]:
 
 
 def _wraps(outer: Any, inner: Any) -> bool:
-    """Return whether an optimizer wraps another one, which must have the same parameters."""
+    """Return whether an optimizer wraps another optimizer, with the same parameters."""
     if inner is outer or not _is_optimizer(inner):
         return False
     return [*map(id, _tensors_of(outer))] == [*map(id, _tensors_of(inner))]
 
 
 def with_inner(optimizers: Iterable[Any]) -> list[Any]:
-    """Return optimizers, each after those that it keeps in attributes."""
+    """Return the optimizers, and before each one the optimizers that its attributes hold."""
     found: list[Any] = []
     for optimizer in optimizers:
         for value in getattr(optimizer, "__dict__", {}).values():
@@ -407,13 +412,13 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _scheduler_in(scheduler: Any) -> Any:
-    """Return a scheduler without the wrapper of Accelerate."""
+    """Return a scheduler without Accelerate's wrapper."""
     inner = getattr(scheduler, "scheduler", None)
     return inner if hasattr(inner, "load_state_dict") else scheduler
 
 
 def _scaler_of(optimizer: Any) -> torch.amp.GradScaler | None:
-    """Return the gradient scaler with which a wrapper steps, such as Accelerate's."""
+    """Return the gradient scaler of an optimizer wrapper such as Accelerate's, or `None`."""
     scaler = getattr(optimizer, "scaler", None)
     return scaler if isinstance(scaler, torch.amp.GradScaler) else None
 
@@ -428,7 +433,7 @@ def _share(one: Any, other: Any) -> bool:
 
 
 def _memory_of(tensors: Iterable[torch.Tensor]) -> set[int]:
-    """Return the storages of tensors, because some optimizers train one buffer with many views."""
+    """Return the addresses of the tensors' storages. Some optimizers train views of one buffer."""
     plain = (local(t) for t in tensors if not why_not_plain(t))
     return {tensor.untyped_storage().data_ptr() for tensor in plain if tensor.numel()}
 
@@ -456,7 +461,7 @@ def is_training(optimizer: Any) -> bool:
 
 
 class GossipOptimizer(torch.optim.Optimizer):
-    """Wraps an optimizer, so that `step` updates the parameters, merges a peer's and publishes.
+    """Wraps an optimizer. Its `step` updates the parameters, merges a peer's, and publishes.
 
         with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
             optimizer = GossipOptimizer(torch.optim.Adam(net.parameters()), gossip)
@@ -467,25 +472,25 @@ class GossipOptimizer(torch.optim.Optimizer):
                 optimizer.step(loss=loss)
             optimizer.finish()
 
-    All other attributes are those of the wrapped optimizer, such as parameter groups, state, hooks
-    and `state_dict`. Create learning rate schedulers afterwards, from this optimizer, and pass this
-    one to a `GradScaler`. If a scaler skips a step, there is no step of gossip.
+    All other attributes, such as parameter groups, state, hooks and `state_dict`, are those of the
+    wrapped optimizer. Create learning rate schedulers from the `GossipOptimizer`, and pass the
+    `GossipOptimizer` to a `GradScaler`. If the scaler skips a step, the step of gossip is skipped.
 
     Args:
-        optimizer: the optimizer to wrap. The `lr` of its groups is multiplied by `conn.lr_scale`,
-            once.
-        conn: the adapter of the module, which you still have to close.
+        optimizer: the optimizer to wrap. The constructor multiplies the `lr` of its groups by
+            `conn.lr_scale`.
+        conn: the adapter of the module. You still have to close the adapter.
 
     Raises:
-        UserError: it is no optimizer of torch.
+        UserError: `optimizer` is not a torch optimizer.
 
     Attributes:
-        optimizer, conn: as given.
-        loss: the training loss for a step that is called without one. `None`: not measured.
-        last_merge: the result of the last step's merge, or `None` if it merged nothing.
+        optimizer, conn: the arguments of the constructor.
+        loss: the training loss for calls of `step` without a loss, or `None` if not measured.
+        last_merge: the merge of the last step, or `None` if the step merged nothing.
     """
 
-    # Its `__init__` is not called: everything that this would set up is the wrapped optimizer's.
+    # `Optimizer.__init__` is not called, because the wrapped optimizer has all that it sets up.
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
         require_one(optimizer)
         self.optimizer = optimizer
@@ -499,14 +504,15 @@ class GossipOptimizer(torch.optim.Optimizer):
         """Take a step of the wrapped optimizer, then a step of gossip.
 
         Args:
-            closure: passed on. Its result is the loss, unless `loss` is given.
+            closure: passed to the wrapped optimizer. Its result is the loss, unless `loss` is
+                given.
             loss: the training loss: a number, a numpy scalar or a 0-d tensor.
 
         Returns:
             The result of the wrapped optimizer's step, which is usually the loss of the closure.
 
         Raises:
-            ParametersError: the loss is not one number, or the module has nothing to gossip.
+            ParametersError: the loss is not a single number, or the module has nothing to gossip.
             ClosedError: the adapter was closed.
         """
         returned = self.optimizer.step() if closure is None else self.optimizer.step(closure)
@@ -521,19 +527,19 @@ class GossipOptimizer(torch.optim.Optimizer):
         return self.conn.finish(seconds=seconds, timeout_s=timeout_s)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Call `zero_grad` of the wrapped optimizer. The methods below do the same."""
+        """Call `zero_grad` of the wrapped optimizer."""
         self.optimizer.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, with the learning rate that it has."""
+        """Add a parameter group to the wrapped optimizer. Its learning rate is not scaled."""
         self.optimizer.add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state that the wrapped optimizer can load, too."""
+        """Return the state of the wrapped optimizer, which a plain optimizer can load, too."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load such a state, learning rates and all."""
+        """Load a state of the wrapped optimizer, including its learning rates."""
         self.optimizer.load_state_dict(state_dict)
 
     def __getattr__(self, name: str) -> Any:
@@ -550,30 +556,31 @@ class GossipOptimizer(torch.optim.Optimizer):
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise UserError(
-            "a GossipOptimizer cannot be pickled or copied, because its connection cannot. "
-            "Save its state_dict() instead [DPWA-E123]"
+            "a GossipOptimizer cannot be pickled or copied, because its connection cannot be "
+            "copied. Save its state_dict() instead [DPWA-E123]"
         )
 
 
 def require_one(optimizer: object) -> None:
-    """Refuse an object whose steps gossip cannot follow, such as a list of optimizers."""
+    """Raise `UserError` if gossip cannot follow an object's steps, such as a list of optimizers."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise _not_followed(optimizer)
 
 
 def _not_followed(optimizer: object) -> UserError:
     return UserError(
-        f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}. Pass the one "
-        "that steps last, and pass a whole list to dpwa.connect. Or call gossip.step(loss) "
-        "[DPWA-E302]"
+        f"gossip follows one torch.optim.Optimizer, not {type(optimizer).__name__}. Pass the "
+        "optimizer that steps last, and pass the whole list to dpwa.connect. Or call "
+        "gossip.step(loss) yourself [DPWA-E302]"
     )
 
 
 def was_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer has left its step out.
+    """Return whether an optimizer has skipped its last step.
 
-    A `GradScaler` calls a fused one all the same, and lets it know that gradients are not finite.
-    That of Accelerate says so itself, and takes no step while gradients are only accumulated.
+    A `GradScaler` calls a fused optimizer even if gradients are not finite, and sets its
+    `found_inf`. Accelerate's wrapper has an attribute for a skipped step. It takes no step while
+    gradients only accumulate.
     """
     found = getattr(optimizer, "found_inf", None)
     accumulation = getattr(optimizer, "gradient_state", None)
@@ -585,7 +592,7 @@ def was_skipped(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None:
-    """Also scales the rates that the schedulers start from."""
+    """Multiply an optimizer's learning rates, and the rates from which its schedulers start."""
     if scale == 1.0:
         return
     for group in optimizer.param_groups:
@@ -595,24 +602,25 @@ def scale_learning_rates(optimizer: torch.optim.Optimizer, scale: float) -> None
 
 
 class GossipSteps:
-    """Steps of gossip in a training whose loop is not your own, and their results.
+    """Takes steps of gossip in a training loop that you cannot change, and keeps their results.
 
     Args:
         conn: the adapter of the module.
 
     Attributes:
-        last_merge: the result of the last step's merge, or `None` if it merged nothing.
-        merges: the number of steps that have merged something.
+        last_merge: the merge of the last step, or `None` if the step merged nothing.
+        merges: the number of steps that merged something.
 
     Raises:
-        UserError: the configuration has `lr_spread`, and a different learning rate for this node.
+        UserError: `lr_spread` in the configuration scales the learning rate of this node.
     """
 
     def __init__(self, conn: OptimizerGossip) -> None:
         if conn.lr_scale != 1.0:
             raise UserError(
-                "`lr_spread` scales learning rates, and earlier schedulers would undo that. Wrap "
-                "the optimizer in GossipOptimizer instead of attaching it [DPWA-E047]"
+                "`lr_spread` scales the learning rate, and schedulers that exist already would "
+                "undo that. Wrap the optimizer in GossipOptimizer instead of attaching it "
+                "[DPWA-E047]"
             )
         self._conn = conn
         self.last_merge: Merge | None = None
@@ -626,24 +634,23 @@ class GossipSteps:
 
 
 class Attachment(GossipSteps, Closeable):
-    """Follows an optimizer, so that each of its steps is followed by a step of gossip.
+    """Follows an optimizer: after each optimizer step, it takes a step of gossip.
 
-    There is no step of gossip if a `GradScaler` skips the step, or if a batch only accumulates
-    gradients. It ends with the connection, and does not keep the adapter alive.
+    It takes no step of gossip if a `GradScaler` skips the step, or if a batch only accumulates
+    gradients. An attachment ends with the connection, and does not keep the adapter alive.
 
     Args:
         optimizer: an optimizer of the module.
         conn: the adapter of the module.
 
     Attributes:
-        loss: the training loss for the next step. The loop sets it if it is known. `None`: not
-            measured.
-        last_merge: the result of the last step's merge, or `None` if it merged nothing.
-        merges: the number of steps that have merged something.
+        loss: the training loss for the next step, or `None` if not measured. Your loop can set it.
+        last_merge: the merge of the last step, or `None` if the step merged nothing.
+        merges: the number of steps that merged something.
 
     Raises:
-        UserError: the configuration has `lr_spread`, and a different learning rate for this node,
-            or it is no optimizer of torch.
+        UserError: `lr_spread` in the configuration scales the learning rate of this node, or
+            `optimizer` is not a torch optimizer.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, conn: OptimizerGossip) -> None:
@@ -655,7 +662,7 @@ class Attachment(GossipSteps, Closeable):
         self._hook = followed(unwrapped(optimizer)).register_step_post_hook(hook)
 
     def close(self) -> None:
-        """Follow the optimizer no more."""
+        """Stop following the optimizer."""
         self._hook.remove()
 
     def _stepped(
@@ -668,5 +675,5 @@ class Attachment(GossipSteps, Closeable):
             return
         try:
             self.step(self.loss)
-        except (ReferenceError, ClosedError):  # forgotten, or closed by `close_all`
-            self.close()  # and the loop goes on
+        except (ReferenceError, ClosedError):  # the adapter is gone, or `close_all` has closed it
+            self.close()  # the training loop continues

@@ -1,4 +1,4 @@
-"""Copy the state of torch optimizers into an image, and load it from one.
+"""Copy the state of torch optimizers into an image, and load the state from an image.
 
 The groups and parameters of several optimizers are numbered consecutively. The image includes the
 progress of learning rate schedulers, as numbers.
@@ -28,17 +28,17 @@ from dpwa.state.target import UnfitStateError
 from dpwa.wire import limits
 from dpwa.wire.messages import unpack
 
-OF_THE_DEVICE = ("capturable", "foreach", "fused")  # which may be another one here
-_STEP = "step"  # which torch does not cast either, when it loads a state
+OF_THE_DEVICE = ("capturable", "foreach", "fused")  # settings that may differ between nodes
+_STEP = "step"  # torch does not cast this value either when it loads a state
 
-Kept = Mapping[str, Any]  # what an optimizer keeps for one parameter, by key
+Kept = Mapping[str, Any]  # the state that an optimizer keeps for one parameter, by key
 
 
 def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a peer's groups as groups of this optimizer, or raise `UnfitStateError`."""
+    """Return a peer's parameter groups as groups of this optimizer, or raise `UnfitStateError`."""
     present, is_of_torch = optimizer.param_groups, _is_of_torch(optimizer)
     if len(groups) != len(present):
-        raise UnfitStateError(f"it has {len(groups)} groups, expected {len(present)}")
+        raise UnfitStateError(f"the state has {len(groups)} groups, expected {len(present)}")
     pairs = zip(present, groups, strict=True)
     return [_adapted(own, theirs, is_of_torch=is_of_torch) for own, theirs in pairs]
 
@@ -46,23 +46,23 @@ def adapted(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> l
 def check_own(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: Mapping[int, Kept]
 ) -> None:
-    """Raise `UnfitStateError` if this optimizer would keep something else with adapted groups."""
+    """Raise `UnfitStateError` if this optimizer could not have this state with these groups."""
     parameters = dict(_numbered(optimizer))
     for index in state:
         if index not in parameters:
-            raise UnfitStateError(f"it keeps something for parameter {index}, which is not here")
+            raise UnfitStateError(f"the state has an entry for an unknown parameter, {index}")
     keepers = [_Keeper(type(optimizer), settings) for settings in groups]
     for index, (number, parameter) in parameters.items():
         kept = state.get(index, {})
         if _is_of_torch(optimizer) and (kept or optimizer.state.get(parameter)):
             expected = keepers[number].kept_for(local(parameter))
-            if kept or expected.is_there_at_once:  # else it has had no gradient so far
+            if kept or expected.is_there_at_once:  # no gradient yet: no state
                 _check_equal_form(index, expected.after_a_step, kept)
         _check_steps(index, kept)
 
 
 def _is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the state of an optimizer's class is known, unlike that of LBFGS."""
+    """Return whether dpwa knows the form of an optimizer's state. It does not for LBFGS."""
     is_known = f"{type(optimizer).__module__}.".startswith("torch.optim.")
     return is_known and not isinstance(optimizer, torch.optim.LBFGS)
 
@@ -70,7 +70,7 @@ def _is_of_torch(optimizer: torch.optim.Optimizer) -> bool:
 def _numbered(
     optimizer: torch.optim.Optimizer,
 ) -> Iterator[tuple[int, tuple[int, torch.Tensor]]]:
-    """Yield the parameters and the numbers of their groups, by the indices of a state dict."""
+    """Yield the index of each parameter in a state dict, with its group's number and itself."""
     index = 0
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
@@ -78,7 +78,7 @@ def _numbered(
             index += 1
 
 
-# Groups
+# Parameter groups
 
 
 def _adapted(
@@ -89,38 +89,38 @@ def _adapted(
     for key, value in theirs.items():
         if key in of_here:
             continue
-        # Learning rate schedulers add settings, and may be made only after this.
+        # Learning rate schedulers add settings to groups. They may be created later on this node.
         like = own[key] if key in own else _added(key, value)
         adapted[key] = _like(key, like, value, may_be_negative=not is_of_torch)
     return {**own, **adapted, **of_here}
 
 
 def _added(key: str, value: Any) -> Any:
-    """Return a setting that is not here, if it is a plain one."""
+    """Return a setting that this optimizer does not have, if its value is plain."""
     is_plain = isinstance(value, bool) or _is_number(value)
     if not is_plain or not key.isidentifier():
-        raise UnfitStateError(f"a group has {key!r:.40} {value!r:.40}, which is not here")
+        raise UnfitStateError(f"a group has the unknown setting {key!r:.40} = {value!r:.40}")
     return value
 
 
 def _like(key: str, own: Any, theirs: Any, *, may_be_negative: bool) -> Any:
-    """Return a peer's setting that has the form of the setting that it replaces."""
+    """Return a peer's setting if it has the form of this node's setting."""
     if isinstance(own, str):
-        return own  # such as the name of a parameter
+        return own  # a text, such as the name of a parameter, stays
     if isinstance(own, list | tuple) and isinstance(theirs, list) and len(own) == len(theirs):
         pairs = zip(own, theirs, strict=True)
         return type(own)(_like(key, *pair, may_be_negative=may_be_negative) for pair in pairs)
     if _is_number(own) and _is_number(theirs):
         if _sign(theirs) >= 0 or _sign(own) < 0 or may_be_negative:
             return theirs
-        raise UnfitStateError(f"a group has {key} {theirs!r:.40}, here it is {own!r:.40}")
+        raise UnfitStateError(f"a group has {key} = {theirs!r:.40}, this node has {own!r:.40}")
     if type(own) is type(theirs) and (isinstance(own, bool) or own == theirs):
         return theirs
-    raise UnfitStateError(f"a group has {key} {theirs!r:.40}, here it is {own!r:.40}")
+    raise UnfitStateError(f"a group has {key} = {theirs!r:.40}, this node has {own!r:.40}")
 
 
 def _is_number(value: object) -> bool:
-    """Tell whether a value is a finite number, or a tensor with nothing else in it."""
+    """Return whether a value is a finite number, or a tensor with a single finite number."""
     if isinstance(value, torch.Tensor):
         return value.numel() == 1 and not value.is_complex() and math.isfinite(value.item())
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -130,13 +130,13 @@ def _sign(number: float | torch.Tensor) -> float:
     return math.copysign(1.0, number) if number else 0.0
 
 
-# What is kept for a parameter
+# State of a parameter
 
 
 def _check_equal_form(index: int, expected: Kept, kept: Kept) -> None:
     if {*kept} != {*expected}:
         raise UnfitStateError(
-            f"it keeps {sorted(kept)!r:.200} for parameter {index}, expected {sorted(expected)}"
+            f"the state of parameter {index} is {sorted(kept)!r:.200}, expected {sorted(expected)}"
         )
     for key, like in expected.items():
         value = kept[key]
@@ -150,7 +150,7 @@ def _check_equal_form(index: int, expected: Kept, kept: Kept) -> None:
 def _check_steps(index: int, kept: Kept) -> None:
     steps = kept.get(_STEP, 0)
     if not _is_number(steps) or steps < 0:
-        raise UnfitStateError(f"parameter {index} has made {steps!r:.40} steps")
+        raise UnfitStateError(f"parameter {index} has an invalid count of steps, {steps!r:.40}")
 
 
 def _form(value: object) -> str:
@@ -160,19 +160,19 @@ def _form(value: object) -> str:
 
 
 def _is_scalar(value: object) -> bool:
-    # Torch keeps them in its default dtype, and casts most of them when it loads a state.
+    # Torch keeps scalars in its default dtype, and casts most of them when it loads a state.
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 
 class _Expected(NamedTuple):
-    """The state of a parameter after its first gradient, and whether it exists before that."""
+    """A parameter's state after its first step, and whether the state exists before that step."""
 
     after_a_step: Kept
     is_there_at_once: bool
 
 
 class _Keeper:
-    """Finds the state that an optimizer keeps for parameters of a group with these settings."""
+    """Finds out the state that an optimizer with these settings keeps for a parameter."""
 
     def __init__(self, optimizer: type[torch.optim.Optimizer], settings: Mapping[str, Any]) -> None:
         self._class = optimizer
@@ -181,7 +181,7 @@ class _Keeper:
         self._known: dict[tuple[torch.Size, torch.dtype], _Expected] = {}
 
     def kept_for(self, parameter: torch.Tensor) -> _Expected:
-        """Raises `UnfitStateError` if no step can be taken with these settings."""
+        """Raises `UnfitStateError` if an optimizer with these settings cannot take a step."""
         key = parameter.shape, parameter.dtype
         if key not in self._known:
             self._known[key] = self._tried(parameter)
@@ -195,8 +195,8 @@ class _Keeper:
             trial.grad = gradient.to_sparse() if is_sparse else gradient
             try:
                 return self._after_a_step(trial)
-            except Exception as error:  # noqa: BLE001 - whatever these settings bring about
-                problem = problem or f"no step can be taken with its settings: {error!r:.200}"
+            except Exception as error:  # noqa: BLE001 - settings can cause any error
+                problem = problem or f"its settings allow no step: {error!r:.200}"
         raise UnfitStateError(problem)
 
     @torch.no_grad()
@@ -211,7 +211,7 @@ class _Keeper:
 
 
 _GROUP = "group"
-# Of what an optimizer has in attributes, that which is handed on by other means, or not at all
+# Attributes of an optimizer that are sent in other ways, or not at all
 _ELSEWHERE = (
     "state",
     "param_groups",
@@ -237,7 +237,7 @@ _KIND = "kind"
 
 
 def kind_of(optimizers: Optimizers) -> Layout:
-    """Describe optimizers by their classes and by the parameters of each group."""
+    """Return a layout that describes optimizers by their classes and their groups' parameters."""
     specs, holders = list[TensorSpec](), with_inner(optimizers.given)
     for optimizer, (first, _) in zip(holders, _places(holders), strict=True):
         kind = type(optimizer)
@@ -250,14 +250,14 @@ def kind_of(optimizers: Optimizers) -> Layout:
 
 
 def left_out_of(optimizers: Optimizers) -> dict[str, str]:
-    """Return the reasons why some state of optimizers cannot be sent, by the place in the state."""
+    """Return the reasons why some optimizer state cannot be sent, by the place in the state."""
     if all(map(_is_of_torch, with_inner(optimizers.given))):
         return {}
     return _captured(optimizers)[1].left_out
 
 
 def optimizer_part(optimizers: Optimizers) -> StatePart | None:
-    """Copy the state of optimizers. `None` if not all are tensors and plain values."""
+    """Copy the state of optimizers. `None` if some values are neither tensors nor plain data."""
     values, trees = _captured(optimizers)
     try:
         numbers = msgpack.packb(values)
@@ -271,7 +271,7 @@ def optimizer_part(optimizers: Optimizers) -> StatePart | None:
 
 
 def _captured(optimizers: Optimizers) -> tuple[dict[str, Any], Trees]:
-    """Return the state of optimizers, and of those in them, as plain values and tensors."""
+    """Return the state of optimizers, and of optimizers inside them, as plain data and tensors."""
     holders = with_inner(optimizers.given)
     trees = Trees(_parameters_of(holders), modules_of(holders))
     for each in holders:
@@ -299,7 +299,7 @@ def _captured(optimizers: Optimizers) -> tuple[dict[str, Any], Trees]:
 def _capture_state(
     trees: Trees, values: dict[str, Any], optimizer: Any, number: int, first: int
 ) -> None:
-    """Note the state that an optimizer keeps for its parameters, and its other state."""
+    """Capture the state that an optimizer keeps for its parameters, and its other state."""
     indices = {id(parameter): at for at, (_, parameter) in _numbered(optimizer)}
     for key, kept in state_of(optimizer).items():
         index = indices.get(id(key))
@@ -313,7 +313,7 @@ def _capture_state(
 
 
 def _flat(trees: Trees, prefix: str, own: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the values of a mapping except its tensors, which are named with the prefix."""
+    """Return the plain values of a mapping. Its tensors go into `trees`, named by the prefix."""
     values = {}
     for key, value in own.items():
         name = "" if "." in key else f"{prefix}.{key}"
@@ -327,18 +327,17 @@ def _flat(trees: Trees, prefix: str, own: Mapping[str, Any], place: str) -> dict
 
 def load_optimizers(
     optimizers: Optimizers,
-    image: ByteArray,  # the tensors, as `optimizer_part` lays them out
-    numbers: bytes,  # all that is no tensor, likewise
+    image: ByteArray,  # the tensors, in the layout of `optimizer_part`
+    numbers: bytes,  # the plain values, in the form of `optimizer_part`
     *,
-    keeps_lr: bool,  # learning rates stay as they are here
+    keeps_lr: bool,  # keep this node's learning rates
     is_guarded: bool,  # refuse a state that is not finite
-    tries: bool = False,  # only try: change nothing in any case
+    tries: bool = False,  # only check whether the state fits, and change nothing
 ) -> None:
-    """Load the state of other optimizers, all of it or nothing.
+    """Load the state of a peer's or a checkpoint's optimizers, completely or not at all.
 
-    Schedulers continue as those of the other optimizers, if there were any. Raises
-    `UnfitStateError`, with nothing changed, if these optimizers would not have a state of that
-    form.
+    If the state has schedules, this node's schedulers continue from them. Raises `UnfitStateError`,
+    and changes nothing, if these optimizers could not have a state of this form.
     """
     holders = with_inner(optimizers.given)
     training = [each for each in optimizers.to_prepare if is_training(each)]
@@ -356,29 +355,29 @@ def load_optimizers(
             each.put_in_place()
         if tries:
             _put_back(before)
-    except Exception as error:  # noqa: BLE001 - of whatever optimizer, and whatever was sent
+    except Exception as error:  # noqa: BLE001 - any optimizer or content can cause any error
         _put_back(before)
         reason = str(error) if isinstance(error, UnfitStateError) else f"{error!r:.300}"
         raise UnfitStateError(reason) from None
     if not tries:
         filler.apply()
-        for each in training:  # what is handed on was not
+        for each in training:  # the sent state is not in training mode
             each.train()
         try:
             resume(optimizers.schedulers or (), values["schedulers"], keeps_lr=keeps_lr)
-        except Exception:  # noqa: BLE001 - of whatever scheduler, and whatever was sent
+        except Exception:  # noqa: BLE001 - any scheduler or content can cause any error
             optimizers.have_schedules = False
         else:
             optimizers.have_schedules = True
-        with suppress(Exception):  # likewise; they are found out by and by
+        with suppress(Exception):  # without its state, a scaler finds a good scale again
             resume(optimizers.scalers, values.get("scalers", []))
 
 
 class _Held(NamedTuple):
-    """The state that an optimizer holds, or will hold."""
+    """The current or future state of an optimizer."""
 
     optimizer: Any
-    state: Mapping[Any, Any] | None  # `None`: it is that of another one
+    state: Mapping[Any, Any] | None  # `None`: the state belongs to an inner optimizer
     groups: list[dict[str, Any]]
 
     @classmethod
@@ -387,7 +386,7 @@ class _Held(NamedTuple):
         return cls(optimizer, dict(state_of(optimizer)), groups)
 
     def put_in_place(self, *, is_new: bool = True) -> None:
-        """Put the state in place, in the same mappings, because other objects may refer to them."""
+        """Write the state into the existing mappings, because other objects may refer to them."""
         state = state_of(self.optimizer)
         if self.state is not None:
             state.clear()
@@ -407,13 +406,13 @@ def _put_back(before: list[_Held]) -> None:
 
 
 def _has_state(holders: list[Any], number: int) -> bool:
-    """Return whether an optimizer has a state other than that of one that it wraps."""
+    """Return whether an optimizer has a state of its own, not the state of one that it wraps."""
     state = state_of(holders[number])
     return all(state is not state_of(each) for each in holders[:number])
 
 
 def state_of(optimizer: Any) -> Any:
-    """Return the mapping in which an optimizer keeps its state, or an empty one if it has none."""
+    """Return the mapping that holds an optimizer's state, or an empty mapping if it has none."""
     return getattr(optimizer, "state", {})
 
 
@@ -423,7 +422,7 @@ def _parameters_of(optimizers: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _places(optimizers: Iterable[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the number of each optimizer's first group and first parameter, among those of all."""
+    """Yield each optimizer's first group and first parameter, numbered over all optimizers."""
     group, parameter = 0, 0
     for optimizer in optimizers:
         yield group, parameter
@@ -437,9 +436,9 @@ def _held_by(
     tensors: Mapping[str, torch.Tensor],
     values: Mapping[str, Any],
 ) -> list[_Held]:
-    """Return the state that optimizers will hold. Other objects in it are filled in later.
+    """Return the future state of each optimizer. `filler` fills in other objects later.
 
-    Raises `UnfitStateError`, LookupError, TypeError or ValueError if it does not fit these
+    Raises `UnfitStateError`, LookupError, TypeError or ValueError if the state does not fit these
     optimizers.
     """
     groups = [dict(group) for group in values["groups"]]
@@ -467,20 +466,20 @@ def _held_by(
         if own:
             _require_own_form(optimizer)
             if any(name in _ELSEWHERE for name, _ in own):
-                raise UnfitStateError("it has attributes that are not handed on")
+                raise UnfitStateError("the state sets attributes that it must not set")
             filler.attributes(optimizer, own, type(optimizer).__name__)
     return held
 
 
 def _require_own_form(optimizer: Any) -> None:
     if _is_of_torch(optimizer):
-        raise UnfitStateError("it keeps something else than an optimizer of torch does")
+        raise UnfitStateError("the state has values that no torch optimizer has")
 
 
 def _groups_for(
     optimizer: Any, filler: Filler, groups: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return a peer's groups as those of this optimizer, with the nested values in them."""
+    """Return a peer's groups as groups of this optimizer, with their nested values."""
     nested: list[dict[str, Any]] = [{} for _ in groups]
     if len(groups) == len(optimizer.param_groups):
         known = optimizer.defaults if _is_of_torch(optimizer) else ()
@@ -515,7 +514,7 @@ def _state_for(
 def _check_finite(tensors: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not is_finite(tensor):
-            raise UnfitStateError(f"{name!r:.80} is not finite")
+            raise UnfitStateError(f"{name!r:.80} has values that are not finite")
 
 
 def _keep_learning_rates(optimizer: Any, groups: list[dict[str, Any]]) -> None:
@@ -526,7 +525,7 @@ def _keep_learning_rates(optimizer: Any, groups: list[dict[str, Any]]) -> None:
                 group[key] = own[key]
             else:
                 group.pop(key, None)
-        if lr is not None and initial and "initial_lr" in own:  # a schedule has come so far
+        if lr is not None and initial and "initial_lr" in own:  # keep the progress of the schedule
             group["lr"] = own["initial_lr"] * float(lr / initial)
 
 
@@ -534,7 +533,7 @@ def _keep_learning_rates(optimizer: Any, groups: list[dict[str, Any]]) -> None:
 
 
 def progress_of(scheduler: Any) -> dict[str, Any]:
-    """Return the current numbers of a scheduler's state, in plain data, and its kind."""
+    """Return the numbers in a scheduler's state, as plain data, with the scheduler's class."""
     settings = {*inspect.signature(type(scheduler)).parameters} - {"last_epoch"}
     state = {k: v for k, v in scheduler.state_dict().items() if k not in settings}
     return {_KIND: type(scheduler).__qualname__, **_numbers_of(state)}
@@ -543,19 +542,19 @@ def progress_of(scheduler: Any) -> dict[str, Any]:
 def resume(
     schedulers: Sequence[Any], progress: Sequence[Mapping[str, Any]], *, keeps_lr: bool = False
 ) -> None:
-    """Let schedulers continue from the progress of others, with settings of their own.
+    """Continue schedulers from the progress of other schedulers. Keep the own settings.
 
-    Raises `UnfitStateError`, with nothing changed, if they would not have reached such numbers.
+    Raises `UnfitStateError`, and changes nothing, if a number does not fit these schedulers.
     """
     if len(schedulers) != len(progress):
-        raise UnfitStateError(f"there are {len(progress)} schedulers, expected {len(schedulers)}")
+        raise UnfitStateError(f"the state has {len(progress)} schedulers, not {len(schedulers)}")
     states = []
     for scheduler, told in zip(schedulers, progress, strict=True):
         if told[_KIND] != type(scheduler).__qualname__:
-            raise UnfitStateError(f"a scheduler is {told[_KIND]!r:.40}")
+            raise UnfitStateError(f"the state has a scheduler of the class {told[_KIND]!r:.40}")
         kept = _RATES_OF_SCHEDULERS if keeps_lr else ()
         own = scheduler.state_dict()
-        if "scale" in own:  # of a `GradScaler`: as its user has written it, maybe a whole number
+        if "scale" in own:  # of a `GradScaler`. The user may have passed an int
             own["scale"] = float(own["scale"])
         states.append(_with_numbers(own, told, kept))
     for scheduler, state in zip(schedulers, states, strict=True):
@@ -563,7 +562,7 @@ def resume(
 
 
 def _numbers_of(own: Any) -> Any:
-    """Return the numbers in a scheduler's state, in plain data, or `None` if there are none."""
+    """Return the numbers in a scheduler's state, as plain data, or `None` if it has none."""
     if isinstance(own, Mapping):
         named = ((key, _numbers_of(value)) for key, value in own.items() if isinstance(key, str))
         return {key: value for key, value in named if value is not None}
@@ -575,7 +574,7 @@ def _numbers_of(own: Any) -> Any:
 
 
 def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
-    """Return the state of a scheduler with the numbers of another, except for some keys."""
+    """Return a scheduler's state with the numbers of another state, except for the `kept` keys."""
     if theirs is None or (isinstance(own, Mapping) and not theirs):
         return own
     if isinstance(own, Mapping) and isinstance(theirs, Mapping):
@@ -589,4 +588,4 @@ def _with_numbers(own: Any, theirs: Any, kept: Collection[str]) -> Any:
         is_possible = math.isfinite(theirs) or not math.isfinite(number)
         if is_alike and is_possible and (theirs >= 0 or number < 0):
             return torch.full_like(own, theirs) if isinstance(own, torch.Tensor) else theirs
-    raise UnfitStateError(f"a scheduler has {theirs!r:.40}, here it is {own!r:.40}")
+    raise UnfitStateError(f"a scheduler has {theirs!r:.40}, this node has {own!r:.40}")

@@ -1,4 +1,4 @@
-"""Plain tensors, which have dense memory of their own and can be copied and merged."""
+"""Plain tensors: tensors with dense memory of their own, which can be copied and merged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpwa.errors import ParametersError
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    module = sys.modules.get("torch.distributed.tensor")  # imported by whoever has made one
+    module = sys.modules.get("torch.distributed.tensor")  # imported if the process has a DTensor
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the shard of a DTensor on this rank, in place, or any other tensor unchanged."""
+    """Return this rank's shard of a DTensor, as a view, or any other tensor unchanged."""
     if not is_sharded(tensor):
         return tensor
     sharded: Any = tensor
@@ -29,9 +29,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def place_of(tensor: torch.Tensor) -> str:
-    """Describe the shard of a tensor on this rank, or return "" if the tensor is not sharded.
+    """Return a description of this rank's shard of a tensor, or "" if it is not sharded.
 
-    Two groups of ranks hold the same shards if their names and these places are the same.
+    Two groups of ranks hold the same shards if the names and these descriptions are equal.
     """
     sharded: Any = tensor
     if not is_sharded(tensor) or sharded.device_mesh.size() == 1:
@@ -42,7 +42,7 @@ def place_of(tensor: torch.Tensor) -> str:
 
 
 def require_unsharded(net: nn.Module) -> None:
-    """Raise `ParametersError` for a module that was sharded unseen by the adapter."""
+    """Raise `ParametersError` for a module that was sharded after its adapter was made."""
     for name, parameter in net.named_parameters():
         if place_of(parameter):
             raise ParametersError(
@@ -52,7 +52,7 @@ def require_unsharded(net: nn.Module) -> None:
 
 
 def reshard(net: nn.Module) -> None:
-    """Have `fully_shard` free the whole parameters that it may hold since the last forward pass."""
+    """Make `fully_shard` free the whole parameters that it may hold since a forward pass."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     if kind is not None:
         for module in net.modules():
@@ -61,7 +61,7 @@ def reshard(net: nn.Module) -> None:
 
 
 def shard_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Make the optimizer's state of parameters that are DTensors into DTensors."""
+    """Convert the optimizer state of parameters that are DTensors to DTensors."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if is_sharded(parameter):
@@ -90,49 +90,49 @@ Named = tuple[str, torch.Tensor]
 
 
 def why_not_plain(tensor: torch.Tensor) -> str:
-    """Return the reason why a tensor, or its shard here, has no plain memory, or "" if it has."""
+    """Return why a tensor, or this rank's shard of it, has no plain memory, or "" if it has."""
     tensor = local(tensor)
     if nn.parameter.is_lazy(tensor):
         return (
-            "it has no shape before the module's first forward pass: run one batch through the "
+            "it has no shape before the module's first forward pass. Run one batch through the "
             "module first"
         )
     if tensor.is_nested:
-        return "it is a nested tensor: make its components parameters of their own (ParameterList)"
+        return "it is a nested tensor. Make its components separate parameters (ParameterList)"
     if _is_fake(tensor):
-        return "it is a FakeTensor and has no values: make the module outside of FakeTensorMode"
+        return "it is a FakeTensor and has no values. Make the module outside FakeTensorMode"
     if tensor.is_meta:
         return (
-            "it is on the meta device and has no values: give it memory (`to_empty(device=...)`) "
-            "and values first"
+            "it is on the meta device and has no values. First give it memory "
+            "(`to_empty(device=...)`) and values"
         )
     if tensor.is_quantized:
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return f"it is quantised ({dtype}): gossip the float module, and quantise it afterwards"
+        return f"it is quantised ({dtype}). Gossip the float module, and quantise it afterwards"
     if tensor.layout is not torch.strided:
-        return f"its layout is {tensor.layout}, not dense: keep its values in a dense tensor"
+        return f"its layout is {tensor.layout}, not dense. Keep its values in a dense tensor"
     if tensor.is_conj() or tensor.is_neg():
         how = "conj" if tensor.is_conj() else "neg"
-        return f"it is a view whose memory has other values: make it one with `.resolve_{how}()`"
+        return f"it is a lazy view of other values. Copy it with `.resolve_{how}()`"
     if _has_no_memory(tensor):
         kind = type(tensor)
         if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
             return (
-                f"it is a {kind.__name__}, which has no dense memory of its own: gossip a module "
+                f"it is a {kind.__name__}, which has no dense memory of its own. Gossip a module "
                 "of plain tensors"
             )
-        return "its memory was given back (its storage is empty): make the adapter while it has it"
+        return "its memory was freed (its storage is empty). Make the adapter before that"
     return ""
 
 
 def why_not_mergeable(tensor: torch.Tensor) -> str:
-    """Return the reason why a tensor cannot be copied from and merged into, or "" if it can."""
+    """Return the reason why a tensor cannot be read from and merged into, or "" if it can."""
     reason, tensor = why_not_plain(tensor), local(tensor)
     if not reason and any(
         step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
     ):
         reason = (
-            "it is expanded: several of its elements share one place in memory; make it one with "
+            "it is expanded, so several of its elements share one place in memory. Copy it with "
             "`.clone()`"
         )
     return reason
@@ -141,14 +141,14 @@ def why_not_mergeable(tensor: torch.Tensor) -> str:
 def parts_apart(
     named: Sequence[Named], comes_first: Sequence[bool] | None = None
 ) -> list[list[Named]]:
-    """Return for each tensor the parts of it that share no memory with the other tensors.
+    """Return, for each tensor, the parts of it that share no memory with the other tensors.
 
-    That is the tensor itself, nothing if other tensors cover it, or views of the rest of it. If
-    tensors overlap, the memory belongs to those with `comes_first`, then to the larger ones.
+    These are the tensor itself, or views of the uncovered rest, or nothing if other tensors cover
+    it. Overlapping memory belongs to the tensors with `comes_first`, then to the larger ones.
     """
     found: list[list[Named]] = [[] for _ in named]
     for together in _together([tensor for _, tensor in named]):
-        taken: list[tuple[int, int, torch.Tensor]] = []  # each with its span
+        taken: list[tuple[int, int, torch.Tensor]] = []  # start, stop and the part
         order = {i: (comes_first and not comes_first[i], -named[i][1].numel()) for i in together}
         for index in sorted(together, key=lambda i: (*order[i], i)):
             name, tensor = named[index]
@@ -163,7 +163,7 @@ def parts_apart(
 
 
 def _together(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
-    """Yield groups of tensors that share memory. Usually a group has one tensor."""
+    """Yield the indices of tensors that share memory, in groups. Most groups have one tensor."""
     spans = sorted((str(t.device), *_span(t), index) for index, t in enumerate(tensors))
     together, device, end = list[int](), "", 0
     for where, start, stop, index in spans:
@@ -192,7 +192,7 @@ def _beside(
 
 
 def _free(tensor: torch.Tensor, is_taken: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield views of the elements that are not taken, as few as rows allow."""
+    """Yield views of the elements that are not taken, in as few views as possible."""
     if not bool(is_taken.any()):
         yield tensor
     elif not bool(is_taken.all()):
@@ -201,20 +201,20 @@ def _free(tensor: torch.Tensor, is_taken: torch.Tensor) -> Iterator[torch.Tensor
             count = len(list(run))
             if taken == 0:
                 yield tensor[at : at + count]
-            for row in range(at, at + count) if taken == 1 else ():  # some of each
+            for row in range(at, at + count) if taken == 1 else ():  # rows that are taken in part
                 yield from _free(tensor[row], is_taken[row])
             at += count
 
 
 def _bytes_in(memory: torch.Tensor, tensor: torch.Tensor, low: int) -> torch.Tensor:
-    """View the bytes of each element, shape `(*shape, bytes)`, in an image of memory from `low`."""
+    """Return each element's bytes, shape `(*shape, bytes)`, as a view of `memory` from `low` on."""
     size = tensor.element_size()
     strides = (*(stride * size for stride in tensor.stride()), 1)
     return memory.as_strided((*tensor.shape, size), strides, tensor.data_ptr() - low)
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return the addresses of a tensor's first byte and of the byte after its last, or 0 and 0."""
+    """Return the addresses of a tensor's first byte and of the byte after its last, or 0, 0."""
     if tensor.numel() == 0:
         return 0, 0
     steps = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
@@ -224,13 +224,13 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 def require_plain(net: nn.Module) -> None:
     """Raise `ParametersError` if a parameter, frozen or not, has no plain memory.
 
-    The message names the first one, or the module that is quantised or sharded, and the remedy.
+    The message names the first such parameter, or a quantised or sharded module, and the remedy.
     """
     for name, module in net.named_modules():
         if _is_packed(module):
             raise ParametersError(
-                f"module {name!r} is a quantised {type(module).__name__}, whose weights are no "
-                "tensors: gossip the float module and quantise it afterwards, or make the adapter "
+                f"module {name!r} is a quantised {type(module).__name__}, whose weights are not "
+                "tensors. Gossip the float module and quantise it afterwards, or make the adapter "
                 "of a part that is not quantised [DPWA-E137]"
             )
     fsdp = getattr(sys.modules.get(_FSDP), "FullyShardedDataParallel", None)
@@ -238,18 +238,18 @@ def require_plain(net: nn.Module) -> None:
         for name, module in net.named_modules():
             if isinstance(module, fsdp):
                 raise ParametersError(
-                    f"module {name!r} is a FullyShardedDataParallel, which keeps parameters "
-                    "in a form of its own: shard the module by `fully_shard` (FSDP2) [DPWA-E129]"
+                    f"module {name!r} is a FullyShardedDataParallel, which keeps parameters in its "
+                    "own format. Shard the module with `fully_shard` (FSDP2) instead [DPWA-E129]"
                 )
     for name, parameter in net.named_parameters():
         reason = why_not_plain(parameter)
         if reason:
-            fate = "gossiped" if parameter.requires_grad else "handed on or kept in checkpoints"
+            fate = "gossiped" if parameter.requires_grad else "sent or saved in checkpoints"
             raise ParametersError(f"parameter {name!r} cannot be {fate}: {reason} [DPWA-E128]")
 
 
 def _is_packed(module: nn.Module) -> bool:
-    """Tell whether a module of torch.ao keeps its weights in an object of its kernels."""
+    """Return whether a module of torch.ao keeps its weights in a kernel's object."""
     return type(module).__module__.startswith("torch.ao.nn") and any(
         isinstance(value, torch.ScriptObject) for value in vars(module).values()
     )

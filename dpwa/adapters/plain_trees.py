@@ -1,17 +1,17 @@
-"""Convert the state of objects to plain data and numbered tensors, and load it into like objects.
+"""Convert the state of objects to plain data and numbered tensors, and load it into other objects.
 
-A number, a text or `None` stands for itself. Any other value is a mapping with one key:
+A number, a text or `None` is stored as it is. Any other value is a mapping with one key:
 
-    t   [name of a tensor, whether it is on the CPU]
-    p   number of a parameter; i: its `id`, as a key
-    l   items of a list; u: of a tuple; q: [length at most, items] of a deque
+    t   [name of a tensor, whether the tensor is on the CPU]
+    p   number of a parameter; i: the number of a parameter whose `id` is a key
+    l   items of a list; u: of a tuple; q: [maximum length, items] of a deque
     d   [[key, value], ...] of a mapping
     o   [class, [[attribute, value], ...]] of an object that the optimizer's own modules define
     m   [[name, tensor], ...] of a module; s: state dict of another object, such as a scheduler
     g   name of a tensor with the state of a `torch.Generator`
-    k   what stays as it is here, such as functions, and what was met before
+    k   a value that the receiver keeps, such as a function, or an object that came before
 
-A tree from another node creates no objects except containers. Attributes are filled in place.
+A tree from another node creates no objects except containers. Attributes are set in place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dpwa.adapters.plain_tensors import local, why_not_mergeable, why_not_plain
 from dpwa.state.image import can_be_stored
 from dpwa.state.target import UnfitStateError
 
-KEPT = "kept"  # what the names of tensors begin with that have no better one
+KEPT = "kept"  # the first part of the names of tensors that have no better name
 _KEPT = {"k": None}
 MISSING = object()
 _SCALARS = (type(None), bool, int, float, str)
@@ -43,23 +43,23 @@ CPU = torch.device("cpu")
 
 
 def is_scalar(value: object) -> bool:
-    """Tell whether a value stands for itself."""
+    """Return whether a value is stored as it is."""
     is_small = not isinstance(value, int) or abs(value) < _MAX_INT
     return type(value) in _SCALARS and is_small
 
 
 class Trees:
-    """Converts the state of objects to trees, and notes the tensors in them.
+    """Converts the state of objects to trees, and collects the tensors in them.
 
     Args:
-        parameters: of the optimizers, which trees refer to by number.
-        modules: names of the modules whose classes are entered.
+        parameters: the parameters of the optimizers. Trees refer to them by number.
+        modules: the names of the Python modules whose objects are converted.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor], modules: Iterable[str]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
-        self.left_out: dict[str, str] = {}  # the reason, by the place
-        self.is_whole = True  # whether nothing was left out where all must be handed on
+        self.left_out: dict[str, str] = {}  # the reasons for values left out, by their place
+        self.is_whole = True  # whether no value was left out in a `strict` block
         self._is_strict = False
         self._numbers: dict[int, int] = {}
         for number, parameter in enumerate(parameters):
@@ -69,13 +69,13 @@ class Trees:
         self._entered: set[int] = set()
 
     def enter(self, value: object) -> bool:
-        """Note an object that is sent by other means, and return whether it is new."""
+        """Mark an object as sent in another way, and return whether it is new."""
         is_new = id(value) not in self._entered
         self._entered.add(id(value))
         return is_new
 
     def tree(self, value: Any, place: str, name: str = "") -> Any:
-        """Return the tree of a value, which is found at that place.
+        """Return the tree of a value at a place in the state.
 
         If a name is given, a new tensor gets this name.
         """
@@ -116,7 +116,7 @@ class Trees:
 
     @contextmanager
     def strict(self) -> Iterator[None]:
-        """In the block, require that all values are sent, not just those that look like state."""
+        """Within the block, require that all values are sent, not only likely state."""
         self._is_strict = True
         try:
             yield
@@ -134,7 +134,7 @@ class Trees:
         return key if is_scalar(key) else self._leave_out(place, "its key is a", type(key))
 
     def attributes(self, owner: Any, place: str, skipped: Mapping[str, Any]) -> list[list[Any]]:
-        """Return the attributes of an object, but for some that are as they were."""
+        """Return the attributes of an object, except unchanged ones of `skipped`."""
         found = []
         for name, value in vars(owner).items():
             if name in skipped and (skipped[name] is ... or _is_same(skipped[name], value)):
@@ -150,7 +150,7 @@ class Trees:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if why_not_plain(tensor) or not can_be_stored(dtype):
             return self._leave_out(
-                place, f"it is a tensor of {dtype}, in memory of a", type(tensor)
+                place, f"it is a {dtype} tensor in the memory of a", type(tensor)
             )
         return {"t": [self._named(tensor, name), local(tensor).is_cpu]}
 
@@ -163,7 +163,7 @@ class Trees:
     def _object(self, value: Any, place: str) -> Any:
         if isinstance(value, torch.nn.Module):
             if any(id(each) in self._numbers for each in value.parameters()):
-                return _KEPT  # it is what is trained
+                return _KEPT  # the module in training
             return {"m": [[name, self.tree(each, place)] for name, each in _tensors_in(value)]}
         if type(value).__module__.partition(".")[0] in self._packages and _is_plain(value):
             return {"o": [type(value).__qualname__, self.attributes(value, place, {})]}
@@ -187,7 +187,7 @@ def _is_same(before: Any, now: Any) -> bool:
 
 
 def _has_state(value: Any) -> bool:
-    """Tell whether an object that cannot be handed on is likely to change with steps."""
+    """Return whether an object that cannot be sent is likely to change with each step."""
     if isinstance(value, torch.nn.Module) or (callable(value) and not hasattr(value, "state_dict")):
         return False
     if type(value).__module__.partition(".")[0] in ("numpy", "random"):
@@ -197,12 +197,13 @@ def _has_state(value: Any) -> bool:
 
 
 class Filler:
-    """Makes values from received trees, and puts them in place once all are made.
+    """Makes values from received trees. Once all values are made, `apply` puts them in place.
 
     Args:
-        parameters: as `Trees` has them.
+        parameters: the parameters of the optimizers, in the order that `Trees` got.
         tensors: the received tensors, by name.
-        modules: names of the modules whose classes are made, without their constructors.
+        modules: the names of the Python modules whose objects may be created, without a call of
+            their constructors.
     """
 
     def __init__(
@@ -223,20 +224,21 @@ class Filler:
             for change in self._changes:
                 try:
                     change()
-                except Exception as error:  # noqa: BLE001 - of whatever object
+                except Exception as error:  # noqa: BLE001 - any object can raise any error
                     raise UnfitStateError(f"{error!r:.300}") from None
 
     def value(self, tree: Any, own: Any = MISSING, place: str = "it") -> Any:
-        """Return the value of a tree, in place of one that is here.
+        """Return the value of a tree, which replaces this node's value `own`.
 
-        Raises `UnfitStateError` if it cannot be made, LookupError or TypeError if it is no tree.
+        Raises `UnfitStateError` if there can be no such value, LookupError or TypeError for a bad
+        tree.
         """
         if not isinstance(tree, Mapping):
             return tree
         ((tag, given),) = tree.items()
         if tag == "k":
             if own is MISSING:
-                raise UnfitStateError(f"{place} is not here")
+                raise UnfitStateError(f"this node does not have {place}")
             return own
         if tag == "p":
             return self._parameters[given]
@@ -253,7 +255,7 @@ class Filler:
         if tag == "d":
             return self._mapping(given, own, place)
         if tag in "ms" and own is MISSING:
-            raise UnfitStateError(f"{place} is not here")
+            raise UnfitStateError(f"this node does not have {place}")
         if tag == "m":
             return self._module(given, own, place)
         if tag == "s":
@@ -263,8 +265,8 @@ class Filler:
         return self._generator(given, own) if tag == "g" else self._object(given, own, place)
 
     def placed(self, name: str, device: torch.device, own: Any = MISSING) -> torch.Tensor:
-        """Return a received tensor. If the tensor here is like it, copy into that one and return
-        it.
+        """Return a received tensor. If this node's tensor has its shape and dtype, copy into that
+        one instead, and return that one.
         """
         value = self._tensors[name]
         if isinstance(own, torch.Tensor) and _are_alike(local(own), value):
@@ -275,7 +277,7 @@ class Filler:
         return self._made[name]
 
     def attributes(self, owner: Any, given: Iterable[Any], place: str) -> None:
-        """Fill attributes of an object in place."""
+        """Set the attributes of an object to received values, in place."""
         own = vars(owner)
         for name, tree in given:
             is_new = name not in own
@@ -317,14 +319,14 @@ class Filler:
         tensors = dict(_tensors_in(own))
         for name, tree in given:
             if self.value(tree, tensors[name], place) is not tensors[name]:
-                raise UnfitStateError(f"{place} has another {name!r:.40}")
+                raise UnfitStateError(f"{place} has a different {name!r:.40}")
         return own
 
     def _generator(self, given: str, own: Any) -> Any:
         if not isinstance(own, torch.Generator):
-            raise UnfitStateError("it has a random number generator, which is not here")
+            raise UnfitStateError("it has a random number generator, but this node has none there")
         state = self._tensors[given]
-        torch.Generator(own.device).set_state(state)  # or refuse it, with nothing changed
+        torch.Generator(own.device).set_state(state)  # raises before anything has changed
         self._changes.append(lambda: own.set_state(state))
         return own
 
@@ -333,19 +335,19 @@ class Filler:
         if own is MISSING or own is None:
             own = self._new(name, place)
         if type(own).__qualname__ != name:
-            raise UnfitStateError(f"{place} is a {name!r:.40}, here a {type(own).__qualname__}")
+            raise UnfitStateError(f"{place} is a {name!r:.40}, but here a {type(own).__qualname__}")
         self.attributes(own, attributes, place)
         return own
 
     def _new(self, name: str, place: str) -> Any:
-        """Return an empty object of a class that the optimizer's own modules name."""
+        """Return an empty object of a class, if the optimizer's own modules have this class."""
         packages = {module.partition(".")[0] for module in self._modules}
         for module in self._modules:
             kind: Any = getattr(sys.modules.get(module), name, None)
             is_plain = type(kind) is type and not hasattr(kind, "__del__")
             if is_plain and kind.__module__.partition(".")[0] in packages:
                 return object.__new__(kind)
-        raise UnfitStateError(f"{place} is a {name!r:.40}, which is not here")
+        raise UnfitStateError(f"{place} is a {name!r:.40}, a class that this node does not have")
 
 
 def _are_alike(own: torch.Tensor, value: torch.Tensor) -> bool:
@@ -355,7 +357,7 @@ def _are_alike(own: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def modules_of(owners: Iterable[Any]) -> Iterator[str]:
-    """Yield the modules that define the classes of objects, except those of torch."""
+    """Yield the names of the modules that define the objects' classes, except those of torch."""
     for owner in owners:
         for kind in type(owner).__mro__:
             if kind.__module__.partition(".")[0] not in ("torch", "builtins", "typing", "abc"):

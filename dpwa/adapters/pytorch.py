@@ -50,9 +50,9 @@ R = TypeVar("R")
 
 
 def ranks_of(net: torch.nn.Module) -> Alone:
-    """Return the ranks that hold a module together.
+    """Return the group of processes, called ranks, that hold a module together.
 
-    Raises `ParametersError` if parameters are sharded in a way that cannot be gossiped.
+    Raises `ParametersError` if parameters are sharded in a way that dpwa cannot gossip.
     """
     if not dist.is_available():
         return Alone()
@@ -70,13 +70,13 @@ def ranks_of(net: torch.nn.Module) -> Alone:
 
 
 def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
-    """Let all ranks call a method of an adapter. See `RankGroup.call`.
+    """Make every rank of a sharded or replicated module run a method. See `RankGroup.call`.
 
-    Some optimizers make the module hold other values while they train. These are switched on each
-    rank.
+    Before the call, each rank switches optimizers with modes to their evaluated parameters, and
+    back after the call.
     """
     signature = inspect.signature(call)
-    begins = call.__name__ == "update_send"  # when leaders are chosen
+    begins = call.__name__ == "update_send"  # the ranks also exchange the loss that picks leaders
     ends = call.__name__ == "finish"
 
     @wraps(call)
@@ -84,7 +84,8 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
         adapter: Any = args[0]
         if adapter._optimizers.to_prepare:
             if begins and adapter._gradients is not None and not adapter._gradients.has_begun:
-                # In a call of its own, as for the others: each switch rounds what it computes.
+                # A separate switch, as on nodes without modes, because each switch rounds the
+                # parameters.
                 with adapter._optimizers.prepared():
                     adapter._gradients.update()
             with adapter._optimizers.prepared(for_good=ends):
@@ -101,32 +102,32 @@ def by_all_ranks(call: Callable[P, R]) -> Callable[P, R]:
 
 
 class ConnectionFacts:
-    """An adapter's view of its `connection`."""
+    """Properties of an adapter that it reads from its `connection`."""
 
     connection: DpwaConnection
 
     @property
     def collectives(self) -> Collectives:
-        """The object on which its collectives run."""
+        """The object that runs the collectives of this node."""
         return self.connection.collectives
 
     @property
     def name(self) -> str:
-        """Name of this node."""
+        """The name of this node."""
         return self.connection.name
 
     @property
     def clock(self) -> float:
-        """Number of updates, interpolated at each merge like the parameters."""
+        """The number of updates, as a float. Each merge averages it like the parameters."""
         return self.connection.clock
 
     @property
     def updates(self) -> int:
         """The number of `update_send` calls in this node's training so far.
 
-        If the node adopts a state at the start, this number continues from that of the state. It
-        never falls. Use it for schedules, because merges average the clock, which therefore counts
-        no calls.
+        If the node adopts a state at the start, counting continues from the number in that state.
+        The number never falls. Use it for schedules. The clock is no substitute, because merges
+        average it.
         """
         return self.connection.updates
 
@@ -134,7 +135,7 @@ class ConnectionFacts:
         """Return the figures of this node for a logger, as a flat dict of numbers.
 
         The names are `dpwa/loss`, `dpwa/merges`, `dpwa/consensus_distance` and so on. docs/watch.md
-        lists them. Unknown figures are left out.
+        lists them. Figures that are not known yet are missing.
 
             for tag, value in gossip.metrics().items():
                 writer.add_scalar(tag, value, step)      # a SummaryWriter of TensorBoard
@@ -143,7 +144,7 @@ class ConnectionFacts:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Names of the peers in view."""
+        """The names of the peers that this node knows."""
         return self.connection.peers
 
     def __repr__(self) -> str:
@@ -159,55 +160,56 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         loss = None                               # not measured yet
         with DpwaPyTorchAdapter(net, "w1", "nodes.yaml") as gossip:
             for inputs, targets in batches:
-                gossip.update_send(loss)          # publish, start fetching from one peer
+                gossip.update_send(loss)          # publish, start to fetch from one peer
                 loss = train_step(inputs, targets)
-                gossip.update_wait(loss)          # wait for it and merge it, in place
-            gossip.finish()                       # average with all others, at the end
+                gossip.update_wait(loss)          # wait for that peer, and merge it in place
+            gossip.finish()                       # average with all other nodes, at the end
 
-    Instead of two calls you can call `gossip.step(loss)`, or attach to the optimizer by `attach`.
-    `dpwa.connect` makes an adapter and finds its arguments, whatever started the process.
+    Instead of the two calls, you can call `gossip.step(loss)`, or call `attach(optimizer)` once.
+    `dpwa.connect` finds the arguments from the launcher's environment, and makes an adapter.
 
-    Parameters keep their identity, so optimizers stay valid. Trainable parameters of every floating
-    dtype are merged, and tied ones are merged once. Frozen parameters and integer buffers are not
-    changed. Floating buffers (batch-norm statistics) are averaged with `buffers: average` and kept
-    with `buffers: keep`. The module may be on any device. A table in docs/pytorch.md has all kinds
-    of tensors.
+    Merges write in place, so optimizers stay valid. Trainable parameters of every floating dtype
+    are merged, and tied parameters are merged once. Frozen parameters and integer buffers do not
+    change. Floating buffers (batch-norm statistics) are averaged with `buffers: average` and not
+    changed with `buffers: keep`. The module may be on any device. A table in docs/pytorch.md lists
+    all kinds of tensors.
 
-    The ranks of a `DistributedDataParallel` module are one node. All of them make the adapter, with
+    The ranks of a `DistributedDataParallel` module form one node. All ranks make the adapter with
     the same name, and make the same calls. Rank 0 of the module's process group gossips, and sends
-    the merged parameters to the others. The ranks of a module that `fully_shard` has sharded are
-    one node, too. Each rank gossips its shards, at a port of its own. Either all ranks merge, or
-    none does.
+    the merged parameters to the other ranks. The ranks of a module that `fully_shard` has sharded
+    form one node, too. Each of these ranks gossips its own shards, at its own port. Either all
+    ranks merge, or no rank merges.
 
     Args:
-        net: the module. Its trainable parameters may change between rounds, if they change on all
-            nodes.
+        net: the module. Between rounds you may change which parameters are trainable, if you
+            make the same change on all nodes.
         name: the name of this process's node in the configuration.
         config: a path to a YAML file, a mapping, or a `Config`.
-        leader_loss: returns the loss by which leaders are chosen, such as the loss of a validation
-            batch that is the same on all nodes. It is called at every `update_send`, and may return
-            `None` if it was not measured. By default it is the training loss.
+        leader_loss: a function that returns the loss by which nodes choose leaders. A good choice
+            is the loss on a validation batch that is the same on all nodes. Each `update_send`
+            calls the function. It may return `None` if it has no loss. The default is the training
+            loss.
         optimizer: the optimizer of the module, or a list of several. Its state is sent, saved and
-            loaded together with the state of the module. A `GossipOptimizer` passes its own
-            optimizer.
+            loaded together with the state of the module. For a `GossipOptimizer`, this is the
+            optimizer that it wraps.
         scheduler: the learning rate scheduler, or a list of several, with a `GradScaler` if you
-            have one. Its state is treated like the optimizer's. With an empty list, the schedulers
-            are your own task when a node adopts a state.
+            use one. Its state is sent, saved and loaded, too. If you pass an empty list, you must
+            restore the schedulers yourself when a node adopts a state.
 
-    If the node starts from the state of its peers, the constructor may take up to
-    `initial_state_timeout_s`. When it returns, the module has this state. See the setting
-    `initial_state`.
+    If the node adopts the state of a peer at the start, the constructor takes up to
+    `initial_state_timeout_s`. The module has this state when the constructor returns. See the
+    setting `initial_state`.
 
     Raises:
         ConfigError: the configuration has mistakes.
         UnknownNameError: the configuration has no node of this name.
         AddressError: the node cannot listen at its address.
         ParametersError: the module has nothing to gossip, or a parameter has no dense memory of its
-            own, because it is sharded, nested, sparse, quantised, or has no values yet.
+            own, because it is sharded, nested, sparse or quantised, or has no values yet.
     """
 
     _attachment: Attachment | None = None
-    _gradients: GradientAveraging | None = None  # of algorithms that do so
+    _gradients: GradientAveraging | None = None  # only if the algorithm averages gradients
 
     def __init__(
         self,
@@ -229,7 +231,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             raise
 
     def _build(self, given: Making, connection: DpwaConnection) -> tuple[ModuleState, Optimizers]:
-        """Make all but the state that it begins with."""
+        """Make all parts except the state with which the training starts."""
         self.connection = connection
         rounding = BY_CHANCE
         if self._ranks.has_node:
@@ -250,7 +252,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         if self._ranks.has_node:
             check = partial(are_finite, spared=self._state.spared)
             self._trainer = Trainer.from_config(self._rounds, self._state, settings, check)
-            if self._ranks.is_alone:  # all ranks must do alike
+            if self._ranks.is_alone:  # a module of several ranks must do the same on each rank
                 self._trainer.took_over = self._optimizers.note_replaced
             self._training = TrainingState.from_module(
                 given.net, self._state, settings, self._optimizers
@@ -270,9 +272,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def _averaging(self, net: torch.nn.Module) -> GradientAveraging:
         if not self._ranks.is_alone:
             raise UserError(
-                f"`algorithm: {self._node.config.algorithm}` averages the gradients of a module "
-                "that each node has whole: expected one that is neither sharded nor in "
-                "DistributedDataParallel [DPWA-E308]"
+                f"`algorithm: {self._node.config.algorithm}` averages gradients, so each node must "
+                "have the whole module in one process. This module is sharded or in "
+                "DistributedDataParallel. Pass the plain module, or choose another algorithm "
+                "[DPWA-E308]"
             )
         from dpwa.adapters.gradients import GradientAveraging
 
@@ -289,32 +292,32 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def include_optimizer(self, optimizer: Given, scheduler: Schedulers = None) -> None:
         """Send, save and load the state of an optimizer together with the module's state.
 
-        If the module's state was adopted from a peer or a checkpoint, the optimizer's is loaded
-        now.
+        If this node adopted the module's state from a peer or a checkpoint, it loads the
+        optimizer's state now.
 
         Args:
-            optimizer: one or several. Each replaces those that have the same parameters.
-            scheduler: one or several of their schedulers, and a `GradScaler`.
+            optimizer: one or several. Each replaces the earlier optimizers that share a parameter.
+            scheduler: one or several schedulers, and a `GradScaler` if you use one.
 
         Raises:
-            UserError: one is no optimizer, or no scheduler.
+            UserError: an object is no optimizer, or no scheduler.
         """
         is_new = self._optimizers.include(optimizer, scheduler)
         if is_new and self._take_over_optimizers():
             self._ranks.share_optimizers(self._optimizers)
-        if self._gradients is not None:  # a loop whose optimizer is followed has no update_send
+        if self._gradients is not None:  # an attached loop does not call update_send
             self._gradients.update()
 
     @by_all_ranks
     def _take_over_optimizers(self) -> bool:
-        """Load the optimizers' state, and return whether the module's state was adopted."""
+        """Load the optimizers' state, and return whether this node has adopted a module's state."""
         self._training.warn_of_left_out(self.name)
         self._states.add_part(self._training.optimizer_target())
         return self._states.origin is not None
 
     @by_all_ranks
     def update_send(self, loss: Loss = None) -> None:
-        """Publish the module's parameters and start to fetch a peer's, without waiting.
+        """Publish the module's parameters and start to fetch a peer's parameters, without waiting.
 
         Args:
             loss: the training loss as a number, a numpy scalar, a 0-d tensor, or `None`.
@@ -322,10 +325,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         Raises:
             ParametersError: the module has nothing to gossip.
             ClosedError: the adapter was closed.
-            MismatchError: every peer is refused, and `if_refused` is `raise`.
+            MismatchError: this node refuses every peer, and `if_refused` is `raise`.
         """
         self._refresh()
-        if self._rounds.is_under_way:  # whoever never waits has taken its step by now
+        if self._rounds.is_under_way:  # a loop without `update_wait` has taken its step by now
             self._copy_state()
         self._states.complete()
         if self._leader_loss is not None:
@@ -341,12 +344,12 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def _begin(self) -> None:
         if self.updates == 0:
             trace = self._optimizers.began_with or self._optimizers.trace()
-            if began_apart(self._rounds.progress.trace, trace):  # it was loaded meanwhile
+            if began_apart(self._rounds.progress.trace, trace):  # a state was loaded meanwhile
                 self._rounds.begin_with(trace)
         origin = self._states.origin
         if origin is not None and self.updates == origin.updates:
             self._optimizers.require_schedulers(self.name, self.updates)
-        if self.updates > 0:  # some is there only after a step
+        if self.updates > 0:  # some optimizer state exists only after a step
             self._training.warn_of_left_out(self.name)
         self._optimizers.updated(self.name)
 
@@ -354,47 +357,47 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def update_wait(self, loss: Loss = None) -> Merge | None:
         """Wait for the fetch that `update_send` started, and merge the snapshot into the module.
 
-        This waits at most until `timeout_ms` after that `update_send`. If `lsgd` jumps to a second
-        leader, and if it averages buffers, it waits up to `timeout_ms` again for each. This call
-        also does the work of the algorithm that follows a step of the optimizer, and completes the
-        exchanges on which peers have agreed with this node.
+        This waits at most until `timeout_ms` after that `update_send`. With `lsgd`, it waits up to
+        `timeout_ms` longer to fetch from a second leader, and up to `timeout_ms` longer to average
+        buffers. This call also does the algorithm's work after a step of the optimizer. It
+        completes the exchanges on which peers have agreed with this node.
 
         Args:
-            loss: the current training loss. `None` stands for the loss passed to `update_send`.
+            loss: the current training loss. `None` means the loss that `update_send` got.
 
         Returns:
-            The merge, or the first of several. `None` if no snapshot arrived that can be merged. A
-            peer whose loss or parameters have diverged is not merged.
+            The merge, or the first merge if there were several. `None` if no usable snapshot
+            arrived. A snapshot is not usable if the peer's loss or parameters have diverged.
 
         Raises:
             ClosedError: the adapter was closed.
         """
-        self._refresh()  # a tensor that was replaced meanwhile must not be merged into
+        self._refresh()  # do not merge into a tensor that was replaced since `update_send`
         self._rounds.is_ahead |= self._rounds.began_at is None
         if self.updates <= 1 and self._gradients is None:
             self._note_first_step(loss_value(loss))
         arrival = self._trainer.update_wait(loss_value(loss))
         if self._gradients is not None:
             self._gradients.stepped()
-        if not self._rounds.is_ahead:  # else `update_send` has still to count the step
+        if not self._rounds.is_ahead:  # otherwise `update_send` still has to count the step
             self._copy_state()
         return None if arrival is None else Merge.of(arrival, self._trainer.consensus_distance)
 
     def _note_first_step(self, loss: float | None) -> None:
-        """Send peers the trace of the first step. Peers with the same data warn of it."""
+        """Send peers a digest of the first step. A peer with an equal digest warns of it."""
         if loss is not None and self._rounds.merges == 0:
             values = self._state.values().samples(TRACE_VALUES)
             self._rounds.begin_with(with_first_step(self._rounds.progress.trace, loss, values))
 
     def step(self, loss: Loss = None) -> Merge | None:
-        """Do all that follows a training step: `update_wait(loss)`, then `update_send(loss)`.
+        """Do the work that follows a training step: `update_wait(loss)`, then `update_send(loss)`.
 
-        The fetch that it starts continues during the next training step.
+        The fetch that this call starts continues during the next training step.
 
         Returns:
             The merge, as for `update_wait`. The first call returns `None`.
         """
-        if self._optimizers.to_prepare:  # once for both calls
+        if self._optimizers.to_prepare:  # switch the optimizers once for both calls
             with self._optimizers.prepared():
                 return self.step(loss)
         self._rounds.is_ahead = True
@@ -403,7 +406,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return merge
 
     def _copy_state(self) -> None:
-        """Copy the state if a copy is due and as many steps were taken as updates."""
+        """Copy the state if a copy is due and the counts of steps and updates are equal."""
         training, states = self._training, self._states
         if not self._optimizers.tell_steps:
             states.copy_if_due(training.capture)
@@ -414,24 +417,24 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
     def finish(self, *, seconds: float = SECONDS, timeout_s: float | None = None) -> FinishReport:
         """End the training together with the peers. Call this after the last step.
 
-        The node serves its peers until all living peers have taken their last step. It then
+        The node serves its peers until all living peers have taken their last step. Then it
         averages its parameters with theirs, until all nodes have the same parameters or come no
-        closer. It returns when no node needs this node any more. Nodes do not wait for a peer that
-        is dead, does not answer, has left, or has not connected within 10 s after it came into
-        view. The call takes at most `timeout_s + seconds`, and a few seconds. It raises no error if
-        a peer fails.
+        closer. The call returns when no node needs this node any more. Nodes do not wait for a peer
+        that is dead, does not answer, has left, or has not connected within 10 s after this node
+        learned of it. The call takes at most `timeout_s + seconds`, plus a few seconds. It raises
+        no error if a peer fails.
 
-        A second call returns the report of the first if all nodes took part in it without a
-        problem, no node has trained since, and this node's parameters are the same.
+        A second call returns the report of the first call, on three conditions. All nodes took part
+        without a problem, no node has trained since, and this node's parameters have not changed.
 
         Args:
-            seconds: maximum time to average.
-            timeout_s: maximum time to wait for peers that still train. By default it is as long as
-                this node has trained itself, and at least a minute.
+            seconds: the maximum time to average.
+            timeout_s: the maximum time to wait for peers that still train. The default is the time
+                that this node has trained, and at least a minute.
 
         Returns:
-            The nodes that took part, those that were missing and why, and the distance between
-            nodes.
+            A report with the nodes that took part, the missing nodes with the reasons, and the
+            distance between nodes.
 
         Raises:
             ClosedError: the adapter was closed.
@@ -448,7 +451,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             report = self._ranks.run_finish(averaged, run)
         finally:
             self._state.rounding.forget_rests()
-        if report.took_part:  # what the algorithm remembers is of other parameters
+        if report.took_part:  # the algorithm's memory belongs to the old parameters
             self._rounds.renew_algorithm()
         return report
 
@@ -476,23 +479,23 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Only accumulate gradients in the block, where the algorithm averages them."""
+        """Within the block, accumulate gradients and do not average them between nodes."""
         with nullcontext() if self._gradients is None else self._gradients.off():
             yield
 
     def average_gradients(self) -> None:
-        """Average the gradients now, in place, if the algorithm does so and has not done it yet.
+        """Average the gradients now, in place, if the algorithm averages gradients.
 
-        Averaging happens at the end of a backward pass that has given all parameters a gradient. If
-        some parameters have none, it happens when the optimizer steps. Call this before that step
-        if you want to clip the averaged gradients.
+        Gradients that are already averaged stay the same. Usually nodes average at the end of a
+        backward pass, if all parameters have a gradient then. If some parameters have none, nodes
+        average when the optimizer steps. Call this before that step if you clip averaged gradients.
         """
         if self._gradients is not None:
             self._gradients.average()
 
     @property
     def lr_scale(self) -> float:
-        """The factor for this node's learning rate, according to `lr_spread`."""
+        """The factor for this node's learning rate, from `lr_spread`."""
         spread, nodes = self._node.config.lr_spread, self._node.config.nodes
         if spread == "none":  # with `join`, this node may not be listed
             return 1.0
@@ -500,24 +503,24 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
 
     @property
     def leader(self) -> str | None:
-        """The node with the lowest running loss that this node knows of, which may be itself.
+        """The node with the lowest running loss, as far as this node knows. It may be this node.
 
-        `None` if no leader is known, or the nodes follow no leader.
+        `None` if no leader is known, or if the algorithm has no leaders.
         """
         self._node.check_process()
         return self._rounds.view.leader()
 
     def center(self) -> dict[str, torch.Tensor]:
-        """Return a copy of this node's center, to test or save in place of the module.
+        """Return a copy of this node's center, which you can test or save instead of the module.
 
             tester.load_state_dict(gossip.center())
 
         Returns:
-            A copy of the module's state dict, under names without wrappers. The center replaces the
-            gossiped parameters. Frozen parameters and buffers are the module's own.
+            A copy of the module's state dict. Names have no wrapper prefixes. The center replaces
+            the gossiped parameters. Frozen parameters and buffers are the module's own.
 
         Raises:
-            UserError: the algorithm has no center, or there was no `update_send` yet.
+            UserError: the algorithm has no center, or `update_send` was not called yet.
         """
         algorithm = self._rounds.algorithm
         if algorithm.has_center:
@@ -530,22 +533,21 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
             torch.manual_seed(0)                       # the same model on all nodes
             net = Net()
             with dpwa.connect(net) as gossip:
-                torch.manual_seed(gossip.seed())       # from here on, other batches on each node
+                torch.manual_seed(gossip.seed())       # from now on, other batches on each node
 
-        Each rank of one model has a seed of its own, too. A restarted node has the same seed as
+        Each rank of a module has a different seed, too. A restarted node gets the same seed as
         before.
 
         Args:
-            seed: the seed of the run. A different one gives different seeds on all nodes.
+            seed: the seed of the run. A different number gives different seeds on all nodes.
         """
         return zlib.crc32(f"{seed} {self.name} {self._ranks.rank}".encode())
 
     def attach(self, optimizer: torch.optim.Optimizer) -> Attachment:
-        """Let every step of an optimizer be followed by a step of gossip, until the adapter is
-        closed.
+        """Follow each step of an optimizer by a step of gossip, until the adapter is closed.
 
-        One optimizer is followed at a time, and its state is sent with the module's. If the loop
-        knows the loss, it can set the `loss` of the returned object.
+        A node follows one optimizer at a time, and sends its state with the module's state. If your
+        loop knows the loss, it can set the `loss` of the returned object.
         """
         if self._attachment is not None:
             self._attachment.close()
@@ -553,10 +555,10 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
         return self._attachment
 
     def close(self) -> None:
-        """Stop serving and fetching. This is idempotent and bounded in time."""
+        """Stop serving and fetching. You may call this twice. It takes a bounded time."""
         if self._attachment is not None:
             self._attachment.close()
-        is_whole = sys.exc_info()[1] is None  # else the loop was interrupted within a step
+        is_whole = sys.exc_info()[1] is None  # otherwise the loop was interrupted within a step
         if is_whole and self._ranks.has_node and self._node.is_own:
             self._states.complete()
         if self._gradients is not None:
@@ -569,11 +571,12 @@ def _crowding(name: str, config: Config) -> str:
     hosts = {node.name: same_host_key(node.host) for node in config.nodes}
     count = sum(host == hosts.get(name) for host in hosts.values())
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
-    # By default torch has one for each logical or each real core.
+    # By default, torch has one thread for each logical core or each physical core.
     is_chosen = bool(os.environ.get("OMP_NUM_THREADS")) or threads not in (cores, cores // 2)
     if is_chosen or threads == 1 or threads * count <= cores:
         return ""
     return (
-        f"each of the {count} nodes on this host computes with {threads} threads, and the host has "
-        f"{cores} cores, so they slow each other down: set OMP_NUM_THREADS={max(1, cores // count)}"
+        f"each of the {count} nodes on this host computes with {threads} threads, but the host has "
+        f"{cores} cores, so the nodes slow each other down. Set "
+        f"OMP_NUM_THREADS={max(1, cores // count)}"
     )

@@ -1,4 +1,4 @@
-"""The parameters of a torch module in a table, to which each worker adds its changes."""
+"""Keep the parameters of a torch module in a table, to which each worker adds its changes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dpwa.tables.tables import Tables
 
 
 class ModuleParameterManager:
-    """Keeps the parameters of a module in sync with those of the other workers.
+    """Keeps the parameters of a module in sync with the parameters of the other workers.
 
         manager = ModuleParameterManager(net, tables)
         for batch in batches:
             train(net, batch)
             manager.sync()
 
-    The module begins with the parameters of the first worker. Buffers are not changed, because the
-    manager adds up the changes of all workers, which makes no sense for running means.
+    The module starts with the parameters of the first worker. Buffers do not change, because adding
+    up the changes of all workers is wrong for running means.
 
     Args:
-        module: the same one on all workers, on any device.
+        module: the same module on all workers, on any device.
         tables: the tables of this node.
-        options: of the table: `updater`, `options`, `replicas`.
+        options: options of the table: `updater`, `options`, `replicas`.
 
     Raises:
         UserError: the module has no floating-point parameters.
@@ -45,10 +45,10 @@ class ModuleParameterManager:
         self._distribute()
 
     def sync(self) -> None:
-        """Add this worker's changes since the last call, and set the parameters to the sum of all.
+        """Add this worker's changes since the last call, and load the sum of all workers' changes.
 
         Raises:
-            As for `SyncedArray.sync`.
+            The errors of `SyncedArray.sync`.
         """
         self._variable.value[...] = self._collected()
         self._variable.sync()

@@ -1,4 +1,4 @@
-"""TrainingState: the module and, if given, its optimizers, as images."""
+"""TrainingState copies a module and its optimizers into images, and loads them from images."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from dpwa.state.target import Target, UnfitStateError
 
 log = logging.getLogger("dpwa.adapters")
 
-MAX_OPTIMIZER_BYTES = 64 * 1024**2  # beside so many times the size of the module:
+# An optimizer's state may have this size, and this many times the size of the module.
+MAX_OPTIMIZER_BYTES = 64 * 1024**2
 MAX_OPTIMIZER_SIZES = 16
 
 
 class TrainingState:
-    """The state that a node sends to nodes that join late, saves to disk, and adopts itself.
+    """The state that a node sends to nodes that start late, saves to disk, and adopts from a peer.
 
-    A received state is checked against the module and the optimizer before any of it is applied.
+    A received state is checked against the module and the optimizers before any of it is loaded.
     """
 
     def __init__(
         self,
-        net: torch.nn.Module,  # its tensors keep their identity when a state is loaded
-        # of the module; `None`: the state is all of it in any case
+        net: torch.nn.Module,  # loading a state writes into its tensors
+        # the gossiped tensors of the module. `None`: the state has all tensors in any case
         gossiped: ModuleState | None = None,
         optimizers: Optimizers | None = None,
         *,
-        keeps_lr: bool = False,  # learning rates stay as they are here: nodes have different ones
-        is_guarded: bool = True,  # refuse parameters and states of optimizers that are not finite
+        keeps_lr: bool = False,  # keep this node's learning rates, which differ between nodes
+        is_guarded: bool = True,  # refuse parameters and optimizer states that are not finite
     ) -> None:
         self._net = net
         self._gossiped = gossiped
         self._keeps_lr = keeps_lr
         self._is_guarded = is_guarded
-        self._known = set[str]()  # reasons why something is left out
+        self._known = set[str]()  # the reasons that were already logged
         self.optimizers = optimizers or Optimizers()
 
     @classmethod
@@ -81,7 +82,7 @@ class TrainingState:
         return {} if part is None else {"optimizer": part}
 
     def warn_of_left_out(self, node: str) -> None:
-        """Warn, once for each reason, of optimizer state that cannot be sent."""
+        """Warn of optimizer state that cannot be sent, once for each reason."""
         if not self.optimizers.given:
             return
         from dpwa.adapters.optimizer_state import left_out_of
@@ -91,9 +92,9 @@ class TrainingState:
         self._known.update(found.values())
         if new:
             log.warning(
-                "%s: a part of the optimizer's state cannot be sent: %s%s. A node that joins late "
-                "or restarts begins without it, and so differs from the others under "
-                "`together`. See docs/state.md [DPWA-W085]",
+                "%s: this part of the optimizer's state cannot be sent to other nodes: %s%s. A "
+                "node that starts late or restarts begins without this part. With `together`, its "
+                "parameters then differ from the others'. See docs/state.md [DPWA-W085]",
                 node,
                 new[0],
                 f" (and {len(new) - 1} more)" if len(new) > 1 else "",
@@ -115,9 +116,7 @@ class TrainingState:
         return storable(state_tensors(self._net) if found is None else found.handed_on())
 
     def _kind(self, layout: ImageLayout, named: Named) -> Layout:
-        """Return the layout that must be the same on other nodes, including what is not in the
-        image.
-        """
+        """Return the layout that must be the same on other nodes. It has the tensors' names."""
         frozen = "" if self._gossiped is None else self._gossiped.layout.frozen
         return Layout(layout.tensors.tensors, frozen, tuple(name for name, _ in named))
 
@@ -161,7 +160,7 @@ class TrainingState:
 
 
 def _are_finite(net: torch.nn.Module, named: Named, found: Mapping[str, torch.Tensor]) -> bool:
-    """Tell whether all parameters are finite; buffers, such as masks, need not be."""
+    """Return whether all parameters are finite. Buffers, such as masks, need not be finite."""
     trained = (local(p) for p in net.parameters() if p.requires_grad)
     parameters = {p.untyped_storage().data_ptr() for p in trained}
     return all(

@@ -1,4 +1,4 @@
-"""TensorValues: the trainable parameters as algorithms see them, in tensors of torch."""
+"""TensorValues: the trainable parameters in the form that algorithms use, as torch tensors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dpwa.data.kernels import (
     squared_distance,
 )
 
-_STRIDE = 2_654_435_761  # a prime: its multiples are spread over any range
+_STRIDE = 2_654_435_761  # a prime, so its multiples are spread over any range
 
 
 class TensorValues:
-    """Numbers in the shapes of the trainable parameters; see `dpwa.algorithms.Values`.
+    """Numbers in the shapes of the trainable parameters. See `dpwa.algorithms.Values`.
 
-    Arithmetic is elementwise, in place and not recorded by autograd, which does notice it. Operands
-    must be alike, that is have equal shapes, dtypes and devices, in any strides; else methods raise
-    ValueError. The tensors are detached and share the memory of those that they were made of:
-    changing them changes the module. None may overlap another.
+    Arithmetic is elementwise and in place. Autograd does not record it, but notices the change.
+    Both operands must have equal shapes, dtypes and devices, with any strides. Otherwise methods
+    raise ValueError. The tensors share memory with the tensors that the constructor got, so a
+    change to them changes the module. The tensors must not overlap each other.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], rounding: Rounding = BY_CHANCE) -> None:
@@ -40,7 +40,7 @@ class TensorValues:
         self._groups = [list(indices) for _, indices in by_kernel]
 
     def is_like(self, other: TensorValues) -> bool:
-        """Tell whether both have equal shapes, dtypes and devices."""
+        """Return whether both have equal shapes, dtypes and devices."""
         return self._kinds == other._kinds
 
     def is_same_memory(self, other: TensorValues) -> bool:
@@ -49,14 +49,14 @@ class TensorValues:
         )
 
     def clone(self) -> TensorValues:
-        """Return a copy, with strides as here."""
+        """Return a copy with the same strides."""
         copy = self.empty()
         copy.copy_(self)
         return copy
 
-    @torch.inference_mode(mode=False)  # else the memory could not be changed outside of that mode
+    @torch.inference_mode(mode=False)  # memory made in this mode can be changed only in this mode
     def empty(self) -> TensorValues:
-        """Return memory for a copy, with strides as here."""
+        """Return uninitialized memory for a copy, with the same strides."""
         empty = [torch.empty_like(tensor) for tensor in self.tensors]
         return TensorValues(empty, self._rounding)
 
@@ -67,26 +67,27 @@ class TensorValues:
     def lerp_(self, other: TensorValues, weight: float) -> None:
         """Set self = self + weight * (other - self).
 
-        Weight 0 changes nothing, and weight 1 copies, even over values that are not finite.
+        A weight of 0 changes nothing. A weight of 1 copies, even over values that are not finite.
         """
         for own, peer in self._groups_of(other):
             move_toward_(own, peer, weight, self._rounding)
 
     @torch.no_grad()
     def add_(self, other: TensorValues, alpha: float = 1.0) -> None:
-        """Set self = self + alpha * other; alpha 0 changes nothing."""
+        """Set self = self + alpha * other. An alpha of 0 changes nothing."""
         for own, step in self._groups_of(other):
             add_(own, step, alpha, self._rounding)
 
     @torch.no_grad()
     def mul_(self, factor: float) -> None:
-        """Set self = factor * self; 0 clears even values that are not finite."""
+        """Set self = factor * self. A factor of 0 clears even values that are not finite."""
         for own, _ in self._groups_of(self):
             scale_(own, factor, self._rounding)
 
     @torch.no_grad()
     def distance(self, other: TensorValues) -> float:
-        """Return the Euclidean distance over all elements; NaN or infinite if a value is.
+        """Return the Euclidean distance over all elements. It is not finite if a value is not
+        finite.
 
         The sums of blocks, in float32 or wider, are added up in float64.
         """
@@ -98,10 +99,11 @@ class TensorValues:
         return math.sqrt(sum(square.item() for square in squares))
 
     def samples(self, count: int) -> list[float]:
-        """Return so many of the values, spread over the tensors.
+        """Return `count` of the values, spread over the tensors.
 
-        Of matrices and larger, if there are any: these are drawn at random when a model is made,
-        where biases and scales often begin as constants. The same places for the same shapes.
+        The values are those of matrices and larger tensors, if there are any. Initialization makes
+        these random, but biases and scales often start as constants. Equal shapes give equal
+        places.
         """
         filled = [tensor for tensor in self.tensors if tensor.numel()]
         tensors = [tensor for tensor in filled if tensor.dim() > 1] or filled
@@ -116,7 +118,7 @@ class TensorValues:
         return taken
 
     def _groups_of(self, other: TensorValues) -> Iterator[tuple[Tensors, Tensors]]:
-        """Yield tensors of one dtype and device, and those of the other that go with them."""
+        """Yield tensors of one dtype and device, with the matching tensors of the other operand."""
         if not self.is_like(other):
             raise ValueError("expected values of equal shapes, dtypes and devices")
         for indices in self._groups:

@@ -89,6 +89,6 @@ def test_there_is_none_before_the_first_update():
 
 @pytest.mark.parametrize("name", ["gossip", "lsgd", "noloco"])
 def test_algorithms_without_a_center_say_so(name):
-    refused = pytest.raises(UserError, match=f"`algorithm: {name}` has no center; .* elastic`")
+    refused = pytest.raises(UserError, match=f"`algorithm: {name}` has no center. .* elastic`")
     with members(config_of(2, algorithm=name), [2.0]) as [member], refused:
         member.adapter.center()

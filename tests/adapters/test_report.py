@@ -57,8 +57,8 @@ def test_nodes_that_take_more_threads_than_their_host_has_cores_are_told(
         report = gossip.connection.node.condition()
     found = [each.text for each in diagnose({"w1": StatusAnswer(report)})]
     told = (
-        f"w1: each of the 2 nodes on this host computes with {CORES} threads, and the host has "
-        f"{CORES} cores, so they slow each other down: set OMP_NUM_THREADS={CORES // 2}"
+        f"w1: each of the 2 nodes on this host computes with {CORES} threads, but the host has "
+        f"{CORES} cores, so the nodes slow each other down. Set OMP_NUM_THREADS={CORES // 2}"
     )
     assert found == ([told] if is_told else [])
     assert [text for text in caplog.messages if "OMP_NUM_THREADS" in text] == (

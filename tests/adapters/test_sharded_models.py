@@ -98,10 +98,10 @@ def test_a_group_goes_on_from_the_newest_checkpoint_that_all_of_its_ranks_have(t
         ("leader", "UserError: a model .* algorithm lsgd: it follows a leader"),
         ("fraction", "UserError: a model .* fraction below 1"),
         ("topology", "UserError: a model .* topology one_peer_exponential: neighbours change"),
-        ("one rank", "ClosedError: |ParametersError: the same call .* on a different rank"),
+        ("one rank", "ClosedError: |ParametersError: the same call .* on another rank"),
         (
             "peers refused",
-            "MismatchError: every peer|ParametersError: the same call .* on a different rank",
+            "MismatchError: every peer|ParametersError: the same call .* on another rank",
         ),
         ("ports", "UserError: too few ports between nodes 'w1' and 'w2' on 127.0.0.1"),
         ("seconds", "UserError: (rank 0 of the model's process group: )?finish: seconds"),

@@ -869,7 +869,7 @@ def test_nothing_is_averaged_after_the_end():
 def test_an_optimizer_with_passes_of_its_own_is_refused():
     net = net_of()
     optimizer = torch.optim.LBFGS(net.parameters())
-    with pytest.raises(UserError, match="LBFGS takes any number of them"):
+    with pytest.raises(UserError, match="LBFGS makes several"):
         DpwaPyTorchAdapter(net, "w1", config_of(1, algorithm="together"), optimizer=optimizer)
 
 

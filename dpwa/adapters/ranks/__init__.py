@@ -1,1 +1,1 @@
-"""Several processes that hold one model together, as the ranks of a process group."""
+"""The ranks of a process group that hold one model together."""

@@ -1,4 +1,4 @@
-"""Alone, the ranks of a model that one process holds."""
+"""Alone represents the ranks of a model if a single process holds the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpwa.types import Loss
 
 @dataclass(frozen=True)
 class Making:
-    """The arguments of an adapter that will be made."""
+    """The arguments for making an adapter."""
 
     net: torch.nn.Module
     name: str
@@ -29,45 +29,46 @@ class Making:
     scheduler: Schedulers = None
 
 
-# makes an adapter, without the state that it begins with, of a `DpwaConnection` or `NodeElsewhere`
+# makes an adapter without its initial state, from a `DpwaConnection` or a `NodeElsewhere`
 Build = Callable[[Making, Any], tuple[ModuleState, Optimizers]]
 
 
 class Alone:
-    """The ranks of a model that one process holds, with the methods that an adapter calls."""
+    """The ranks of a model that a single process holds, with the methods that an adapter calls."""
 
     is_alone = True
     has_node = True
-    is_inside = True  # a call is under way on this rank
+    is_inside = True  # whether this rank is within a call
     rank = 0
 
     def make(self, given: Making, build: Build, begin: Callable[[], None]) -> None:
-        """Make the adapters of all ranks, or fail on all of them.
+        """Make the adapters of all ranks, or raise an error on all ranks.
 
-        `begin` loads the initial state. Raises `UserError` if one of the ranks cannot have its own
-        adapter, or if they are not alike.
+        `begin` loads the initial state. Raises `UserError` if a rank cannot make its adapter, or if
+        ranks have different arguments.
         """
         build(given, DpwaConnection(given.name, given.config))
         begin()
 
     def whole_norm(self) -> Callable[[float], float] | None:
-        """Return the function from the norm of shards to the model's norm. `None`: each rank has
-        all.
+        """Return a function from the norm of this rank's shards to the model's norm.
+
+        `None` if each rank has the whole model.
         """
         return None
 
     def rest(self, own: dict[str, str]) -> dict[str, str]:
-        """Return the digests of all ranks, by the tensors' names."""
+        """Return the digests of all ranks, by the names of the tensors."""
         return own
 
     def run_finish(
         self, averaged: Averaged, run: Callable[[Averaged], FinishReport]
     ) -> FinishReport:
-        """Average the model with those of the peers."""
+        """End the training: average the model with the models of the peers."""
         return run(averaged)
 
     def share_optimizers(self, optimizers: Optimizers) -> None:
-        """Give all ranks the state of the optimizers that rank 0 loaded, if only rank 0 has it."""
+        """Send the optimizers' state that rank 0 has loaded to all ranks."""
 
     def still_at_work(self) -> None:
-        """Say, now and then, that rank 0 is at work, if others wait for it meanwhile."""
+        """Send, now and then, a sign to waiting ranks that rank 0 still works."""

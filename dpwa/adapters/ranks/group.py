@@ -1,6 +1,6 @@
-"""RankGroup: the ranks of a process group that hold one model, and their messages.
+"""RankGroup: the ranks of a process group that hold one model, and the messages between them.
 
-A message is msgpack of plain data.
+Messages are plain data, encoded as msgpack.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ log = logging.getLogger("dpwa.adapters")
 
 R = TypeVar("R")
 
-BUCKET_BYTES = 32 * 1024**2  # of tensors that are broadcast at once
+BUCKET_BYTES = 32 * 1024**2  # maximum size of the tensors in one broadcast
 
 
 class Failure(NamedTuple):
-    """An error on one rank, in the form in which other ranks receive it."""
+    """An error on one rank, in the form in which it is sent to other ranks."""
 
     rank: int
-    kind: str  # name of a class in `dpwa.errors`; empty: it is none of dpwa's own
+    kind: str  # the name of a class in `dpwa.errors`, or "" for other errors
     text: str
     attributes: dict[str, Any]
-    code: int | None = None  # with which it ends a process that does not handle it
+    code: int | None = None  # the exit status of a process that does not handle the error
 
     @classmethod
     def from_error(cls, error: Exception, rank: int) -> Failure:
-        """Errors that are not dpwa's own are described by their text."""
+        """Return the description of an error. For errors of other libraries it is only a text."""
         for kind in type(error).__mro__:
             if vars(errors).get(kind.__name__) is kind:
                 attributes = vars(error) if kind is type(error) else {}
@@ -63,30 +63,30 @@ class Failure(NamedTuple):
         error = kind.__new__(kind)
         error.args = (f"rank {self.rank} of the model's process group: {self.text}",)
         vars(error).update(self.attributes)
-        if isinstance(error, SystemExit):  # which ends a process without a word
+        if isinstance(error, SystemExit):  # SystemExit ends a process without a message
             error.code = self.code
             log.error("%s", error.args[0])
         raise error
 
 
-# clock, updates and peers of the node, and the members of its collectives
+# the node's clock, number of updates and peers, and the members of its collectives
 Progress = tuple[float, int, tuple[str, ...], tuple[str, ...]]
 
 
 class RankOutcome(NamedTuple):
     """The outcome of a call on rank 0."""
 
-    result: Any = None  # what it returns
-    failure: Failure | None = None  # what it raises
-    has_changed: bool = False  # parameters or averaged buffers are to be broadcast
-    fingerprint: bytes = b""  # of their layout
+    result: Any = None  # the returned value
+    failure: Failure | None = None  # the raised error
+    has_changed: bool = False  # whether rank 0 broadcasts parameters and averaged buffers next
+    fingerprint: bytes = b""  # the fingerprint of their layout
     progress: Progress = (0.0, 0, (), ())
 
 
 class NodeElsewhere:
-    """Stands for the node, and all that belongs to it, on a rank that does not have it.
+    """Replaces the node and its parts on a rank that does not have the node.
 
-    Its attributes are as on rank 0, after the last call.
+    Its attributes have the values that rank 0 had after the last call.
     """
 
     def __init__(self, name: str, source: ConfigSource, rank: int) -> None:
@@ -103,7 +103,7 @@ class NodeElsewhere:
 
     @property
     def collectives(self) -> NodeElsewhere:
-        """The object that knows the members, for the node's rank and the number of members."""
+        """The object with the members of the collectives."""
         return self
 
     def members(self) -> tuple[str, ...]:
@@ -119,28 +119,28 @@ class NodeElsewhere:
 
     def described(self) -> str:
         state = "closed" if self._is_closed else f"clock {self.clock:.4g}"
-        return f"{self.name!r}, {state}, rank {self._rank}: the node is on rank 0"
+        return f"{self.name!r}, {state}, rank {self._rank}, without the node, which rank 0 has"
 
     def follow(self, progress: Progress) -> None:
         self.clock, self.updates, self.peers, self._members = progress
 
     def close(self) -> None:
-        """Refuse to be used from now on. Rank 0 closes the node."""
+        """Refuse further use. Rank 0 closes the node itself."""
         self._is_closed = True
 
     def __getattr__(self, name: str) -> NoReturn:
         what = "collectives" if name == "run" else name
         raise UserError(
-            f"{what!r} is known only on rank 0 of the model's process group, which has the node "
+            f"{what!r} exists only on rank 0 of the model's process group, which has the node "
             f"{self.__dict__.get('name')!r}. This is rank {self.__dict__.get('_rank')} [DPWA-E138]"
         )
 
 
 class Form(NamedTuple):
-    """A rank's description of the adapter that it makes."""
+    """A rank's description of its adapter, for a comparison with the other ranks."""
 
     name: str
-    has: dict[str, bool]  # which of the arguments that may be left out
+    has: dict[str, bool]  # by optional argument: whether the rank got it
     failure: Failure | None
     has_origin: bool = False
     progress: Progress = (0.0, 0, (), ())
@@ -161,22 +161,22 @@ def require_alike(forms: Sequence[Form]) -> None:
     for rank, form in enumerate(forms):
         if form.name != first.name:
             raise UserError(
-                "the ranks that hold a module together are one node: rank 0 of its process "
-                f"group calls it {first.name!r}, rank {rank} {form.name!r} [DPWA-E140]"
+                "the ranks that hold a module together are one node, with one name. Rank 0 of the "
+                f"process group has {first.name!r}, and rank {rank} has {form.name!r} [DPWA-E140]"
             )
         for what, has in form.has.items():
             if has != first.has[what]:
                 raise UserError(
-                    f"rank 0 and rank {rank} of the model's process group must both have "
-                    f"`{what}`, or neither [DPWA-E142]"
+                    f"rank 0 and rank {rank} of the model's process group must both pass `{what}`, "
+                    "or neither [DPWA-E142]"
                 )
 
 
-RESULTS = {kind.__name__: kind for kind in (Merge, FinishReport)}  # of calls, but for plain ones
+RESULTS = {kind.__name__: kind for kind in (Merge, FinishReport)}  # classes of calls' results
 
 
 def pack(said: object) -> bytearray:
-    """Pack plain data and results. Other objects, such as a wrong name, are packed as text."""
+    """Encode plain data and results as bytes. Encode other objects as their text."""
     return bytearray(msgpack.packb(said, default=_plain, unicode_errors="surrogatepass"))
 
 
@@ -190,7 +190,7 @@ def unpack(data: ByteArray) -> Any:
 
 
 def result_of(told: Any) -> Any:
-    """Return the result of a call on rank 0 from its unpacked message."""
+    """Return the result of a call on rank 0 from its decoded message."""
     if not isinstance(told, dict):
         return told
     ((kind, fields),) = told.items()
@@ -198,12 +198,12 @@ def result_of(told: Any) -> Any:
 
 
 def versions(state: ModuleState) -> list[tuple[int, int]]:
-    """Return numbers of which at least one changes with every write to a gossiped tensor."""
+    """Return numbers. At least one changes with every write to a gossiped tensor."""
     return [(id(entry.tensor), entry.tensor._version) for entry in state.entries]
 
 
 def buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield tensors of one device that go together."""
+    """Yield lists of tensors on one device. Each list is small enough for one broadcast."""
     with_values = (tensor for tensor in tensors if tensor.numel())
     for _, same in itertools.groupby(with_values, key=lambda tensor: tensor.device):
         bucket: list[torch.Tensor] = []
@@ -217,15 +217,15 @@ def buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         yield bucket
 
 
-PATIENCE_S = 30.0  # before a rank says that it waits for the others
+PATIENCE_S = 30.0  # before a rank logs that it waits for the other ranks
 
 
 @dataclass
 class RankGroup(Alone):
-    """The ranks of the process group of a module, seen from one of them."""
+    """The ranks of a module's process group, seen from one of them."""
 
     group: dist.ProcessGroup
-    device: torch.device  # of small messages: one that the group can send from
+    device: torch.device  # the device of small messages, from which the group can send
     rank: int = field(init=False)
     size: int = field(init=False)
     is_alone: bool = field(default=False, init=False)
@@ -234,9 +234,9 @@ class RankGroup(Alone):
     def __post_init__(self) -> None:
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self._source = dist.get_global_rank(self.group, 0)
-        # returns the loss by which leaders are chosen, on each rank
+        # on each rank: returns the loss by which nodes choose leaders
         self._measure: Callable[[], Loss] | None = None
-        self._leader_loss: float | None = None  # mean of the ranks, for the call under way
+        self._leader_loss: float | None = None  # the mean over the ranks, for the current call
 
     @property
     def is_first(self) -> bool:
@@ -244,7 +244,7 @@ class RankGroup(Alone):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Let calls that this one makes run on this rank alone."""
+        """Within the block, run methods on this rank only, and not on all ranks."""
         self.is_inside = True
         try:
             yield
@@ -260,9 +260,7 @@ class RankGroup(Alone):
     def call(
         self, call: Callable[..., R], arguments: dict[str, Any], *, with_leader_loss: bool
     ) -> R:
-        """Call a method on all ranks. If it has an argument `loss`, pass the mean of all ranks'
-        losses.
-        """
+        """Call a method on all ranks. An argument `loss` becomes the mean over all ranks."""
         problem = self.problem()
         if "loss" in arguments:
             arguments["loss"] = self.mean(arguments["loss"], problem, with_leader_loss)
@@ -271,26 +269,25 @@ class RankGroup(Alone):
         return self.run(partial(call, **arguments))
 
     def problem(self) -> Exception | None:
-        """Return why this rank cannot be called, for which the others must not wait."""
+        """Return the reason why this rank cannot make a call now, or `None`."""
         raise NotImplementedError
 
     def run(self, call: Callable[[], R]) -> R:
         raise NotImplementedError
 
     def mean(self, loss: Loss, problem: Exception | None, with_leader_loss: bool) -> float | None:
-        """Return the mean of the losses of all ranks that have measured one.
+        """Return the mean of the losses of all ranks that have a loss.
 
-        Raises `ParametersError` if on some rank the loss is not one number, or there is a
-        `problem`, which is a reason why it cannot do the call.
-
-        `with_leader_loss`: also ask for the loss by which leaders are chosen.
+        Raises `ParametersError` on all ranks if the loss of a rank is not a single number, or if a
+        rank has a `problem`, which is the reason why it cannot make the call. With
+        `with_leader_loss`, also compute the mean of the losses by which nodes choose leaders.
         """
         values: list[float | None] = []
         try:
             values.append(loss_value(loss))
             if with_leader_loss and self._measure is not None:
                 values.append(loss_value(self._measure()))
-        except Exception as error:  # noqa: BLE001 - the other ranks must not wait
+        except Exception as error:  # noqa: BLE001 - the other ranks must not wait for this rank
             problem, values = error, [None]
         values += [None] * (2 - len(values))
         told = [number for v in values for number in (v or 0.0, float(v is not None))]
@@ -300,15 +297,15 @@ class RankGroup(Alone):
         total, count, leader_total, leader_count, problems = map(sum, zip(*rows, strict=True))
         if problems:
             raise ParametersError(
-                "the same call has failed on a different rank of the model's process group. The "
-                "error there has the reason [DPWA-E139]"
+                "the same call has failed on another rank of the model's process group. See the "
+                "error on that rank for the reason [DPWA-E139]"
             )
         self._leader_loss = leader_total / leader_count if leader_count else None
         mean = total / count if count else None
         return math.inf if mean is not None and math.isnan(mean) else mean
 
     def numbers(self, own: Sequence[float]) -> list[list[float]]:
-        """Return the numbers of each rank, as many on all of them, in order of rank."""
+        """Return the numbers of each rank, in the order of ranks. All ranks give equally many."""
         rows = torch.zeros(self.size, len(own), dtype=torch.float64)
         rows[self.rank] = torch.tensor(own, dtype=torch.float64)
         rows = rows.to(self.device)
@@ -324,8 +321,8 @@ class RankGroup(Alone):
     def patience(self, name: str) -> Iterator[None]:
         """Log after a while that this rank still waits for all ranks to make their adapters."""
         text = (
-            f"still waiting for all {self.size} ranks of the model's process group to make their "
-            "adapters: each of them has to"
+            f"still waiting for all {self.size} ranks of the model's process group. Each rank must "
+            "make its adapter"
         )
         timer = threading.Timer(PATIENCE_S, log.warning, (f"{name}: {text}",))
         timer.daemon = True
@@ -336,7 +333,7 @@ class RankGroup(Alone):
             timer.cancel()
 
     def each(self, own: object) -> list[Any]:
-        """Return the objects of all ranks, in order of rank. Tuples arrive as tuples."""
+        """Return the objects of all ranks, in the order of ranks. Tuples arrive as tuples."""
         data = pack(own)
         lengths = [int(length) for (length,) in self.numbers([len(data)])]
         rows = torch.zeros(self.size, max(lengths), dtype=torch.uint8)
@@ -347,11 +344,11 @@ class RankGroup(Alone):
         return [unpack(row[:length].numpy()) for row, length in told]
 
     def say(self, said: object) -> Any:
-        """Send an object of rank 0 to all ranks."""
+        """Send an object from rank 0 to all ranks, and return the object."""
         return unpack(self.hand_out(pack(said)))
 
     def hand_out(self, data: bytearray | ByteArray) -> ByteArray:
-        """Give bytes of rank 0, at least one, to all ranks."""
+        """Send bytes, at least one, from rank 0 to all ranks, and return the bytes."""
         length = torch.tensor([len(data)], device=self.device)
         dist.broadcast(length, self._source, self.group)
         if self.is_first:

@@ -1,8 +1,8 @@
-"""Replicas: the ranks of one DistributedDataParallel module, which together are one node.
+"""Replicas: the ranks of one DistributedDataParallel module, which form one node.
 
-Rank 0 of the module's own process group has the node, and the other ranks open nothing. All ranks
-make the same calls of the adapter. After each call rank 0 sends the result, and broadcasts
-parameters and averaged buffers if these have changed.
+Rank 0 of the module's own process group has the node. The other ranks open no sockets. All ranks
+make the same calls of the adapter. After each call, rank 0 sends the result to the other ranks.
+If parameters or averaged buffers have changed, rank 0 broadcasts them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("dpwa.adapters")
 
 R = TypeVar("R")
 
-STILL_AT_WORK_S = 2.0
+STILL_AT_WORK_S = 2.0  # between signs of rank 0 that it still works
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Replicas(RankGroup):
             if self.has_node:
                 with self.entered():
                     begin()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
+        except Exception as error:  # noqa: BLE001 - every error must be sent to the other ranks
             failure = error
         form = form_of(given, failure, self.rank)
         if failure is None and self.has_node:
@@ -87,7 +87,7 @@ class Replicas(RankGroup):
         if not optimizers.given:
             return
         part = optimizer_part(optimizers) if self.has_node else None
-        numbers, problem = self.say(part and part.numbers), "it is not of tensors and plain values"
+        numbers, problem = self.say(part and part.numbers), "it has other values than plain data"
         if numbers is not None:
             image, problem = self.hand_out(part.image if part else bytearray()), ""
             load = partial(load_optimizers, optimizers, image, numbers)
@@ -96,27 +96,27 @@ class Replicas(RankGroup):
                     load(keeps_lr=False, is_guarded=False, tries=True)
             except UnfitStateError as error:
                 problem = str(error)
-            problem = next(filter(None, self.each(problem)), "")  # all ranks do alike
+            problem = next(filter(None, self.each(problem)), "")  # the same on all ranks
             if not problem and not self.has_node:
                 load(keeps_lr=False, is_guarded=False)
         if problem and self.has_node:
             log.warning(
-                "the optimizers' state of rank 0 does not fit the other ranks: %s. Each keeps its "
-                "own [DPWA-W077]",
+                "the optimizers' state of rank 0 does not fit the other ranks: %s. Each rank keeps "
+                "its own optimizer state [DPWA-W077]",
                 problem,
             )
 
     # A call
 
     def problem(self) -> Exception | None:
-        """Return `None`, because rank 0 finds out for all ranks why they cannot be called."""
+        """Return `None`, because rank 0 finds the reasons for all ranks."""
         (self._connection.node if self.has_node else self._connection).check_open()
         return None
 
     def run(self, call: Callable[[], R]) -> R:
         """Call a function on rank 0, and bring the other ranks to the same state.
 
-        All ranks return or raise what rank 0 does.
+        All ranks return the same result, or raise the same error.
         """
         if not self.has_node:
             return cast("R", self._follow())
@@ -146,7 +146,8 @@ class Replicas(RankGroup):
             if self._state.layout.fingerprint != outcome.fingerprint:
                 raise ParametersError(
                     f"rank {self.rank} of the model's process group has other trainable parameters "
-                    "than rank 0. Freeze and replace them alike on all ranks [DPWA-E141]"
+                    "than rank 0. Freeze and replace parameters in the same way on all ranks "
+                    "[DPWA-E141]"
                 )
             self._send_all(entry.tensor for entry in self._state.entries)
         return result_of(outcome.result)
@@ -157,7 +158,7 @@ class Replicas(RankGroup):
         return connection.clock, connection.updates, connection.peers, members
 
     def still_at_work(self) -> None:
-        """Notify the ranks that rank 0 still works, before their process group times out."""
+        """Send the ranks a sign that rank 0 still works, before their group times out."""
         now = time.monotonic()
         if now - self._told_at >= STILL_AT_WORK_S:
             self._told_at = now
@@ -178,7 +179,7 @@ class Replicas(RankGroup):
 
 
 def replicas_of(net: torch.nn.Module) -> Replicas | None:
-    """Return the ranks of a module, or `None` if there is only this one."""
+    """Return the ranks of a module, or `None` if there is only this rank."""
     for module in net.modules():
         if isinstance(module, DistributedDataParallel):
             group: dist.ProcessGroup = module.process_group

@@ -1,9 +1,10 @@
-"""Shards: the ranks of a model that `fully_shard` has sharded, which together are one member.
+"""Shards: the ranks of a model that `fully_shard` has sharded, which form one member.
 
-Each rank has a node of its own, which gossips its shards with the nodes of the same rank of other
-members. In each round rank 0 picks the peer, and all ranks fetch from it. They merge only if all of
-them have the same version of it. So a member is never merged in part. If a rank dies, the others
-fail in their next collective, as the model itself does, and their members are lost.
+Each rank has its own node. The node gossips its shards with the nodes of the same rank of other
+members. In each round, rank 0 picks the peer, and all ranks fetch from it. They merge only if all
+ranks have the same version of the peer's parameters, so a merge never affects only a part of a
+member. If a rank dies, the other ranks fail in their next collective, like the model itself, and
+the member is lost.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ from dpwa.wire import limits
 
 
 def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> Config:
-    """Return the configuration of the nodes of one rank, whose members are its nodes.
+    """Return the configuration of one rank's nodes, if `config` lists the members.
 
-    The port of a node is `rank` higher than the port in `config`. All ranks of the member have the
-    same `seed`, unless the configuration has one, so that they pick the same peers. Raises
-    `UserError` for features that members with shards do not have.
+    The port of a node is `rank` higher than the member's port in `config`. All ranks of the member
+    use the same `seed`, or the seed of the configuration, so that they pick the same peers. Raises
+    `UserError` if the configuration has features that sharded models do not support.
     """
     _require_room(config, size)
     return _of_rank(config, rank, [_node_of_rank(node, rank) for node in _nodes(config)], seed)
@@ -59,22 +60,22 @@ def rank_config_of_members(config: Config, rank: int, size: int, seed: int) -> C
 def rank_config_of_ranks(
     config: Config, rank: int, members: Sequence[Sequence[str]], seed: int
 ) -> Config:
-    """Return the configuration of the nodes of one rank, under the names of their members.
+    """Return the configuration of one rank's nodes, if `config` lists the ranks.
 
-    The nodes of `config` are the ranks of all members, as a launcher has found them. A member has
-    the name of its first rank. Raises `UserError` if there is only one member, if members differ in
-    size, or as above.
+    The nodes of `config` are the ranks of all members, in the form in which a launcher gives them.
+    A member gets the name of its first rank. Raises `UserError` if there is only one member, if
+    members differ in size, or if the configuration has unsupported features.
     """
     if len({len(ranks) for ranks in members}) > 1:
         raise UserError(
-            "groups of ranks of different sizes hold the model; expected groups of equal sizes"
-            " [DPWA-E130]"
+            "the members of this run hold the model on different numbers of ranks. Start all "
+            "members with equally many ranks [DPWA-E130]"
         )
     if len(members) == 1:
         raise UserError(
             "all processes of this run hold one sharded model, so it has no peers to gossip with. "
-            "Start each group of ranks as a run of its own, with DPWA_CONFIG and DPWA_NAME set"
-            " [DPWA-E131]"
+            "Start each group of ranks as a separate run, with DPWA_CONFIG and DPWA_NAME set "
+            "[DPWA-E131]"
         )
     nodes = {node["name"]: node for node in _nodes(config)}
     own = [{**nodes[ranks[rank]], "name": ranks[0]} for ranks in members]
@@ -119,9 +120,9 @@ def _require_possible(config: Config) -> None:
     problems = {
         "join: list the nodes": config.is_open,
         "fraction below 1: each rank fetches all of its shards": config.fraction < 1.0,
-        f"algorithm {config.algorithm}: merges are agreed on with the peer": kind.terms
+        f"algorithm {config.algorithm}: both nodes of a merge must agree on it": kind.terms
         is not Terms.PULL,
-        # Each rank would go by news of its own.
+        # Each rank would follow the leader that it knows.
         f"algorithm {config.algorithm}: it follows a leader": kind.follows_leaders,
         f"topology {config.topology}: neighbours change with the round": neighbours_in(
             config, first
@@ -135,31 +136,31 @@ def _require_possible(config: Config) -> None:
 
 
 def _require_room(config: Config, size: int) -> None:
-    """Raise `UserError` if the ports of two nodes, one for each rank, overlap."""
+    """Raise `UserError` if nodes on one host, with a port for each rank, need the same port."""
     taken: dict[tuple[str, int], str] = {}
     for node in config.nodes:
         for port in () if node.port is None else range(node.port, node.port + size):
             other = taken.setdefault((node.host, port), node.name)
             if other != node.name:
                 raise UserError(
-                    f"too few ports between nodes {other!r} and {node.name!r} on {node.host}: each "
-                    f"of the {size} ranks of the sharded model listens on one port, beginning with "
-                    "the node's [DPWA-E133]"
+                    f"too few ports between nodes {other!r} and {node.name!r} on {node.host}. Each "
+                    f"of the {size} ranks of the sharded model needs one port, from the node's "
+                    "port on. Use ports that are further apart [DPWA-E133]"
                 )
 
 
 R = TypeVar("R")
 
-EXACT_BYTES = 6  # of a digest that a float64 holds
+EXACT_BYTES = 6  # the bytes of a digest that a float64 represents exactly
 NOBODY = -1.0
 
 
 class Step(IntEnum):
-    """A message of rank 0 to the others at the end of the training, with a command or a result."""
+    """A message of rank 0 to the other ranks at the end of training: a command or a result."""
 
     PUBLISH = 0
-    READ = 1  # a peer, with a weight
-    GO_ON = 2  # told whether others train
+    READ = 1  # with a peer and a weight
+    GO_ON = 2  # with a flag: whether other nodes still train
     LENGTH = 3
     RESULT = 4
     FAILURE = 5
@@ -170,15 +171,15 @@ class Shards(RankGroup):
     """The ranks of a sharded model, seen from one of them, as a `ShardGroup` of `fetch_targets`."""
 
     net: nn.Module
-    copies: int  # how many ranks have the same shards
-    # somebody has asked a rank for a copy of the state
+    copies: int  # the number of ranks that have the same shards
+    # whether a peer has asked some rank for a copy of the state
     wants_state: bool = field(default=False, init=False)
-    may_save: bool = field(default=False, init=False)  # all ranks have time for a checkpoint
+    may_save: bool = field(default=False, init=False)  # whether all ranks can write a checkpoint
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._names: tuple[str, ...] = ()
-        self._unreached: set[str] = set()  # by some rank, a round ago
+        self._unreached: set[str] = set()  # peers that some rank could not reach in the last round
 
     # Making an adapter
 
@@ -194,7 +195,7 @@ class Shards(RankGroup):
             given = replace(given, config=self._rank_config(config, members, seed))
             connection = DpwaConnection(given.name, given.config)
             self._state, _ = build(given, connection)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others are to know
+        except Exception as error:  # noqa: BLE001 - every error must be sent to the other ranks
             failure = error
         forms = self.gather(form_of(given, failure, self.rank))
         if failure is not None:
@@ -208,9 +209,9 @@ class Shards(RankGroup):
             begin()
 
     def _members(self, names: list[str]) -> list[list[str]]:
-        """Return the names of the ranks of all members, this one first, if a launcher gave them.
+        """Return the names of each member's ranks, this member first, if a launcher gave the names.
 
-        Empty if all ranks of this member have its name.
+        The result is empty if all ranks of this member have the same name.
         """
         if len(set(names)) < self.size:
             return []
@@ -237,16 +238,14 @@ class Shards(RankGroup):
         return None
 
     def mean(self, loss: Loss, problem: Exception | None, with_leader_loss: bool) -> float | None:
-        try:  # here, where the ranks tell each other: each has peers and a time of its own
+        try:  # here the ranks exchange numbers, so an error of one rank reaches all
             self._node.rounds.look_for_refusals()
         except MismatchError as error:
             problem = problem or error
         return super().mean(loss, problem, with_leader_loss)
 
     def run(self, call: Callable[[], R]) -> R:
-        """Call a function on each rank. Where the ranks must agree, the call itself makes them
-        agree.
-        """
+        """Call a function on each rank. The function itself makes the ranks agree if necessary."""
         with self.entered():
             result = call()
         fault_points.reached("shards.called")
@@ -266,9 +265,7 @@ class Shards(RankGroup):
     def run_finish(
         self, averaged: Averaged, run: Callable[[Averaged], FinishReport]
     ) -> FinishReport:
-        """End the training on rank 0, and take its steps on all ranks. All return or raise the
-        same.
-        """
+        """End the training on rank 0, and do its steps on all ranks, with the same result."""
         take: dict[int, Callable[..., Any]] = {
             Step.PUBLISH: lambda: self._digest(averaged.publish_model()),
             Step.READ: averaged.merge_peer,
@@ -304,16 +301,16 @@ class Shards(RankGroup):
         return report
 
     def _digest(self, own: bytes | None) -> bytes | None:
-        """Return a digest of the shards of all ranks, or `None` on all ranks if one is missing."""
+        """Return a digest of all ranks' shards, or `None` on all ranks if a rank has no digest."""
         digests = self.each(own)
         if None in digests:
             return None
         return hashlib.blake2b(b"".join(digests), digest_size=limits.MAX_DIGEST_BYTES).digest()
 
-    # What the nodes agree on
+    # Agreement between the nodes
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return the request of rank 0, if all ranks may ask. See `dpwa.node.fetch_targets`."""
+        """Return the request of rank 0 if all ranks may ask. See `dpwa.node.fetch_targets`."""
         drawn = ask
         if self.is_first and ask is not None and ask.peer is None:
             drawn = replace(ask, peer=draw(self._unreached))
@@ -336,9 +333,9 @@ class Shards(RankGroup):
     def same_for_all(
         self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
     ) -> Arrival | None:
-        """Return the version of a snapshot that all ranks have. See `dpwa.node.fetch_targets`.
+        """Return the snapshot in the version that all ranks have. See `dpwa.node.fetch_targets`.
 
-        A peer may publish just when ranks check. Then the ranks with a newer version use an older
+        If the peer publishes while the ranks check, the ranks with a newer version use an older
         one.
         """
         fault_points.reached("shards.arrived")
@@ -368,7 +365,7 @@ class Shards(RankGroup):
         return all(row[0] for row in self.numbers([float(own)]))
 
     def all_same(self, own: object) -> bool:
-        """Return whether all ranks have the same plain data, or all have `None`."""
+        """Return whether all ranks have equal plain data, or all have `None`."""
         number = _number(own)
         return all(row == [number] for row in self.numbers([number]))
 
@@ -379,7 +376,7 @@ def _number(value: object) -> float:
 
 
 def _described(arrival: Arrival | None) -> object:
-    """Return the values of a received snapshot that must be the same on all ranks."""
+    """Return the values of a received snapshot that must be equal on all ranks."""
     if arrival is None:
         return None
     whose = arrival.peer, arrival.version, arrival.progress.clock, arrival.progress.loss
@@ -387,10 +384,10 @@ def _described(arrival: Arrival | None) -> object:
 
 
 def shards_of_module(net: nn.Module) -> Shards | None:
-    """Return the ranks of a module, or `None` if it is not sharded, or there is only this rank.
+    """Return the ranks of a module. `None` if it is not sharded, or if there is only this rank.
 
-    Raises `ParametersError` if its parameters are sharded over several meshes of ranks, or over
-    some of the ranks by more than one dimension.
+    Raises `ParametersError` if the parameters are sharded over several device meshes, or over a
+    mesh of several dimensions that has only some of the processes.
     """
     meshes: list[Any] = []
     placements: tuple[Any, ...] = ()
@@ -405,7 +402,7 @@ def shards_of_module(net: nn.Module) -> Shards | None:
     if len(meshes) > 1:
         raise ParametersError(
             f"the parameters are sharded over {len(meshes)} device meshes. Shard the whole module "
-            "over one mesh [DPWA-E134]"
+            "over a single mesh [DPWA-E134]"
         )
     mesh = meshes[0]
     if mesh.ndim == 1:
@@ -414,8 +411,8 @@ def shards_of_module(net: nn.Module) -> Shards | None:
         group = dist.group.WORLD  # type: ignore[assignment]
     else:
         raise ParametersError(
-            f"the parameters are sharded over a device mesh {tuple(mesh.shape)} that is a part of "
-            "the process group. Use a mesh of one dimension, or of all ranks [DPWA-E134]"
+            f"the parameters are sharded over a device mesh {tuple(mesh.shape)} that has only some "
+            "of the processes. Use a mesh of one dimension, or a mesh of all processes [DPWA-E134]"
         )
     copies = math.prod(
         size
