@@ -283,5 +283,7 @@ def test_what_an_optimizer_trains_beside_the_module_is_named(caplog, is_in_modul
             loss(net(torch.randn(4, 3))).square().mean().backward()
             optimizer.step()
             gossip.update_wait()
-    told = "2 tensors that SGD trains are no parameters of the module, the first of shape [1, 2]"
+    told = (
+        "2 tensors that SGD trains are not parameters of the module. The first has the shape [1, 2]"
+    )
     assert caplog.text.count(told) == (not is_in_module)

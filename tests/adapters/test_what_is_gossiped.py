@@ -193,7 +193,7 @@ def test_statistics_that_are_unfrozen_train_and_names_that_fit_nothing_are_refus
         gossip.update_send(1.0)
         gossip.update_wait(1.0)
         assert gossip.connection.node.report()["model"]["buffers"]["tensors"] == 0
-    with pytest.raises(UserError, match=r"'\*/moving_mean' \(frozen ones: base\) .*E311"):
+    with pytest.raises(UserError, match=r"'\*/moving_mean' \(frozen parameters: base\) .*E311"):
         DpwaPyTorchAdapter(net, "w1", config_of(1, statistics=["*/moving_mean"]))
 
 
@@ -249,9 +249,9 @@ UNFIT = {
     ),
     "frozen sparse": (
         lambda: Holder(nn.Parameter(torch.eye(2).to_sparse(), requires_grad=False)),
-        "'other' cannot be handed on or kept in checkpoints: its layout is torch.sparse_coo",
+        "'other' cannot be sent or saved in checkpoints: its layout is torch.sparse_coo",
     ),
-    "quantised": (quantised, "'other' cannot be handed on or kept in checkpoints: it is quantised"),
+    "quantised": (quantised, "'other' cannot be sent or saved in checkpoints: it is quantised"),
     "conjugated": (
         lambda: Holder(nn.Parameter(torch.ones(3, dtype=torch.complex128).conj())),
         "'other' cannot be gossiped: it is a view .* `.resolve_conj\\(\\)`",
@@ -261,7 +261,7 @@ UNFIT = {
         "'other' cannot be gossiped: it is a view .* `.resolve_neg\\(\\)`",
     ),
     "fake": (fake, "'weight' cannot be gossiped: it is a FakeTensor"),
-    "freed": (freed, "'weight' cannot be gossiped: its memory was given back"),
+    "freed": (freed, "'weight' cannot be gossiped: its memory was freed"),
     "meta": (lambda: nn.Linear(2, 2, device="meta"), "'weight' .* it is on the meta device"),
     "lazy": (lambda: nn.LazyLinear(3), "'weight' cannot be gossiped: it has no shape before"),
     "only empty": (lambda: nn.Linear(0, 0), "Linear has no trainable .* to gossip: all are empty"),
@@ -300,7 +300,7 @@ def test_a_sparse_buffer_is_left_out_with_a_warning(caplog):
     net = Holder(torch.eye(2).to_sparse(), persistent=True)
     with DpwaPyTorchAdapter(net, "w1", config_of(2)) as gossip:
         model = gossip.connection.node.report()["model"]
-    assert "buffer 'other' is not gossiped, handed on or kept" in caplog.text
+    assert "buffer 'other' is not gossiped, sent or saved" in caplog.text
     assert model["left_alone"] == {"buffers without dense memory of their own": 1}
 
 
