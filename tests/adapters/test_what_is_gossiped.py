@@ -106,7 +106,7 @@ def test_every_row_is_tested():
     assert set(ROWS) < set(table())
     left = set(table()) - set(ROWS)
     others = [
-        "DTensors of `fully_shard` (FSDP2)",
+        "DTensors of `fully_shard`",
         "nested, sparse, quantised, meta, fake",
         "tensor",
     ]
