@@ -163,7 +163,7 @@ def test_a_get_may_go_on_while_something_else_is_done(alone):
 def test_in_step_the_order_of_calls_counts_so_that_none_goes_on_by_itself():
     mv.init(sync=True, name="w1", config=config_of(1))
     table = mv.ArrayTableHandler(3)
-    with pytest.raises(UserError, match=r"`sync=True`, call get"):
+    with pytest.raises(UserError, match=r"`sync=True`. Call get"):
         table.get_async()
     mv.shutdown()
 

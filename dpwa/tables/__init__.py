@@ -1,1 +1,1 @@
-"""Tables shared by all workers, cut into shards over the nodes themselves."""
+"""Tables that all workers share. The nodes themselves hold the shards of a table."""

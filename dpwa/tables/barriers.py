@@ -1,7 +1,7 @@
 """Barriers: every member counts its passed barriers, and reports whether it waits in one.
 
-A member passes a barrier when all others wait in the same one, or have passed it already. So a late
-member is not excluded, and a member that was away catches up with the others.
+A member passes a barrier when all other members wait in the same barrier, or have passed it. So a
+late member is not excluded, and a member that was away catches up with the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dpwa.tables.channels import Item
 from dpwa.tables.directory import Told
 from dpwa.wire.tables import TableArrived
 
-ASK_AGAIN_S = 0.5  # while waiting, to find out about members that have stopped
+ASK_AGAIN_S = 0.5  # between reports of a waiting member, which also find stopped members
 
 
 class Barriers:
@@ -22,21 +22,21 @@ class Barriers:
         self._has_part = False
         self._members: dict[str, tuple[int, bool]] = {}
         self._told_at = 0.0
-        self.passed = 0  # number of barriers that this node has passed
+        self.passed = 0  # the number of barriers that this node has passed
         self.is_waiting = False
 
     @property
     def known(self) -> int | None:
-        """The number of passed barriers. `None` if this member is new."""
+        """The number of passed barriers, or `None` if this member is new."""
         return self.passed if self._has_part else None
 
     def missed(self, told: Mapping[str, Told]) -> int:
-        """Return the number of barriers that the others have passed without this node."""
+        """Return the number of barriers that the other nodes have passed without this node."""
         newest = max(one.passed or 0 for one in told.values())
         return max(0, newest - self.passed - self.is_waiting)
 
     def begin_view(self, told: Mapping[str, Told]) -> None:
-        """Begin a view, with the reports of all members."""
+        """Start a view, with the reports of all members."""
         newest = max(one.passed or 0 for one in told.values())
         if not self._has_part:
             self.passed, self._has_part = newest, True
@@ -59,7 +59,7 @@ class Barriers:
             self._tell()
 
     def advance(self, now: float) -> bool:
-        """Notify the others while waiting. Return whether this node has just passed."""
+        """Send reports while this node waits. Return whether it has just passed the barrier."""
         if not self.is_waiting:
             return False
         if now - self._told_at >= ASK_AGAIN_S:

@@ -18,22 +18,22 @@ from dpwa.wire import limits
 from dpwa.wire.messages import Message
 from dpwa.wire.tables import FromMember, InPieces, Numbered, TableElsewhere, TableSeen
 
-WINDOW = 32  # messages that the other side has not seen: half of what its queue takes
+WINDOW = 32  # maximum number of unacknowledged messages, half the capacity of the queue
 RESEND_AFTER_S = 0.25
 LONGEST_RESEND_S = 1.0
 
-Send = Callable[[Any, Frame | None], None]  # of a message
+Send = Callable[[Any, Frame | None], None]  # sends a message
 
 
 @dataclass(frozen=True)
 class Item:
-    """A message to be sent in a stream."""
+    """A message for a stream."""
 
     kind: type[Numbered]
-    # of the message, but for those that all messages have, and those of its pieces
+    # the message's own fields, without the fields of its header and of its pieces
     fields: dict[str, Any] = field(default_factory=dict)
-    data: Frame | None = None  # cut into pieces if the kind of message allows that
-    # called when the other side has it; of what is not cut into pieces
+    data: Frame | None = None  # divided into pieces if the kind of message allows it
+    # called when the other side has the message, unless it is divided into pieces
     seen: Callable[[], None] | None = None
 
     def pieces(self) -> Iterator[tuple[dict[str, Any], Frame | None]]:
@@ -47,7 +47,7 @@ class Item:
 
 
 class OutgoingStream:
-    """The stream to one member in one view. `send` may lose its messages."""
+    """The stream to one member in one view. `send` may lose messages of the stream."""
 
     def __init__(self, header: dict[str, Any], send: Send) -> None:
         self._header = header
@@ -61,11 +61,11 @@ class OutgoingStream:
         self._patience_s = RESEND_AFTER_S
 
     def queue_items(self, items: Iterable[Item]) -> None:
-        """Send these items, one after the other. They are read when there is room."""
+        """Send these items in their order. The iterator is read when the window has room."""
         self._sources.append(iter(items))
 
     def pump(self, now: float) -> None:
-        """Send as far as there is room, and send again what is unacknowledged for too long."""
+        """Send as far as the window has room. Send messages again that were not acknowledged."""
         while len(self._unseen) < WINDOW:
             piece = self._next()
             if piece is None:
@@ -87,7 +87,7 @@ class OutgoingStream:
             self._send(message, data)
 
     def seen(self, number: int, now: float) -> None:
-        """Note that all messages up to this number have arrived."""
+        """Record that all messages up to this number have arrived."""
         while self._unseen and self._unseen[0][0].number <= number:
             *_, then = self._unseen.popleft()
             self._seen_at = self._resent_at = now
@@ -96,11 +96,11 @@ class OutgoingStream:
                 then()
 
     def note_alive(self, now: float) -> None:
-        """Take note that the other side is there, even if it cannot take more yet."""
+        """Record that the other side is alive, even if it cannot accept more messages yet."""
         self._seen_at = now
 
     def stalled_s(self, now: float) -> float:
-        """Return for how long the other side was silent although something was sent."""
+        """Return the time for which the other side has acknowledged nothing, or 0."""
         return now - self._seen_at if self._unseen else 0.0
 
     @property
@@ -130,17 +130,17 @@ class IncomingStream:
     """The stream from one member in one view."""
 
     def __init__(self) -> None:
-        self.last = 0  # number of the message that was taken last
+        self.last = 0  # number of the message that was accepted last
         self.is_owed = self.wants = False
-        self._needs_none_after = -1  # the next one has come, or was asked for: this was `last` then
+        self._needs_none_after = -1  # `last` when the next message came, or was requested
         self._data = bytearray()
 
     def is_next(self, number: int) -> bool:
-        """Return whether a message is the next one, and note if it is not.
+        """Return whether a message is the next one, and request missing messages.
 
-        Missing messages are asked for once. If that fails, they are sent again after a while.
-        Messages that arrived and cannot be accepted yet are not asked for. Otherwise all later ones
-        would arrive again and again, each time with more answers that ask for them.
+        Missing messages are requested once. If that fails, the sender sends them again after a
+        while. Messages that arrived and cannot be accepted yet are not requested. Otherwise all
+        later messages would arrive again and again, each time with more answers that request them.
         """
         self.is_owed = True
         if number > self.last and self._needs_none_after != self.last:
@@ -151,7 +151,7 @@ class IncomingStream:
     def accept_message(self, message: Numbered, payload: Frame, most_bytes: int) -> Frame | None:
         """Accept the next message. Return all of its bytes once it is complete.
 
-        Raises ProtocolError if there are more than `most_bytes`, or its pieces do not fit together.
+        Raises ProtocolError if it has more than `most_bytes`, or if its pieces do not fit together.
         """
         if not isinstance(message, InPieces):
             self.last = message.number
@@ -160,21 +160,21 @@ class IncomingStream:
             self._data = bytearray()
         stop = message.start + len(payload)
         if message.start != len(self._data) or not stop <= message.nbytes <= most_bytes:
-            self.last = message.number  # it would be refused again
+            self.last = message.number  # the message would be refused again
             raise ProtocolError(
-                f"{type(message).__name__}: bytes {message.start} to {stop} of {message.nbytes}, "
-                f"expected from {len(self._data)} to at most {most_bytes}"
+                f"{type(message).__name__}: got bytes {message.start} to {stop} of "
+                f"{message.nbytes}, expected bytes from {len(self._data)} to {most_bytes} at most"
             )
         if message.start == 0 and stop == message.nbytes:
             self.last = message.number
             return payload
-        self._data += payload  # all or nothing: without memory for it, the piece comes again
+        self._data += payload  # if memory for it is missing, the piece will be sent again
         self.last = message.number
         return None if stop < message.nbytes else self._data
 
 
-UNREACHABLE_S = 0.3  # after which a member whose connection is gone is doubted
-TELL_ELSEWHERE_S = 0.05  # to one member, not more often
+UNREACHABLE_S = 0.3  # time without a connection until a member is suspected
+TELL_ELSEWHERE_S = 0.05  # minimum time between two such messages to a member
 
 Tell = Callable[[str, Message, Frame | None], None]
 
@@ -198,7 +198,7 @@ class ReliableChannels:
         self.now = 0.0
 
     def begin_view(self, view: GroupView) -> None:
-        """Continue in a view, and forget all messages under way."""
+        """Continue in a new view, and drop all messages of the old view."""
         self.view = view
         header = {"request": 0, **self._signed}
         others = [name for name in view.names if name != self._own.name]
@@ -211,7 +211,7 @@ class ReliableChannels:
     def others(self) -> tuple[str, ...]:
         return tuple(self._out)
 
-    # Saying
+    # Sending
 
     def say(self, name: str, item: Item) -> None:
         outgoing = self._out.get(name)
@@ -224,7 +224,7 @@ class ReliableChannels:
             self.say(name, item)
 
     def stream(self, name: str) -> OutgoingStream | None:
-        """Return the stream to a member, or `None` if it is no member."""
+        """Return the stream to a member, or `None` if it is not a member."""
         return self._out.get(name)
 
     def to_self(self, item: Item) -> Numbered:
@@ -234,29 +234,29 @@ class ReliableChannels:
         return item.kind(**fields)
 
     def link_changed(self, name: str) -> None:
-        """Send unacknowledged messages again. The member's silence counts from this moment."""
+        """Send unacknowledged messages again. Count the member's silence from this moment."""
         outgoing = self._out.get(name)
         if outgoing is not None and self._contacts.is_up(name):
             outgoing.note_alive(self.now)
             outgoing.resend(self.now)
 
     def want_all(self) -> None:
-        """Ask all members to send again what could not be accepted until now."""
+        """Ask all members to send the messages again that this node could not accept until now."""
         for incoming in self._in.values():
             incoming.is_owed = incoming.wants = True
 
     def want_in_vain(self) -> None:
-        """Ask all members from time to time for their messages, because this node waits for them.
+        """Ask all members for their messages from time to time, because this node waits for them.
 
         A member that has continued without this node then reports it. Otherwise this node would not
-        learn it if all its own messages had arrived.
+        notice it if all its own messages had arrived.
         """
         if self.now - self._wanted_at >= ballots.STALLED_S:
             self._wanted_at = self.now
             self.want_all()
 
     def pump(self) -> bool:
-        """Send due messages, and return whether any are under way."""
+        """Send due messages, and return whether any message is unacknowledged or expected."""
         for name, incoming in self._in.items():
             if incoming.is_owed:
                 seen = TableSeen(
@@ -269,10 +269,10 @@ class ReliableChannels:
         is_busy = any(outgoing.is_busy for outgoing in self._out.values())
         return is_busy or bool(self._missing_since) or self._elsewhere_at is not None
 
-    # Hearing
+    # Receiving
 
     def admit(self, message: FromMember) -> IncomingStream | None:
-        """Receive a message, and return its stream if it is the next one there."""
+        """Receive a message. Return its stream if it is the stream's next message."""
         if isinstance(message, TableElsewhere):
             if message.view == self.view.identity and self._elsewhere_at is None:
                 self._elsewhere_at = self.now
@@ -312,24 +312,24 @@ class ReliableChannels:
             fields = {"request": 0, **self._signed, "view": message.view}
             self._tell(name, TableElsewhere(**fields), None)
 
-    # Doubts
+    # Suspicion
 
     def is_elsewhere(self) -> bool:
-        """Return whether a member has reported a different view, and no new view follows."""
+        """Return whether a member has reported a different view, and no new view has followed."""
         if self._elsewhere_at is None or self.now - self._elsewhere_at <= UNREACHABLE_S:
             return False
         self._elsewhere_at = None
         return True
 
     def has_silent_members(self, unreachable_s: float) -> bool:
-        """Tell whether a member does not answer, or has no connection, for too long."""
+        """Return whether a member has not answered, or has had no connection, for too long."""
         return any(self._is_silent(name, unreachable_s) for name in self._out)
 
     def _is_silent(self, name: str, unreachable_s: float) -> bool:
-        """Return whether a member does not answer, or has no connection.
+        """Return whether a member has not answered, or has had no connection, for too long.
 
-        Copies of a member that is gone must be made while others still have them. A member that was
-        never reached may be new, so it takes a while until both have connected.
+        If a member is gone, its shards must be copied while others still have copies. A member that
+        was never reached may be new, so both nodes need a while to connect.
         """
         missing_s = self._missing_s(name)
         if missing_s is None:
@@ -337,14 +337,14 @@ class ReliableChannels:
         return missing_s > (unreachable_s if name in self._group.lost() else ballots.STALLED_S)
 
     def lost(self, unreachable_s: float) -> set[str]:
-        """Return the members that were heard in this view, and have no connection for too long."""
+        """Return members that were heard in this view and have no connection for too long."""
         lost = self._group.lost()
         return {
             n for n in self._heard.intersection(lost) if (self._missing_s(n) or 0.0) > unreachable_s
         }
 
     def _missing_s(self, name: str) -> float | None:
-        """Return for how long there is no connection to a member, or `None` if there is one."""
+        """Return the seconds for which a member has had no connection, or `None` if it has one."""
         if self._contacts.is_up(name):
             self._missing_since.pop(name, None)
             return None

@@ -1,14 +1,13 @@
-"""The plan that all members compute when a view begins: the tables, and their holders.
+"""The plan that all members compute when a view starts: the tables, and the holders of shards.
 
-Every member of a view sends all others the tables that it knows and the copies that it has. A
-member that has heard all of them computes the same plan. Of a shard, the copies that count are
-those of the latest view in which their holders accepted additions. The former primary, or the next
-one in order, is the primary again. A copy with other additions than the primary's (they were never
-acknowledged) is made again.
-
-A member that was left out keeps its copies. If the others have no copy of a shard, because one has
-died before its shard was copied, such a copy is used, unless additions may have been acknowledged
-since its epoch. They were not as long as a holder of the latest epoch was waiting for its copy.
+Every member of a view sends a report to all others, with its tables and its copies of shards. A
+member that has all reports computes the same plan as the others. Of each shard, the valid copies
+are those of the latest view in which their holders accepted additions. The former primary, or the
+next holder in order, becomes the primary. A copy whose additions differ from the primary's is made
+again, because these additions were never acknowledged. A member that was excluded keeps its copies.
+The other members may have no copy of a shard, if a holder died before its shard was copied. Then
+the excluded member's copy is used, unless additions may have been acknowledged since the copy's
+epoch. No addition was acknowledged as long as a holder of the latest epoch waited for its copy.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ DIGEST_BYTES = 8
 class HeldShard:
     """A complete copy of a shard."""
 
-    shard: int  # index of the shard
-    epoch: int  # when the last view began in which additions were taken
-    rank: int  # place of the holder among those that hold the shard; 0: the primary
-    digest: bytes  # of the additions that it contains
+    shard: int  # the index of the shard
+    epoch: int  # the start of the last view in which the copy got additions
+    rank: int  # the place of the holder among the holders of the shard, 0 for the primary
+    digest: bytes  # a digest of the additions in the copy
 
 
 @dataclass(frozen=True)
@@ -44,22 +43,22 @@ class Known:
     """A member's knowledge of a table."""
 
     spec: TableSpec
-    shards: int  # number of shards
-    is_ready: bool = False  # its first values are in place
-    copies: tuple[HeldShard, ...] = ()  # that the member has
-    holders: tuple[tuple[str, ...], ...] = ()  # of each shard, as far as the member knows
-    # of each shard, the least epoch of copies with all that was acknowledged, as far as the member
-    # knows; empty: it was left out, and does not know
+    shards: int  # the number of shards
+    is_ready: bool = False  # whether the first values are stored
+    copies: tuple[HeldShard, ...] = ()  # the member's copies
+    holders: tuple[tuple[str, ...], ...] = ()  # by shard, as far as the member knows
+    # By shard: the lowest epoch of copies that have all acknowledged additions, as far as the
+    # member knows. Empty if the member was excluded, and does not know.
     needed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Told:
-    """A member's report at the beginning of a view."""
+    """A member's report at the start of a view."""
 
-    tables: Mapping[int, Known]  # by number
-    passed: int | None = None  # barriers that it has passed; `None`: it has just come
-    is_waiting: bool = False  # in a barrier
+    tables: Mapping[int, Known]  # by table number
+    passed: int | None = None  # the number of barriers that it has passed; `None`: it is new
+    is_waiting: bool = False  # whether it waits in a barrier
 
     def pack(self) -> bytes:
         tables = [
@@ -84,9 +83,9 @@ class TablePlan:
     spec: TableSpec
     shards: int
     is_ready: bool
-    placement: ShardPlacement  # who holds what
-    copies: tuple[ShardTransfer, ...] = ()  # that are to be made first
-    # as of `Known`, before the view; empty: this node was left out of it
+    placement: ShardPlacement  # the holders of each shard
+    copies: tuple[ShardTransfer, ...] = ()  # the copies to make first
+    # As in `Known`, before the view. Empty if this node was excluded from the view.
     needed: tuple[int, ...] = ()
     epoch: int = 0
 
@@ -98,7 +97,7 @@ def digest_of(applied: Mapping[str, tuple[int, int]]) -> bytes:
 
 
 def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...], epoch: int = 0) -> TablePlan:
-    """Return the plan of a table that is made in a view."""
+    """Return the plan of a table that is made within a view."""
     placement, needed = initial(members, shards, spec.replicas), (epoch,) * shards
     return TablePlan(spec, shards, False, placement, needed=needed, epoch=epoch)
 
@@ -106,9 +105,9 @@ def new_plan(spec: TableSpec, shards: int, members: tuple[str, ...], epoch: int 
 def plans(
     members: tuple[str, ...], told: Mapping[str, Told], epoch: int = 0
 ) -> dict[int, TablePlan]:
-    """Return the plans of all tables under a new view, the same on all members.
+    """Return the plans of all tables in a new view. All members compute the same plans.
 
-    `members` are names in order of rank, each with a report in `told`.
+    `members` are the names in the order of ranks. `told` has the report of each member.
     """
     numbers = sorted({number for one in told.values() for number in one.tables})
     return {number: _plan(members, told, number, epoch) for number in numbers}
@@ -129,15 +128,16 @@ def _plan(members: tuple[str, ...], told: Mapping[str, Told], number: int, epoch
         _survivors(stayed, shard, least) or _survivors(known, shard, least)
         for shard, least in enumerate(needed)
     ]
-    # Without any copy, a table that nobody has used yet is as it was made: all zeros. But if nobody
-    # is there who was to hold a shard, those may have gone on, and used it.
+    # If no copy of a shard is found, nobody may have used the table yet, and it is all zeros. But
+    # if none of the shard's holders is here, they may have continued, and used the table.
     before = ShardPlacement(
         tuple(
             names or (() if is_ready or _is_lost(stayed, members, shard) else fresh.holders[shard])
             for shard, names in enumerate(copies)
         )
     )
-    # Who has an older copy gets the newer one: until that has come, the older one can stand in.
+    # A holder of an older copy gets the newer copy. Until it arrives, the older copy can replace
+    # it.
     held = tuple(
         names and names + tuple(n for n, t in known.items() if n not in names and _holds(t, shard))
         for shard, names in enumerate(before.holders)
@@ -172,10 +172,10 @@ def unpack_told(data: Frame) -> Told:
     try:
         rows, passed, is_waiting = msgpack.unpackb(data, raw=False)
         if len(rows) > limits.MAX_TABLES or not isinstance(passed, int | None):
-            raise ProtocolError("not what a member tells of its tables")
+            raise ProtocolError("the report of a member about its tables is invalid")
         tables = {int(row[0]): _unpack_known(*row[1:]) for row in rows}
     except (ValueError, TypeError, IndexError, RecursionError, msgpack.UnpackException):
-        raise ProtocolError("not what a member tells of its tables") from None
+        raise ProtocolError("the report of a member about its tables is invalid") from None
     return Told(tables, passed, bool(is_waiting))
 
 
@@ -188,9 +188,9 @@ def _unpack_known(
     needed: list[int],
 ) -> Known:
     if not 1 <= shards <= limits.MAX_MEMBERS or len(copies) > shards:
-        raise ProtocolError("a table of an impossible number of shards")
+        raise ProtocolError("a table in a report has an invalid number of shards")
     if not {len(holders), len(needed)} <= {0, shards}:
-        raise ProtocolError("a table of which not all shards have a place")
+        raise ProtocolError("a table in a report does not list all of its shards")
     held = tuple(HeldShard(int(s), int(e), int(r), _digest(d)) for s, e, r, d in copies)
     names = tuple(tuple(map(str, row)) for row in holders)
     return Known(unpack_spec(spec), shards, bool(is_ready), held, names, tuple(map(int, needed)))
@@ -198,5 +198,5 @@ def _unpack_known(
 
 def _digest(given: object) -> bytes:
     if not isinstance(given, bytes):
-        raise ProtocolError("not a digest")
+        raise ProtocolError("the digest of a shard is not of type bytes")
     return given

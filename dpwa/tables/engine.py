@@ -1,9 +1,11 @@
-"""The engine of tables, a thread that owns this node's copies of shards, and all streams.
+"""The engine of tables: a thread that owns this node's copies of shards, and all streams.
 
-A view begins when all members have sent each other their reports. Until then nothing is accepted. A
-node that is no longer in the view can acknowledge nothing, because its replicas ignore it.
+A view starts when all members have sent each other their reports. Until then, the engine accepts
+no other message. A node that is no longer in the view can acknowledge nothing, because its
+replicas ignore its messages.
 
-It is a separate thread, because large additions take a while, and the RxThread must keep voting.
+The engine is a separate thread because large additions take long, and meanwhile the RxThread must
+vote.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ log = logging.getLogger("dpwa.tables")
 
 DOUBT_EVERY_S = 0.5
 IDLE_S, BUSY_S = 1.0, 0.01
-STOOD_STILL_S = 0.9 * ballots.STALLED_S  # after which others may have taken this one for lost
+STOOD_STILL_S = 0.9 * ballots.STALLED_S  # other nodes may suspect this node after such a stop
 DOUBTFUL_FOR_S = 2 * ballots.STALLED_S
-RECONNECTED_S = 2.0  # after it has gone on: all its connections may have broken meanwhile
+RECONNECTED_S = 2.0  # time to reconnect after a stop, which may have broken all connections
 
 
 @dataclass(frozen=True)
@@ -65,19 +67,19 @@ class Settings:
     """The settings of an `Engine`."""
 
     runtime: Runtime
-    startup_s: float  # how long users wait for all nodes at first
-    answer: Callable[[ReadAnswer], None]  # takes the answer to a read, to send it
-    wake: Callable[[], None]  # has the RxThread look after a ballot
+    startup_s: float  # maximum time that users wait for all nodes at the start
+    answer: Callable[[ReadAnswer], None]  # sends the answer to a read
+    wake: Callable[[], None]  # makes the RxThread check for a ballot
 
 
 class Engine:
-    """Handles the requests of members and users of tables."""
+    """Handles the requests of members, and of the users of this node's tables."""
 
     def __init__(
         self,
         pending: PendingOperations,
         group: Group,
-        contacts: Contacts,  # who can be reached, and whose memory is shared
+        contacts: Contacts,  # the connections to members, and their shared memory
         tell: Tell,
         settings: Settings,
     ) -> None:
@@ -95,19 +97,19 @@ class Engine:
         self._replication = Replication(self._store, self._mail, self._say, group.note_work)
         self.barriers = Barriers(own.name, self._mail.say_to_all)
         self._exits = 0
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, Told] = {}  # the reports of members in this view
         self._began: float | None = None
         self._has_begun = False
-        self._is_first_view = True  # none has begun
-        self._has_waited = False  # for all nodes, and said that not all have come
-        self._has_company = bool(group.ranks)  # others are there, as far as this node knows
+        self._is_first_view = True  # whether no view has started yet
+        self._has_waited = False  # whether a user was told that some nodes are missing
+        self._has_company = bool(group.ranks)  # whether other nodes exist, as far as known
         self._was_left_out = self._has_given_up = False
-        self._was_counted_on = False  # by members of a view that it was left out of
+        self._was_counted_on = False  # whether members that excluded this node had met it
         self._awake = AwakeClock(runtime, IDLE_S, STOOD_STILL_S)
         self._doubted_at = self._asked_at = 0.0
         self._is_busy = self._is_stopping = False
 
-    # Any thread
+    # On any thread
 
     def start(self) -> None:
         self._thread.start()
@@ -116,14 +118,14 @@ class Engine:
         self._thread.join(timeout_s)
 
     def view_changed(self, view: GroupView) -> None:
-        """Note a view. Called with the lock of the group held."""
+        """Handle a new view. Called with the lock of the group held."""
         self.submit(partial(self._follow, view, self._group.exits))
 
     def link_changed(self, peer: str) -> None:
         self.submit(partial(self._mail.link_changed, peer))
 
     def receive_message(self, message: FromMember, payload: Frame, reply: Reply) -> None:
-        """Receive a message. If too many wait it is dropped, and will be sent again."""
+        """Enqueue a message. If the queue is full, drop it. The sender will send it again."""
         if self._inbox.qsize() < self._most_messages and not self._is_stopping:
             self.submit(partial(self._receive, message, payload, reply))
 
@@ -131,15 +133,15 @@ class Engine:
         self._inbox.put(act)
 
     def wake(self) -> None:
-        """Have it look for additions of users."""
+        """Wake the thread, so that it checks for additions of users."""
         self._inbox.put(None)
 
     def stop(self) -> None:
-        """Ask the thread to end, which gives all memory back."""
+        """Ask the thread to end. When it ends, it frees all memory."""
         self._is_stopping = True
         self.wake()
 
-    # This thread
+    # On this thread
 
     def _run(self) -> None:
         patience_s = IDLE_S
@@ -154,7 +156,7 @@ class Engine:
         self._pending.memories = {}
 
     def _do(self, act: Callable[[], None] | None) -> None:
-        """Run an action. No message of a member can end the thread."""
+        """Run a function, and handle its errors, because no message may end the thread."""
         if act is None or self._is_stopping:
             return
         self._awake.note_awake()
@@ -164,11 +166,11 @@ class Engine:
         except ProtocolError as error:
             log.debug("ignored a message: %s", error)
         except Exception:
-            log.exception("tables: an unforeseen error; they continue [DPWA-W019]")
+            log.exception("tables: an unforeseen error. The tables continue [DPWA-W019]")
 
     @property
     def _has_stood_still(self) -> bool:
-        """Whether this process has stood still for too long, not long ago."""
+        """Whether this process recently stopped for too long."""
         return self._mail.now - self._awake.woke_at < DOUBTFUL_FOR_S
 
     def _go_on(self) -> None:
@@ -194,7 +196,7 @@ class Engine:
         is_under_way = self._mail.pump()
         if now - self._doubted_at >= DOUBT_EVERY_S and self._has_doubts():
             self._doubted_at = now
-            log.info("%s: a member does not answer; the others are asked", self._own)
+            log.info("%s: a member does not answer, so the group votes on it", self._own)
             self._group.doubt()
             self._settings.wake()
         self._is_busy = is_under_way or self.barriers.is_waiting or not self._has_begun
@@ -213,7 +215,7 @@ class Engine:
             return waited_s > ballots.STALLED_S and not names <= set(self._told)
         if self._has_waited and waited_s > self._settings.startup_s:
             return True
-        left = names - self._mail.lost(unreachable_s)  # who was not there yet is waited for
+        left = names - self._mail.lost(unreachable_s)  # nodes that never connected may still come
         return left < names and left <= set(self._told) and not self._is_minority(left)
 
     # Views
@@ -221,9 +223,9 @@ class Engine:
     def _follow(self, view: GroupView, exits: int) -> None:
         if self._began is not None and view == self._mail.view:
             return
-        if exits != self._exits:  # the others have gone on without this node
+        if exits != self._exits:  # the other nodes have continued without this node
             self._exits = exits
-            if self._has_given_up:  # for tables of a larger part, of which these were never copies
+            if self._has_given_up:  # this node gives up its tables for those of a larger part
                 self._store.clear()
             self._store.left_out()
             self._has_given_up = False
@@ -232,7 +234,7 @@ class Engine:
             self.requests.acknowledged = 0
         if not set(self._mail.view.names) <= set(view.names):
             self.requests.acknowledged = 0
-            if self._has_stood_still and len(view.names) == 1:  # nobody is there to say so
+            if self._has_stood_still and len(view.names) == 1:  # no other member can report it
                 self._pending.note_stood_still(self._own, self._mail.others)
         self._has_company |= len(view.names) > 1
         self._begin(view)
@@ -259,7 +261,7 @@ class Engine:
             self._start()
 
     def _may_be_first(self, began: float) -> bool:
-        """Return whether to begin, as this node's changes are lost if others have begun already."""
+        """Return whether to start a first view. If others have started, its changes get lost."""
         view = self._mail.view
         if self._group.is_outranked or self._is_minority(view.names):
             self._group.look_out()
@@ -269,11 +271,11 @@ class Engine:
         return not self._group.may_meet() or self._mail.now - began >= meet_s
 
     def _is_minority(self, names: Collection[str]) -> bool:
-        """Return whether the others may begin without these, until a user was notified."""
+        """Return whether the other nodes may start without these, before a user was told of it."""
         return 2 * len(names) <= len(self._group.ranks) and not self._has_waited
 
     def _start(self) -> None:
-        """Continue, because all members have sent their reports."""
+        """Start the view, because all members have sent their reports."""
         view = self._mail.view
         self._has_begun, self._is_first_view = True, False
         is_old = self.barriers.known is not None or self._has_stood_still or self._was_counted_on
@@ -281,10 +283,10 @@ class Engine:
         if self._was_left_out and is_old and missed:
             self._pending.note_missed_barriers(self._own, missed)
         knowing = [t.needed for one in self._told.values() for t in one.tables.values()]
-        if self._was_left_out and knowing and not any(knowing):  # of what was done without it
+        if self._was_left_out and knowing and not any(knowing):  # none knows this node's additions
             self._pending.note_stood_still(self._own, self._group.others)
         self._was_left_out = False
-        if len(view.names) > 1:  # these have not gone on without it
+        if len(view.names) > 1:  # these nodes have not continued without this node
             self._awake.woke_at = -math.inf
         self.barriers.begin_view(self._told)
         for number, plan in plans(view.names, self._told, view.since).items():
@@ -312,9 +314,10 @@ class Engine:
             self._take(message, data, reply)
 
     def _can_take(self, message: Numbered) -> bool:
-        """Return whether a message can be handled now. If not, it will be sent again."""
+        """Return whether a message can be handled now. If not, the sender will send it again."""
         if isinstance(message, TableAddition | TableGet):
-            # Who sends it may have heard of the table before: its maker tells one after the other.
+            # The sender may know the table before this node does, because the maker tells nodes in
+            # turn.
             return self._has_begun and message.table in self._store.tables
         return self._has_begun or isinstance(message, TableHoldings)
 
@@ -351,10 +354,10 @@ class Engine:
             case TableGet():
                 self.requests.get(message, data, reply)
 
-    # Orders of users
+    # Requests of users
 
     def make(self, number: int, spec: TableSpec) -> None:
-        """Make a table, if there is none with this number, and notify all others."""
+        """Make a table if there is none with this number, and notify all other members."""
         if self._has_begun:
             plan = self._store.tables.get(number)
             names = self._group.ranks or self._group.view.names
@@ -365,7 +368,7 @@ class Engine:
             self._make(number, spec, shards, is_own=True)
 
     def announce(self, number: int) -> None:
-        """Say that the first values of a table are in place, if it is for this node to say so."""
+        """Tell members that a table's first values are stored, if this node is the first member."""
         if self._has_begun and self._mail.view.names[0] == self._own:
             self._mail.say_to_all(Item(TableReady, {"table": number}))
             fault_points.reached("table.ready")
@@ -375,7 +378,7 @@ class Engine:
         self.barriers.arrive(self._mail.now)
 
     def wait_no_longer(self) -> None:
-        """Begin without nodes that were missing for `startup_s`, as a user was notified."""
+        """Start without nodes that are missing after `startup_s`, because a user was told of it."""
         self._has_waited = True
 
     def request_rows(self, request: int, ask: PendingRead, primary: str) -> None:
@@ -395,7 +398,7 @@ class Engine:
         view = self._mail.view
         self._store.settle(number, new_plan(spec, shards, view.names, view.since))
         self._publish()
-        self._mail.want_all()  # something may have come before
+        self._mail.want_all()  # messages for this table may have come before
 
     def _be_ready(self, number: int) -> None:
         if self._store.be_ready(number):

@@ -1,4 +1,4 @@
-"""One shard of a key-value table, whose rows have any keys and are made by additions."""
+"""A shard of a key-value table. Its rows have any keys, and additions make the rows."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _FIRST_ROOM = 16
 
 
 def as_keys(given: Any) -> np.ndarray:
-    """Return the keys that a user has passed, int64 of shape (n,), in the order given.
+    """Return the keys that a user has passed, int64 of shape (n,), in the given order.
 
-    Raises UserError if they are not integers, or beyond 64 bits with a sign.
+    Raises UserError if keys are not integers, or do not fit 64 bits with a sign.
     """
     keys = as_integers(given, "keys")
     if keys.size and keys.max() > _INT64.max:
-        raise UserError(f"key {keys.max()}; expected {_INT64.min} to {_INT64.max} [DPWA-E172]")
-    return np.ascontiguousarray(keys, np.int64)  # as they are sent
+        raise UserError(f"key {keys.max()}, expected {_INT64.min} to {_INT64.max} [DPWA-E172]")
+    return np.ascontiguousarray(keys, np.int64)  # the format in which keys are sent
 
 
 def shard_of_keys(keys: np.ndarray, shards: int) -> np.ndarray:
-    """Return the index of the shard that each key belongs to, on every machine the same.
+    """Return the index of each key's shard. It is the same on every machine.
 
-    It is h(key) mod shards, where h is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)
+    The index is h(key) mod shards. h is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)
     on the 64 bits of the key, mod 2^64:
 
         z = key + 0x9e3779b97f4a7c15
@@ -48,9 +48,9 @@ def shard_of_keys(keys: np.ndarray, shards: int) -> np.ndarray:
 
 
 def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
-    """Cut keys into parts for the shards that have some of them. `rows` are the keys.
+    """Divide keys into parts, one for each shard that has some of them. `rows` are the keys.
 
-    The keys of a part are in the order given.
+    Within a part, the keys stay in the given order.
     """
     parts = by_shard(shard_of_keys(keys, shards), shards)
     return [replace(part, rows=keys[part.where]) for part in parts]
@@ -59,8 +59,7 @@ def split_keys(keys: np.ndarray, shards: int) -> list[ShardRows]:
 class KeyValueStore(ReplicatedState):
     """The rows of a shard by their keys, in the order of their first additions.
 
-    `default` is every value of a key without additions, and the initial value for its first
-    addition.
+    `default` is the value of a key without additions. The first addition changes this value.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class KeyValueStore(ReplicatedState):
         return self._size
 
     def read_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return a copy of the rows of some keys. Keys without additions have the default.
+        """Return a copy of the rows of some keys. Keys without additions have the default value.
 
         `rows` are keys, int64 of shape (n,), in any order. The result has shape (n,) or (n,
         columns).
@@ -89,13 +88,13 @@ class KeyValueStore(ReplicatedState):
         return values
 
     def _find(self, keys: np.ndarray) -> np.ndarray:
-        """Return the places of keys in the arrays, -1 for those that have none."""
+        """Return the places of keys in the arrays, or -1 for a key without a place."""
         find = self._slots.get
         return np.fromiter((find(key, -1) for key in keys.tolist()), np.int64, len(keys))
 
     def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
         if rows is None:
-            raise ProtocolError("an addition to a key-value table names no keys")
+            raise ProtocolError("an addition to a key-value table has no keys")
         self._check_delta(delta, len(rows))
         check_increasing(rows)
         self._insert(rows[self._find(rows) < 0])
@@ -107,7 +106,7 @@ class KeyValueStore(ReplicatedState):
         if stop > len(self._keys):
             self._grow(max(stop, 2 * len(self._keys)))
         self._keys[start:stop] = keys
-        self._size = stop  # first: slots beyond it would be given away twice
+        self._size = stop  # before the slots, so that an error cannot assign a slot twice
         self._slots.update(zip(keys.tolist(), range(start, stop), strict=True))
 
     def _grow(self, room: int) -> None:
@@ -121,7 +120,7 @@ class KeyValueStore(ReplicatedState):
         shape = rows_shape(room, self.columns)
         keys, values = np.zeros(room, np.int64), np.full(shape, self.default, self.dtype)
         state: State = self.updater.new_state(shape, self.dtype)
-        self._keys, self._values, self._state = keys, values, state  # all of it, if there is room
+        self._keys, self._values, self._state = keys, values, state  # after all memory is allocated
 
     def _arrays(self) -> dict[str, np.ndarray]:
         arrays = {"keys": self._keys, "values": self._values, **state_arrays(self._state)}

@@ -1,6 +1,7 @@
-"""PendingOperations, which the threads that use tables share with the engine.
+"""PendingOperations: the operations that users' threads share with the engine.
 
-Users add operations, and wait. The engine handles them, and publishes the state of the view.
+Users add operations and wait for them. The engine handles operations, and publishes the state of
+the view.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.storage import ShardMemory
 
-Key = tuple[int, int]  # number of a table, index of a shard
-AddedParts = list[tuple[int, int | None, ByteArray]]  # shard, number of ids, and data of each
+Key = tuple[int, int]  # the number of a table, the index of a shard
+AddedParts = list[tuple[int, int | None, ByteArray]]  # by shard: number of ids, data
 
 
 @dataclass(frozen=True)
 class Present:
-    """The state of a view. It is never changed, but replaced."""
+    """The state of a view. The object never changes. The engine replaces it."""
 
     view: GroupView
-    is_ready: bool = False  # all members have told what they have
-    tables: Mapping[int, TablePlan] = field(default_factory=dict)  # by number
-    passed: int = 0  # barriers that this node has passed
+    is_ready: bool = False  # whether all members have sent their reports
+    tables: Mapping[int, TablePlan] = field(default_factory=dict)  # by table number
+    passed: int = 0  # the number of barriers that this node has passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,14 +39,14 @@ class Addition:
     """An addition to one shard."""
 
     key: Key
-    counter: int  # counts the additions of this node to the shard
-    rows: int | None  # number of ids at the beginning of the data; `None`: all rows
-    data: ByteArray  # ids, then the delta
-    is_first: bool = False  # it replaces the values
+    counter: int  # the number of this addition among this node's additions to the shard, from 1
+    rows: int | None  # the number of ids at the start of the data; `None`: all rows
+    data: ByteArray  # the ids, then the delta
+    is_first: bool = False  # whether it replaces the values
 
 
 class PendingRead:
-    """Rows that were asked of a different member. `ids` is `None` for all of them."""
+    """Rows that this node has requested from another member. With `ids` `None`, all rows."""
 
     def __init__(self, key: Key, ids: np.ndarray | None, nbytes: int) -> None:
         self.key = key
@@ -60,28 +61,28 @@ class PendingRead:
 class PendingOperations:
     """The operations that users share with the engine.
 
-    `changed` guards it, and is notified when users may continue.
+    `changed` guards the data, and is notified when users may continue.
     """
 
     def __init__(self, view: GroupView, runtime: Runtime) -> None:
         self.changed = runtime.condition()
         self.present = Present(view)
-        self.memories: dict[Key, ShardMemory] = {}  # of this node's own copies
+        self.memories: dict[Key, ShardMemory] = {}  # the memory of this node's own copies
         self._counters: dict[Key, int] = {}
         self._unseen: dict[Key, OrderedDict[int, Addition]] = {}
-        # What the engine has not numbered yet, each with the size of all that was ever left.
+        # Additions that the engine has not numbered yet, each with the total size of all up to it.
         self._fresh: deque[tuple[Key, int | None, ByteArray, bool, int]] = deque()
         self._failed: dict[int, DpwaError] = {}
-        # As long as somebody waits: whoever was interrupted is not there to take it back.
+        # Only as long as a caller waits, because an interrupted caller cannot withdraw its request.
         self._asked: WeakValueDictionary[int, PendingRead] = WeakValueDictionary()
         self._requests = 0
         self._mismatches: dict[int, str] = {}
         self._left_out = ""
-        self._numbered_bytes = self._seen_bytes = 0  # of all that were, and were acknowledged
+        self._numbered_bytes = self._seen_bytes = 0  # total sizes: numbered, acknowledged
 
     @property
     def waiting_bytes(self) -> int:
-        """Size of the additions that were not acknowledged."""
+        """The size of the additions that were not acknowledged."""
         with self.changed:
             return self._left_bytes - self._seen_bytes
 
@@ -89,16 +90,16 @@ class PendingOperations:
     def _left_bytes(self) -> int:
         return self._fresh[-1][-1] if self._fresh else self._numbered_bytes
 
-    # Users
+    # Called by users
 
     def queue_additions(self, table: int, parts: AddedParts, *, is_first: bool) -> None:
-        """Enqueue additions to shards of one table. With `is_first` they replace the values."""
+        """Enqueue additions to shards of one table. With `is_first`, they replace the values."""
         with self.changed:
             fresh, left_bytes = [], self._left_bytes
             for shard, rows, data in parts:
                 left_bytes += data.nbytes
                 fresh.append(((table, shard), rows, data, is_first, left_bytes))
-            self._fresh.extend(fresh)  # all of it or nothing, whenever an interrupt comes
+            self._fresh.extend(fresh)  # an interrupt leaves all of them or none
 
     def marks(self, table: int | None = None) -> dict[Key, int]:
         """Return the number of this node's additions to each shard of a table, or of all tables."""
@@ -109,7 +110,7 @@ class PendingOperations:
             return {k: n for k, n in made.items() if table in (None, k[0])}
 
     def is_flushed(self, marks: Mapping[Key, int]) -> bool:
-        """Tell whether all additions up to these were acknowledged."""
+        """Return whether all additions up to these numbers were acknowledged."""
         return all(
             self._counters.get(key, 0) >= mark and next(iter(self._unseen[key]), mark + 1) > mark
             for key, mark in marks.items()
@@ -126,30 +127,30 @@ class PendingOperations:
             number = next(iter(self._failed), None) if table is None else table
             error = None if number is None else self._failed.get(number)
             if number is not None and error is not None:
-                del self._failed[number]  # nothing is called before it is raised
+                del self._failed[number]  # no call may come between this and the raise
                 raise error
 
     def check(self, table: int) -> None:
-        """Raise a `MismatchError` if a member has made a different table with this number."""
+        """Raise `MismatchError` if a member has made a different table with this number."""
         if table in self._mismatches:
             raise MismatchError(f"table {table}: {self._mismatches[table]} [DPWA-E168]")
 
     def raise_left_out(self) -> None:
-        """Raise a `TableLostError`, once, if the others have continued without this node."""
+        """Raise `TableLostError`, once, if the other nodes have continued without this node."""
         with self.changed:
             if self._left_out:
                 error = TableLostError(self._left_out)
-                self._left_out = ""  # nothing is called before it is raised
+                self._left_out = ""  # no call may come between this and the raise
                 raise error
 
     def ask(self, ask: PendingRead) -> int:
-        """Note a request, and return the number that its answer must have."""
+        """Register a request, and return the number that its answer must have."""
         with self.changed:
             self._requests += 1
             self._asked[self._requests] = ask
             return self._requests
 
-    # The engine, and the TxThread
+    # Called by the engine and the TxThread
 
     def set_present(self, present: Present) -> None:
         with self.changed:
@@ -162,24 +163,24 @@ class PendingOperations:
             self.changed.notify_all()
 
     def note_parted(self, own: str) -> None:
-        """Note that two parts of the cluster have each continued without the other."""
+        """Record that two parts of the cluster have continued without each other."""
         self._note_left_out(
             f"the connection between {own} and the others was lost, and each part has continued "
-            f"by itself. Now the tables of the larger part count, and the additions of {own} "
-            "meanwhile are lost [DPWA-E244]"
+            "alone. From now on, only the tables of the larger part are used. The additions of "
+            f"{own} in the meantime are lost [DPWA-E244]"
         )
 
     def note_stood_still(self, own: str, gone: Iterable[str]) -> None:
-        """Take note that this process was stopped, and does not reach others since."""
+        """Record that this process was stopped, and cannot reach the other nodes since."""
         self._note_left_out(
-            f"{own} has stood still for too long, and {', '.join(gone)} cannot be reached any "
-            "more. They may have continued without it [DPWA-E245]"
+            f"{own} was stopped for too long, and cannot reach {', '.join(gone)} any more. "
+            "These nodes may have continued without it [DPWA-E245]"
         )
 
     def note_missed_barriers(self, own: str, count: int) -> None:
-        """Note that the others have passed `count` barriers without this node."""
+        """Record that the other nodes have passed `count` barriers without this node."""
         self._note_left_out(
-            f"{own} did not answer for too long, and the others have continued without it. "
+            f"{own} did not answer for too long, so the other nodes have continued without it. "
             f"They have passed {count} barriers that it has not reached [DPWA-E246]"
         )
 
@@ -206,9 +207,9 @@ class PendingOperations:
             return [addition for unseen in self._unseen.values() for addition in unseen.values()]
 
     def acknowledge(self, key: Key, counter: int, error: DpwaError | None = None) -> bool:
-        """Take note that an addition is in all copies of its shard, or has failed.
+        """Record that an addition is in all copies of its shard, or has failed.
 
-        Returns whether it is one that a user has made, and has not failed.
+        Returns whether the addition came from a user and has succeeded.
         """
         with self.changed:
             addition = self._unseen.get(key, OrderedDict()).pop(counter, None)
@@ -221,12 +222,12 @@ class PendingOperations:
         return error is None and not addition.is_first
 
     def answered(self, request: int, start: int, data: ByteArray, image: int) -> None:
-        """Store a piece of an answer. Pieces that were not requested are dropped."""
+        """Store a piece of an answer. Drop pieces that were not requested."""
         with self.changed:
             ask = self._asked.get(request)
             if ask is None or start != ask.got_bytes or start + data.nbytes > ask.data.nbytes:
                 return
-        ask.data[start : start + data.nbytes] = data  # one thread takes in all the pieces
+        ask.data[start : start + data.nbytes] = data  # a single thread stores all pieces
         with self.changed:
             ask.got_bytes += data.nbytes
             if ask.got_bytes == ask.data.nbytes:

@@ -1,4 +1,4 @@
-"""Replication of an addition to all copies of a shard, and of a state to a new copy."""
+"""Replication copies an addition to all copies of a shard, and a state to a new copy."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from dpwa.wire.tables import (
 log = logging.getLogger("dpwa.tables")
 
 _FORWARDED_FIELDS = {"table", "shard", "client", "counter", "rows", "is_first"}
-RETRY_S = 1.0  # after there was no room for a copy, or its state has come in vain
+RETRY_S = 1.0  # after memory for a copy was short, or its state could not be stored
 
 Say = Callable[[str, Item], None]
 Awaited = tuple[Key, str, int]  # shard, client, counter
 
 
 class Replication:
-    """The tasks of a node as primary, and as replica.
+    """The tasks of a node as the primary of some shards, and as a replica of others.
 
-    The primary applies an addition, passes it on to the replicas, and acknowledges it when all of
-    them have applied it. A refused addition is in no copy. Further additions of its client wait
-    until the client knows, because it might repeat the addition at a different primary that already
-    has later ones. While a new replica gets the state, additions to the shard wait. If a replica
-    cannot apply an addition, or has missed one, its copy is made again. Its unconfirmed additions
-    count as soon as the state has arrived, which contains them.
+    The primary applies an addition, sends it to the replicas, and acknowledges it when all replicas
+    have applied it. A refused addition is in no copy. After a refusal, further additions of the
+    client wait until the client knows of it. Otherwise the client might repeat the addition at a
+    different primary that already has later additions. While a new replica gets the state,
+    additions to the shard wait. If a replica cannot apply an addition, or has missed one, its copy
+    is made again. The replica then confirms its open additions with the arrival of the state,
+    because the state has them.
 
-    `note` is called for every addition that is applied here.
+    `note` is called for every addition that this node applies.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Replication:
         self._note = note
         self._awaited: dict[Awaited, tuple[str, set[str]]] = {}
         self._copying: dict[Key, set[str]] = {}
-        self._refused: set[tuple[Key, str]] = set()  # to whom it was not told yet
+        self._refused: set[tuple[Key, str]] = set()  # clients that do not know of a refusal yet
         self._on_hold: dict[Key, list[tuple[TableAddition, Frame]]] = {}
-        self._missed: dict[Key, float] = {}  # copies of which the state is to be asked for, when
-        self._warned: set[Key] = set()  # until they are there
+        self._missed: dict[Key, float] = {}  # by shard: the time to request the state of its copy
+        self._warned: set[Key] = set()  # shards with a warning, until their copies are complete
 
     def begin_view(self) -> None:
-        """Forget operations of the view before, because they are sent again."""
+        """Drop the operations of the old view, because they will be sent again."""
         self._awaited.clear()
         self._copying.clear()
         self._refused.clear()
@@ -72,7 +73,7 @@ class Replication:
         self._missed.clear()
         self._warned.clear()
 
-    # The primary
+    # As primary
 
     def receive_addition(self, message: TableAddition, data: Frame) -> None:
         key = message.table, message.shard
@@ -111,7 +112,9 @@ class Replication:
             self._acknowledge(client, awaited[0], awaited[2])
 
     def _as_it_counts(self, message: TableAddition, data: Frame) -> tuple[TableAddition, Frame]:
-        """Drop the values of a node that is no longer the first one, because they are too late."""
+        """Drop the first values of a node that is no longer the first member, because it is too
+        late.
+        """
         is_ready = self._store.tables[message.table].is_ready
         if message.is_first and (is_ready or message.name != self._mail.view.names[0]):
             return message.model_copy(update={"rows": 0}), b""
@@ -151,20 +154,20 @@ class Replication:
         for held, data in self._on_hold.pop(key, []):
             self.receive_addition(held, data)
 
-    # The replica
+    # As replica
 
     def replicate(self, message: TableAddition, data: Frame) -> None:
-        """Apply an addition that the primary has passed on."""
+        """Apply an addition that the primary has sent to its replicas."""
         key = message.table, message.shard
         copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is not None:
-            return  # it is in the state that is to come
+            return  # the addition is in the state that will arrive
         try:
             last, _ = copy.state.applied.get(message.client, (0, 0))
             if copy.state.additions + (message.counter > last) != message.contained:
-                raise ProtocolError("an addition before it was missed")
+                raise ProtocolError("this copy has missed an earlier addition")
             self._apply(copy, message, data)
-        except Exception as error:  # noqa: BLE001  # whatever it is, this copy is not as the primary's
+        except Exception as error:  # noqa: BLE001  # this copy then differs from the primary's
             self._miss(key, error)
             return
         fault_points.reached("table.add.replicated")
@@ -183,15 +186,16 @@ class Replication:
         reason: object = error
         if isinstance(error.__cause__ or error, MemoryError):
             reason = (
-                f"this node has no memory for shard {key[1]} of table {key[0]}, to which additions "
-                "wait until it has; a table with fewer `replicas` needs less"
+                f"this node has too little memory for shard {key[1]} of table {key[0]}. Additions "
+                "to the shard wait until it has enough. A table with fewer `replicas` needs less "
+                "memory"
             )
         if key not in self._warned:
             self._warned.add(key)
-            log.warning("the state of a shard is sent again: %s [DPWA-W037]", reason)
+            log.warning("this node requests the state of a shard again: %s [DPWA-W037]", reason)
 
     def ask_again(self) -> bool:
-        """Ask for the states of copies that missed an addition. Return whether any is due."""
+        """Request the states of copies that missed an addition. Return whether any is due."""
         keys = [key for key, due in self._missed.items() if due <= self._mail.now]
         for key in keys:
             try:
@@ -207,10 +211,10 @@ class Replication:
         fields = {"table": key[0], "shard": key[1], "is_whole": is_whole}
         self._say(self._store.holders(key)[0], Item(TableStateTaken, fields))
 
-    # States
+    # Transfer of states
 
     def copy(self, number: int, plan: TablePlan, own: str) -> None:
-        """Send the states that new replicas of a table need."""
+        """Send new replicas of a table the states that they need."""
         for copy in plan.copies:
             if copy.source == own:
                 key = number, copy.shard
@@ -218,13 +222,13 @@ class Replication:
                 self._send_state(key, copy.target)
 
     def take_state(self, message: TableState, data: Frame) -> None:
-        """Store a piece of the state of a copy."""
+        """Store a piece of the state of this node's copy."""
         key = message.table, message.shard
         copy = self._own_replica(key, message.name)
         if copy is None or copy.incoming is None:
             return
         if message.part != HEADER and not copy.incoming.has_begun:
-            return  # of a state that was given up
+            return  # the piece belongs to an import that was given up
         try:
             is_whole = copy.incoming.feed(message.part, memoryview(data))
         except Exception as error:  # noqa: BLE001
@@ -238,11 +242,11 @@ class Replication:
             self._say_taken(key, is_whole=True)
 
     def state_taken(self, message: TableStateTaken) -> None:
-        """Go on with additions once all replicas have the state."""
+        """Continue with additions as soon as all replicas have the state."""
         key = message.table, message.shard
         self._store.own_primary(key)
         if message.name not in self._store.holders(key):
-            raise ProtocolError("a state was asked for by a node that is no replica")
+            raise ProtocolError("a node that is no replica has requested a state")
         if not message.is_whole:
             self._copying.setdefault(key, set()).add(message.name)
             self._send_state(key, message.name)

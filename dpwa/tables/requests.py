@@ -1,4 +1,4 @@
-"""The requests of members for shards, and the members that answer them."""
+"""Requests sends additions and reads of this node to members, and answers those of members."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.tables import TableAdded, TableAddition, TableGet, TableGot, TableRefused
 
-KEPT_S = 5.0  # for somebody who does not take them
-MAX_ANSWER_BYTES = 1024**3  # waiting at once
+KEPT_S = 5.0  # time to keep an answer that the other side does not read
+MAX_ANSWER_BYTES = 1024**3  # maximum size of all waiting answers
 
 
 @dataclass
 class ReadAnswer:
-    """Rows, or why there are none."""
+    """The rows of an answer, or the reason why there are none."""
 
     request: int
     reply: Reply
     data: ByteArray = field(default_factory=lambda: np.empty(0, np.uint8))
-    image: int = 0  # the memory that has the values of the shard; 0: none
-    refused: str | None = None  # why there are no rows
-    sent_bytes: int = 0  # of `data`
-    until: float | None = None  # when it is given up
+    image: int = 0  # the shared memory with the values of the shard, or 0 for none
+    refused: str | None = None  # the reason why there are no rows
+    sent_bytes: int = 0  # the number of bytes of `data` that were sent
+    until: float | None = None  # the time when the answer is given up
 
     def send_pieces(self, now: float) -> bool:
-        """Send the rows. Return whether all are sent, or the other side does not read them."""
+        """Send the rows. Return whether all were sent, or the other side does not read them."""
         if self.refused is not None:
             reason = self.refused[: limits.MAX_REASON_CHARACTERS]
             self.reply(TableRefused(request=self.request, reason=reason))
@@ -62,7 +62,7 @@ class ReadAnswer:
 
 
 class Answers:
-    """The answers of a node. The RxThread sends them, after `wake`."""
+    """The answers of a node. After a call of `wake`, the RxThread sends them."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -78,7 +78,7 @@ class Answers:
         while not self._fresh.empty():
             answer = self._fresh.get()
             nbytes = sum(waiting.data.nbytes for waiting in self._waiting)
-            if nbytes < MAX_ANSWER_BYTES:  # who does not get an answer will ask again
+            if nbytes < MAX_ANSWER_BYTES:  # a node without an answer will ask again
                 self._waiting.append(answer)
         for _ in range(len(self._waiting)):
             answer = self._waiting.popleft()
@@ -88,9 +88,9 @@ class Answers:
 
 
 class Requests:
-    """Additions and reads. It sends those of this node, and answers those of others.
+    """Sends this node's additions and reads to members, and answers the requests of members.
 
-    Belongs to the thread of the engine.
+    Only the engine's thread uses this object.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class Requests:
         own: Member,
         pending: PendingOperations,
         store: ShardStore,
-        say: Callable[[str, Item], None],  # tells a member something
-        answer: Callable[[ReadAnswer], None],  # takes the answer to a read, to send it
+        say: Callable[[str, Item], None],  # sends a message to a member
+        answer: Callable[[ReadAnswer], None],  # sends the answer to a read
     ) -> None:
         self.acknowledged = 0  # additions of this node since a member was lost
         self._own = own.name
@@ -176,7 +176,7 @@ class Requests:
 
 def lost_error(number: int, shard: int) -> TableLostError:
     return TableLostError(
-        f"shard {shard} of table {number} is lost: no member has a copy with all "
-        "acknowledged additions. Members that had one are gone, or not back yet (`replicas` is the "
-        "number of copies besides the first) [DPWA-E233]"
+        f"shard {shard} of table {number} is lost, because no member has a copy with all "
+        "acknowledged additions. The members that had one are gone, or have not come back yet. "
+        "A higher number of `replicas` makes a table safer [DPWA-E233]"
     )

@@ -1,4 +1,4 @@
-"""Checks of the rows and deltas that users pass, and the division into shards."""
+"""Check the rows and values that users pass, and divide them into shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dpwa.wire import limits
 
 @dataclass(frozen=True)
 class TableShard:
-    """Rows `start` (inclusive) to `stop` (exclusive) of a table. It may be empty."""
+    """Rows `start` (inclusive) to `stop` (exclusive) of a table. A shard may be empty."""
 
     index: int
     start: int
@@ -28,13 +28,13 @@ class TableShard:
 
 
 def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
-    """Cut a table into contiguous shards whose sizes differ by at most one row.
+    """Divide a table into contiguous shards whose sizes differ by at most one row.
 
-    If there are fewer rows than shards, the last ones are empty.
+    If there are fewer rows than shards, the last shards are empty.
     """
     if rows < 0 or shards < 1:
         raise UserError(
-            f"a table of {rows} rows in {shards} shards; expected 0 rows or more, 1 shard or more"
+            f"a table cannot have {rows} rows in {shards} shards. Use at least 0 rows and 1 shard"
             " [DPWA-E169]"
         )
     size, larger = divmod(rows, shards)
@@ -44,13 +44,13 @@ def cut(rows: int, shards: int) -> tuple[TableShard, ...]:
 
 @dataclass(frozen=True)
 class ShardPlacement:
-    """The holders of each shard."""
+    """The members that hold each shard."""
 
-    # of each shard, by name, the primary first; none if all copies were lost
+    # by shard: the names of its holders, the primary first, or none if all copies were lost
     holders: tuple[tuple[str, ...], ...]
 
     def primary(self, shard: int) -> str:
-        """Return the member that accepts the additions to a shard. LookupError if none is left."""
+        """Return the member that accepts additions to a shard. Raise LookupError if it has none."""
         if not self.holders[shard]:
             raise LookupError(f"no copy of shard {shard} has survived")
         return self.holders[shard][0]
@@ -60,7 +60,7 @@ class ShardPlacement:
 
 
 class ShardTransfer(NamedTuple):
-    """A transfer of the state of a shard from one member to a different one."""
+    """A transfer of a shard's state from one member to another member."""
 
     shard: int
     source: str
@@ -68,13 +68,13 @@ class ShardTransfer(NamedTuple):
 
 
 def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacement:
-    """Place new shards, with primaries in turn over the members, and replicas on the next ones.
+    """Place new shards. Members become primaries in turn, and the next members hold the replicas.
 
-    `members` are in the order of the view. `replicas` are added to the primary, as far as there are
-    members.
+    `members` are in the order of the view. A shard has `replicas` copies besides the primary, or
+    fewer if there are not enough members.
     """
     if not members:
-        raise UserError("a table needs at least one member to hold it [DPWA-E169]")
+        raise UserError("a table needs at least one member to hold its rows [DPWA-E169]")
     copies = 1 + min(replicas, len(members) - 1)
     return ShardPlacement(
         tuple(
@@ -85,11 +85,12 @@ def initial(members: Sequence[str], shards: int, replicas: int) -> ShardPlacemen
 
 
 def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> ShardPlacement:
-    """Return the placement under a new view, which all members compute alike.
+    """Return the placement in a new view. All members compute the same placement.
 
-    The copies that survive stay where they are, and the earliest of them is the primary. Missing
-    replicas go to the members with the fewest copies, the first in the view among equals. A shard
-    of which no copy survives stays without holders. All copies of `placement` are complete.
+    Surviving copies stay on their members, and the earliest of them is the primary. Missing
+    replicas go to the members with the fewest copies. Among equals, the first member of the view
+    comes first. A shard without a surviving copy has no holders. All copies of `placement` must be
+    complete.
     """
     present = set(members)
     surviving = [
@@ -107,7 +108,7 @@ def after(placement: ShardPlacement, members: Sequence[str], replicas: int) -> S
 
 
 def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTransfer]:
-    """Return the transfers that give all holders the state of their shards."""
+    """Return the transfers after which all holders have the state of their shards."""
     return [
         ShardTransfer(shard, holders[0], member)
         for shard, holders in enumerate(now.holders)
@@ -120,22 +121,23 @@ def copies_to_make(before: ShardPlacement, now: ShardPlacement) -> list[ShardTra
 class ShardRows:
     """The part of a read or of an addition that belongs to one shard.
 
-    `where` are the places in the given ids (or in all rows, without ids). `delta[part.where]` is
-    sent, and the answer is stored as `result[part.where] = answer`.
+    `where` holds the places of the part in the given ids (or in all rows, without ids). The
+    addition sends `delta[part.where]`. The answer to a read is stored as `result[part.where] =
+    answer`.
     """
 
     shard: int
     where: slice | np.ndarray
-    # of the shard, int64 of shape (n,), in the order of `where`; `None`: all of them
+    # the shard's own row numbers, int64 of shape (n,), in the order of `where`; `None`: all rows
     rows: np.ndarray | None
 
 
 def as_array(given: Any, what: str) -> np.ndarray:
-    """Return an array of a user's argument: a number, list, array or tensor of any device.
+    """Return a user's argument (a number, list, array or tensor on any device) as an array.
 
-    It may share the memory of the argument. `what` begins the message of a UserError.
+    The array may share the memory of the argument. `what` starts the message of a UserError.
     """
-    if hasattr(given, "detach"):  # a tensor: arrays know neither its device nor bfloat16
+    if hasattr(given, "detach"):  # numpy supports neither a tensor's device nor bfloat16
         given = given.detach().cpu()
         if given.is_floating_point() and given.element_size() < 4:
             given = given.float()
@@ -153,7 +155,7 @@ def as_array(given: Any, what: str) -> np.ndarray:
 
 
 def as_integers(given: Any, what: str) -> np.ndarray:
-    """Return an array of shape (n,) of the integers that a user has passed, of their own dtype."""
+    """Return the integers that a user has passed, as an array of shape (n,), in their own dtype."""
     if isinstance(given, range):
         given = np.arange(given.start, given.stop, given.step)
     array = np.atleast_1d(as_array(given, what))
@@ -162,32 +164,32 @@ def as_integers(given: Any, what: str) -> np.ndarray:
     if array.size == 0:
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu":
-        hint = " (of a mask, pass numpy.flatnonzero(mask))" if array.dtype.kind == "b" else ""
+        hint = " (for a mask, pass numpy.flatnonzero(mask))" if array.dtype.kind == "b" else ""
         raise UserError(f"{what}: expected integers, got {array.dtype}{hint} [DPWA-E177]")
     return array
 
 
 def as_row_ids(given: Any, rows: int) -> np.ndarray:
-    """Return the rows that a user has named, int64 of shape (n,), in the order given.
+    """Return the row numbers that a user has passed, int64 of shape (n,), in the given order.
 
-    A row may occur several times. Ids are from 0 to rows - 1.
+    A row may occur several times. Rows are numbered from 0 to rows - 1.
     """
     ids = as_integers(given, "row_ids")
     outside = (ids < 0) | (ids >= rows)
     if outside.any():
         place = int(outside.argmax())
         expected = f"expected 0 to {rows - 1}" if rows else "the table has no rows"
-        raise UserError(f"row_ids[{place}] is {ids[place]}; {expected} [DPWA-E173]")
+        raise UserError(f"row_ids[{place}] is {ids[place]}, {expected} [DPWA-E173]")
     return np.asarray(ids, np.int64)
 
 
 def rows_shape(rows: int, columns: int | None) -> tuple[int, ...]:
-    """Return the shape of some rows. If `columns` is `None`, the table is a vector."""
+    """Return the shape of a number of rows. If `columns` is `None`, the table is a vector."""
     return (rows,) if columns is None else (rows, columns)
 
 
 def as_values(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return the values of rows that a user has passed, as an array of this shape and dtype.
+    """Return a user's values of rows as an array of this shape and dtype.
 
     A single row may lack its first dimension. Values that are not finite are kept. The array may
     share the memory of the argument.
@@ -199,10 +201,10 @@ def as_values(given: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.nd
 
 
 def accumulate(ids: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sum the rows of `delta`, (n,) or (n, columns), that have the same id.
+    """Sum the rows of `delta`, shape (n,) or (n, columns), that have the same id.
 
-    Returns the ids, sorted, each once, and the sum of the rows of each: the arrays given, when they
-    are so already.
+    Returns the sorted ids, each once, and the sum of the rows of each id. If the given ids are
+    sorted and unique already, it returns the given arrays.
     """
     if is_increasing(ids):
         return ids, delta
@@ -211,7 +213,7 @@ def accumulate(ids: np.ndarray, delta: np.ndarray) -> tuple[np.ndarray, np.ndarr
     is_first = np.concatenate(([True], ids[1:] != ids[:-1]))
     sums = delta.take(order[is_first], axis=0)
     place = np.cumsum(is_first) - 1
-    # Most rows come once: adding up the others alone is ten times as fast as adding up all.
+    # Most rows occur once. Adding only the repeated rows is ten times as fast as adding all rows.
     np.add.at(sums, place[~is_first], delta.take(order[~is_first], axis=0))
     return ids[is_first], sums
 
@@ -221,9 +223,9 @@ def is_increasing(ids: np.ndarray) -> bool:
 
 
 def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRows]:
-    """Cut the rows that a user has named into parts for the shards that have some of them.
+    """Divide the rows that a user has named into parts, one for each shard with some of them.
 
-    `ids` are in any order. `None` stands for all rows.
+    `ids` are in any order. `None` means all rows.
     """
     if ids is None:
         return [ShardRows(s.index, slice(s.start, s.stop), None) for s in shards if s.rows]
@@ -235,7 +237,7 @@ def split(ids: np.ndarray | None, shards: Sequence[TableShard]) -> list[ShardRow
 
 
 def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
-    """Return the places of the ids of each shard, in parts without rows."""
+    """Return, for each shard that has ids, their places in the array, as parts without rows."""
     order: np.ndarray | None = None
     if (shard_of_id[1:] < shard_of_id[:-1]).any():
         order = shard_of_id.argsort(kind="stable")
@@ -249,9 +251,9 @@ def by_shard(shard_of_id: np.ndarray, shards: int) -> list[ShardRows]:
 
 
 def check_size(nbytes: int) -> None:
-    """Raise a `UserError` if so much cannot be sent to one shard at once."""
+    """Raise `UserError` if this number of bytes cannot be sent to one shard at once."""
     if nbytes > limits.MAX_KEYS_BYTES:
         raise UserError(
-            f"{nbytes} bytes for one shard at once, at most {limits.MAX_KEYS_BYTES}: "
-            "name fewer rows or keys, or all rows [DPWA-E181]"
+            f"{nbytes} bytes for one shard are more than the maximum of {limits.MAX_KEYS_BYTES} in "
+            "one call. Name fewer rows or keys, or all rows [DPWA-E181]"
         )

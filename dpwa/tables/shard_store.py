@@ -1,4 +1,4 @@
-"""The tables that a node knows, and its copies of their shards."""
+"""ShardStore: the tables that a node knows, and its copies of their shards."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dpwa.wire.tables import Numbered, TableAddition, TableGet, TableHoldings
 
 
 class ShardStore:
-    """Belongs to the engine."""
+    """The tables and copies of a node. Only the engine's thread uses it."""
 
     def __init__(self, contacts: Contacts) -> None:
         self._contacts = contacts
         self._own = contacts.own.name
-        self.tables: dict[int, TablePlan] = {}  # by number
-        self.copies: dict[Key, ShardCopy] = {}  # that this node has, or is to get
-        self._former: dict[Key, ShardCopy] = {}  # until what is to come in their place is there
+        self.tables: dict[int, TablePlan] = {}  # by table number
+        self.copies: dict[Key, ShardCopy] = {}  # copies that this node has, or will get
+        self._former: dict[Key, ShardCopy] = {}  # old copies, until their replacements are complete
 
     def clear(self) -> None:
         self.drop_incomplete()
@@ -39,11 +39,11 @@ class ShardStore:
         self._former.clear()
 
     def left_out(self) -> None:
-        """Note that the others have continued without this node, and may have newer data."""
+        """Record that the other nodes have continued without this node, and may have newer data."""
         self.tables = {n: replace(plan, needed=()) for n, plan in self.tables.items()}
 
     def completed(self, key: Key) -> None:
-        """Drop the former copy, which a complete copy replaces."""
+        """Drop the former copy of a shard, because a complete copy replaces it."""
         former = self._former.pop(key, None)
         if former is not None:
             former.close()
@@ -65,20 +65,20 @@ class ShardStore:
         return {k: copy.memory for k, copy in self.copies.items() if copy.memory is not None}
 
     def settle(self, number: int, plan: TablePlan) -> None:
-        """Make and drop copies of a table as planned for the view that begins."""
+        """Make and drop copies of a table according to the plan for a new view."""
         self.tables[number] = plan
         mine = plan.placement.held_by(self._own)
         for key in [k for k in self.copies if k[0] == number and k[1] not in mine]:
             self._drop(key)
         to_come = {copy.shard for copy in plan.copies if copy.target == self._own}
         for shard in mine:
-            with suppress(MemoryError):  # made when there is room: `renew`, `own_primary`
+            with suppress(MemoryError):  # `renew` and `own_primary` try again later
                 self._place((number, shard), plan, is_to_come=shard in to_come)
 
     def renew(self, key: Key) -> None:
-        """Make a copy again that has missed an addition.
+        """Make a copy again, because it has missed an addition.
 
-        The former copy is used until then, because this node has confirmed nothing since.
+        Until then, the former copy is used, because this node has confirmed no addition since.
         """
         copy = self.copies.get(key)
         if copy is not None and copy.incoming is not None:
@@ -87,7 +87,7 @@ class ShardStore:
             self._place(key, self.tables[key[0]], is_to_come=True)
 
     def be_ready(self, number: int) -> bool:
-        """Note that the first values of a table are in place. Return whether the table exists."""
+        """Record that a table's first values are stored. Return whether the table exists."""
         plan = self.tables.get(number)
         if plan is not None:
             self.tables[number] = replace(plan, is_ready=True)
@@ -96,29 +96,27 @@ class ShardStore:
     def holders(self, key: Key) -> tuple[str, ...]:
         plan = self.tables.get(key[0])
         if plan is None or key[1] >= plan.shards:
-            raise ProtocolError(f"there is no shard {key[1]} of a table {key[0]}")
+            raise ProtocolError(f"table {key[0]} has no shard {key[1]}")
         return plan.placement.holders[key[1]]
 
     def own_primary(self, key: Key) -> ShardCopy:
-        """Return the copy of a shard of which this node is the primary."""
+        """Return the copy of a shard whose primary is this node."""
         if self.holders(key)[:1] != (self._own,):
             raise ProtocolError(f"{self._own} is not the primary of shard {key[1]}")
-        if key not in self.copies:  # there was none when the table was made, and nothing is in it
+        if key not in self.copies:  # memory was short when the table was made, so no copy has data
             try:
                 self._place(key, self.tables[key[0]], is_to_come=False)
             except MemoryError:
                 raise ProtocolError(
-                    f"{self._own} has no memory for shard {key[1]} of table {key[0]}"
+                    f"{self._own} has too little memory for shard {key[1]} of table {key[0]}"
                 ) from None
         return self.copies[key]
 
     def own_replica(self, key: Key, primary: str) -> ShardCopy | None:
-        """Return the copy of a shard with a different primary, or `None` if there was no room for
-        it.
-        """
+        """Return this node's replica of a shard, or `None` if memory for it was short."""
         holders = self.holders(key)
         if holders[:1] != (primary,) or self._own not in holders[1:]:
-            raise ProtocolError(f"{primary} is not the primary of a copy of shard {key[1]} here")
+            raise ProtocolError(f"{primary} is not the primary of this copy of shard {key[1]}")
         return self.copies.get(key)
 
     def most_bytes(self, message: Numbered) -> int:
@@ -149,7 +147,7 @@ class ShardStore:
         self.copies[key].rank = plan.placement.holders[key[1]].index(self._own)
 
     def _needed(self, number: int, plan: TablePlan, shard: int) -> int:
-        """Return the least epoch of copies with all that was acknowledged, see `Known`."""
+        """Return the lowest epoch of copies with all acknowledged additions. See `Known`."""
         holders, copy = plan.placement.holders[shard], self.copies.get((number, shard))
         is_to_come = self._own in holders and (copy is None or copy.epoch < plan.epoch)
         return plan.needed[shard] if is_to_come or not holders else plan.epoch

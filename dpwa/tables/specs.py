@@ -1,4 +1,4 @@
-"""TableSpec: the form of a table, on which all members must agree."""
+"""TableSpec: the description of a table, which must be the same on all members."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from dpwa.tables.updaters import Updater, make_updater
 from dpwa.types import Frame, JsonObject, StrictModel
 
 ID_BYTES = 8
-MAX_VALUES = 2**40  # of one table
+MAX_VALUES = 2**40  # maximum number of values of a table
 
 
 class TableSpec(StrictModel):
-    """The form of a table, and the number of its copies."""
+    """The description of a table, with the number of its copies."""
 
-    kind: Literal["array", "key_value"] = "array"  # rows by their place, or by keys
+    kind: Literal["array", "key_value"] = "array"  # rows have numbers, or keys
     rows: int = Field(default=0, ge=0)  # 0 for a key-value table
     columns: int | None = Field(default=None, ge=1)  # of a row; `None`: the table is a vector
     dtype: Literal["float32", "float64"] = "float32"
-    updater: str = "default"  # what an addition does
+    updater: str = "default"  # the name of the updater that applies additions
     options: JsonObject = Field(default_factory=dict)
-    # copies of each shard besides the primary, as far as there are members
+    # the number of copies of each shard besides the primary, if there are enough members
     replicas: int = Field(default=1, ge=0, le=16)
-    default: float = Field(default=0.0, allow_inf_nan=False)  # of the keys that were never added to
+    default: float = Field(default=0.0, allow_inf_nan=False)  # the value of keys without additions
 
     @property
     def row_bytes(self) -> int:
@@ -60,28 +60,29 @@ def make_spec(**fields: object) -> TableSpec:
         raise UserError(wrong) from None
     if spec.rows * (spec.columns or 1) > MAX_VALUES:
         raise UserError(
-            f"a table of {spec.rows} x {spec.columns} values; at most {MAX_VALUES} [DPWA-E169]"
+            f"a table of {spec.rows} x {spec.columns} values is too large. The maximum is "
+            f"{MAX_VALUES} values [DPWA-E169]"
         )
     form = spec.make_updater().form
     if form not in (None, (spec.columns, spec.dtype)):
         raise UserError(
-            f"table: updater {spec.updater!r} needs {form[0]} columns of {form[1]} [DPWA-E241]"
+            f"table: the updater {spec.updater!r} needs {form[0]} columns of {form[1]} [DPWA-E241]"
         )
     if TableSpec.model_validate_json(spec.pack()) != spec:
         raise UserError(
-            f"table: {spec.pack().decode()} is not what was given; expected finite numbers"
-            " [DPWA-E241]"
+            f"table: the arguments cannot be sent, and would become {spec.pack().decode()}. "
+            "Use finite numbers [DPWA-E241]"
         )
     return spec
 
 
 def unpack_spec(data: Frame) -> TableSpec:
-    """Unpack a member's specification, whose updater must be known here."""
+    """Return a member's table description. This node must know its updater."""
     try:
         spec = TableSpec.model_validate_json(bytes(data))
         spec.make_updater()
     except (ValidationError, UserError) as error:
-        raise ProtocolError(f"not the description of a table: {error}") from None
+        raise ProtocolError(f"the description of a table is invalid: {error}") from None
     return spec
 
 
@@ -92,7 +93,7 @@ def difference(ours: TableSpec, theirs: TableSpec) -> str:
 
 
 def packed(ids: np.ndarray | None, delta: np.ndarray) -> ByteArray:
-    """Return ids and rows as they are sent, in memory of their own."""
+    """Return ids and rows in the format in which they are sent, in new memory."""
     ids_bytes = 0 if ids is None else len(ids) * ID_BYTES
     data: ByteArray = np.empty(ids_bytes + delta.nbytes, np.uint8)
     if ids is not None:

@@ -1,10 +1,10 @@
-"""The common part of primaries and replicas of a shard, for all kinds of rows.
+"""The common part of a shard's primary and replicas, for all kinds of rows.
 
-An addition carries the id of its client and a counter: 1, 2, 3, ... for the additions of this
-client to this shard. The shard stores the last counter of each client, together with the data, so
-that it recognizes a repeated addition, and each takes effect exactly once. Additions arrive in
-order. Some may be missing that were acknowledged by a part of the nodes whose tables were given up.
-A restarted worker is a new client, with an id of its own.
+An addition carries the id of its client and a counter. The counter is 1, 2, 3, ... for the
+additions of this client to this shard. The shard stores the last counter of each client together
+with the data. So it recognizes a repeated addition, and each addition takes effect exactly once.
+Additions arrive in order. Counters can be missing, if a part of the cluster acknowledged these
+additions and later gave up its tables. A restarted worker is a new client with a new id.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 
 def pieces(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator[Piece]:
-    """Yield a state as pieces of at most `CHUNK_BYTES`, copied one at a time.
+    """Yield a state as pieces of at most `CHUNK_BYTES`. Copy one piece at a time.
 
-    `header` has the sizes that the receiver allocates, and at most `CHUNK_BYTES` as JSON.
+    `header` holds the sizes that the receiver allocates. As JSON it has at most `CHUNK_BYTES`.
     """
     crc = 0
     for name, piece in _contents(header, streams):
@@ -57,8 +57,8 @@ def _contents(header: JsonObject, streams: Mapping[str, memoryview]) -> Iterator
 class Import:
     """Receives the pieces of a state.
 
-    `begin` allocates the sizes in a header, and returns the memory of each stream. `end` is called
-    when all pieces have arrived and the checksum is right.
+    `begin` allocates memory of the sizes in a header, and returns the memory of each stream. `end`
+    is called when all pieces have arrived and the checksum is right.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Import:
         return self._open is not None
 
     def feed(self, name: str, piece: bytes | memoryview) -> bool:
-        """Store the next piece, and return whether it was the last.
+        """Store the next piece, and return whether it was the last piece.
 
-        Raises ProtocolError, after which the import has failed, if this is not the next piece,
-        bytes have changed on the way, or the state has a different form than the one to fill.
+        Raises ProtocolError if this is not the next piece, if bytes have changed on the way, or if
+        the state has a different form from this shard's. After the error, the import has failed.
         """
         if name == _END:
             self._finish(piece)
@@ -95,7 +95,7 @@ class Import:
         except ValueError:
             header = None
         if not isinstance(header, dict):
-            raise ProtocolError(f"a state begins with {name!r}, expected a header in JSON")
+            raise ProtocolError(f"the state starts with {name!r}, expected a header in JSON")
         self._open = {
             stream: memory for stream, memory in self._begin(header).items() if memory.nbytes
         }
@@ -103,7 +103,7 @@ class Import:
     def _write(self, unfilled: dict[str, memoryview], name: str, piece: bytes | memoryview) -> None:
         expected = next(iter(unfilled), _END)
         if name != expected:
-            raise ProtocolError(f"a piece of {name!r} came, expected one of {expected!r}")
+            raise ProtocolError(f"got a piece of {name!r}, expected a piece of {expected!r}")
         memory = unfilled[name]
         if not 0 < len(piece) <= memory.nbytes:
             raise ProtocolError(
@@ -117,9 +117,9 @@ class Import:
     def _finish(self, piece: bytes | memoryview) -> None:
         if self._open is None or self._open:
             missing = ", ".join(self._open or (HEADER,))
-            raise ProtocolError(f"a state has ended before all of it came: {missing}")
+            raise ProtocolError(f"the state ended, but these parts are missing: {missing}")
         if bytes(piece) != self._crc.to_bytes(_CRC_BYTES, "little"):
-            raise ProtocolError("the checksum of a state is wrong: pieces were changed or left out")
+            raise ProtocolError("the checksum of the state is wrong, so pieces have changed")
         self._end()
 
 
@@ -127,18 +127,19 @@ DTYPES = ("float32", "float64")
 
 
 class ReplicatedState(ABC):
-    """Rows, the state of their updater, and the additions in them.
+    """The rows of a shard, the state of their updater, and a record of the additions in them.
 
-    `applied` has the last counter of each client, and the number of its additions in the state, as
-    some may have been refused. `additions` is the number of all additions in it. While `is_whole`
-    is false, from the beginning of an import to its end, the state may not be used.
+    `applied` holds the last counter of each client, and the number of the client's additions in the
+    state. The number can be lower, because additions may have been refused. `additions` is the
+    number of all additions in the state. The state must not be used while `is_whole` is false, from
+    the start of an import to its end.
     """
 
     def __init__(self, columns: int | None, dtype: Any, updater: Updater) -> None:
         self.columns = columns
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in DTYPES:
-            raise UserError(f"a table of {self.dtype}; expected {' or '.join(DTYPES)} [DPWA-E169]")
+            raise UserError(f"a table of {self.dtype}: expected {' or '.join(DTYPES)} [DPWA-E169]")
         self.updater = updater
         self.applied: dict[str, tuple[int, int]] = {}
         self.additions = 0
@@ -147,23 +148,23 @@ class ReplicatedState(ABC):
 
     @abstractmethod
     def read_rows(self, rows: Any) -> np.ndarray:
-        """Return a copy of some rows. Raises `ProtocolError` if that is impossible."""
+        """Return a copy of some rows. Raises `ProtocolError` if they do not exist."""
 
     @abstractmethod
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Return all arrays of the state, with those of the updater as `state.NAME`."""
+        """Return all arrays of the state. The updater's arrays are named `state.NAME`."""
 
     @abstractmethod
     def _resize(self, rows: int) -> None:
-        """Allocate space to import this many rows. Raises `ProtocolError` if that is impossible."""
+        """Allocate memory for a number of rows. Raises `ProtocolError` if it is invalid."""
 
     @abstractmethod
     def _update(self, rows: np.ndarray | None, delta: np.ndarray) -> None:
         """Check an addition, then apply it. Raises `ProtocolError` if it is malformed."""
 
     def _assign(self, rows: np.ndarray | None, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Check values, and only then put them in place of those that there are."""
-        raise ProtocolError("the rows of this table have no first values")
+        """Check the given values of rows, then replace the present values by them."""
+        raise ProtocolError("this table takes no first values for its rows")
 
     def apply(
         self,
@@ -174,12 +175,12 @@ class ReplicatedState(ABC):
         *,
         is_first: bool = False,
     ) -> bool:
-        """Apply an addition once, all of it or, if an error is raised, nothing.
+        """Apply an addition once. If an error is raised, no part of the addition is applied.
 
-        `counter` counts the client's additions to this shard from 1. `rows` are of this shard (or
-        keys), int64 of shape (n,), increasing. `None` stands for all rows. `delta` has shape (n,)
-        or (n, columns) and the dtype of the table. With `is_first` it replaces the values of the
-        rows, without the updater. Returns `False` if the addition was applied before.
+        `counter` counts the client's additions to this shard, from 1. `rows` are numbers of this
+        shard's rows (or keys), int64 of shape (n,), increasing. `None` means all rows. `delta` has
+        shape (n,) or (n, columns) and the dtype of the table. With `is_first`, the values are
+        replaced, and the updater is not used. Returns `False` if the addition was applied before.
         """
         self._check_whole()
         last, count = self.applied.get(client, (0, 0))
@@ -190,7 +191,7 @@ class ReplicatedState(ABC):
             change(rows, delta)
         except ProtocolError:
             raise
-        except Exception as error:  # of an updater of the user, or no memory
+        except Exception as error:  # a user's updater failed, or memory is short
             raise ProtocolError(f"{self.updater.name!r} failed: {error!r}") from error
         self.applied[client] = counter, count + 1
         self.additions += 1
@@ -199,7 +200,7 @@ class ReplicatedState(ABC):
     def export(self) -> Iterator[Piece]:
         """Yield the whole state as named pieces of at most 256 KiB.
 
-        Raises DpwaError if an addition was applied in between, so that the pieces do not fit
+        Raises DpwaError if an addition was applied between two pieces, so that they do not fit
         together.
         """
         self._check_whole()
@@ -214,14 +215,14 @@ class ReplicatedState(ABC):
         streams = {name: bytes_of(array) for name, array in arrays.items()}
         for piece in pieces(header, {"applied": memoryview(applied), **streams}):
             if self.additions != additions:
-                raise DpwaError("a shard was changed while its state was exported [DPWA-E184]")
+                raise DpwaError("a shard has changed while its state was exported [DPWA-E184]")
             yield piece
 
     def importing(self) -> Import:
         """Begin to replace the whole state. The returned object accepts the pieces of `export`.
 
-        The state cannot be used until the last piece has arrived. If the import fails, only a new
-        import makes it usable again. An earlier import must be dropped.
+        The state cannot be used before the last piece has arrived. If the import fails, only a new
+        import makes the state usable again. The caller must drop an earlier import.
         """
         self.is_whole = False
         return Import(self._begin_import, self._end_import)
@@ -238,7 +239,7 @@ class ReplicatedState(ABC):
     def _begin_import(self, header: JsonObject) -> dict[str, memoryview]:
         form = header.get("form")
         if form != self._form():
-            raise ProtocolError(f"the state of another table came: {form}, not {self._form()}")
+            raise ProtocolError(f"got the state of a different table: {form}, not {self._form()}")
         rows, applied_bytes = (_size(header, name) for name in ("rows", "applied_bytes"))
         self._resize(rows)
         self._incoming = bytearray(applied_bytes)
@@ -250,21 +251,21 @@ class ReplicatedState(ABC):
             applied = json.loads(self._incoming)
             self.applied = {str(client): (int(last), int(n)) for client, (last, n) in applied}
         except (ValueError, TypeError) as error:
-            raise ProtocolError(f"the additions that a state contains: {error}") from None
+            raise ProtocolError(f"the list of additions in the state is invalid: {error}") from None
         self.additions = sum(count for _, count in self.applied.values())
         self._incoming = bytearray()
         self.is_whole = True
 
     def _check_whole(self) -> None:
         if not self.is_whole:
-            raise ProtocolError("this copy of a shard is not complete: its state is still to come")
+            raise ProtocolError("this copy of a shard waits for its state")
 
     def _check_delta(self, delta: np.ndarray, rows: int) -> None:
-        """Raise a `ProtocolError` unless a delta is of this many rows of the table."""
+        """Raise `ProtocolError` if a delta does not fit this number of rows of the table."""
         shape = rows_shape(rows, self.columns)
         if delta.shape != shape or delta.dtype != self.dtype:
             raise ProtocolError(
-                f"a delta of shape {delta.shape} and dtype {delta.dtype} came, "
+                f"got a delta of shape {delta.shape} and dtype {delta.dtype}, "
                 f"expected {shape} and {self.dtype}"
             )
 
@@ -272,23 +273,23 @@ class ReplicatedState(ABC):
 def _size(header: JsonObject, name: str) -> int:
     size = header.get(name)
     if not isinstance(size, int) or size < 0:
-        raise ProtocolError(f"the header of a state has {name} {size!r}, expected a size")
+        raise ProtocolError(f"the header of the state has {name} {size!r}, expected a size")
     return size
 
 
 def check_ids(ids: np.ndarray) -> None:
-    """Raise a `ProtocolError` unless these are row ids or keys as they are sent."""
+    """Raise `ProtocolError` if an array is not in the format of sent row ids or keys."""
     if ids.ndim != 1 or ids.dtype != np.int64:
-        raise ProtocolError(f"ids of shape {ids.shape} and dtype {ids.dtype}, expected (n,), int64")
+        raise ProtocolError(f"got ids of shape {ids.shape} and {ids.dtype}, expected (n,), int64")
 
 
 def check_increasing(ids: np.ndarray) -> None:
-    """Raise a `ProtocolError` unless ids are as `accumulate` returns them."""
+    """Raise `ProtocolError` if ids are not sorted and unique, as `accumulate` returns them."""
     check_ids(ids)
     if not is_increasing(ids):
-        raise ProtocolError("the rows of an addition are not increasing: duplicates would be lost")
+        raise ProtocolError("the rows of an addition are not sorted and unique")
 
 
 def state_arrays(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of an updater under the names they are sent by."""
+    """Return the arrays of an updater under the names with which they are sent."""
     return {f"state.{name}": array for name, array in state.items()}

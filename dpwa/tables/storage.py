@@ -1,7 +1,7 @@
-"""The memory of a shard's values, which other processes on this host read while it changes.
+"""The memory of a shard's values. Processes on this host read it while it changes.
 
-A sequence number precedes the values. It is odd while an addition is applied, so that readers see
-each addition to a shard completely or not at all, or know that they must read again.
+A sequence number precedes the values. It is odd while an addition is applied. So a reader sees each
+addition to a shard completely or not at all, or notices that it must read again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _ALL = slice(None)
 
 
 class ShardState(ReplicatedState):
-    """The rows of a shard, counted from its first, with the updater's state.
+    """The rows of a shard, numbered from its first row, with the updater's state.
 
-    `memory` has the initial values: contiguous, of shape (rows,) or (rows, columns). If it is
-    `None`, new memory is allocated, with zeros.
+    `memory` has the initial values. It is contiguous, of shape (rows,) or (rows, columns). `None`
+    allocates new memory with zeros.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class ShardState(ReplicatedState):
         if values.shape != shape or values.dtype != self.dtype or not values.flags.carray:
             raise ValueError(
                 f"memory of shape {values.shape} and dtype {values.dtype}, expected writeable and "
-                f"contiguous of shape {shape} and dtype {self.dtype}"
+                f"contiguous memory of shape {shape} and dtype {self.dtype}"
             )
         self.values: np.ndarray = values
         self._state = updater.new_state(shape, self.dtype)
 
     def read_rows(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return a copy of some rows, int64 of shape (n,) in any order, or of all."""
+        """Return a copy of all rows, or of the given rows, int64 of shape (n,) in any order."""
         self._check_whole()
         if rows is None:
             return np.array(self.values)
@@ -80,24 +80,24 @@ class ShardState(ReplicatedState):
 
     def _resize(self, rows: int) -> None:
         if rows != len(self.values):
-            raise ProtocolError(f"a state of {rows} rows came, expected {len(self.values)}")
+            raise ProtocolError(f"got a state of {rows} rows, expected {len(self.values)}")
 
     def _check_bounds(self, rows: np.ndarray) -> None:
         if rows.size and not (rows.min() >= 0 and rows.max() < len(self.values)):
             raise ProtocolError(
-                f"rows {rows.min()} to {rows.max()} of a shard that has {len(self.values)}"
+                f"got rows {rows.min()} to {rows.max()} for a shard of {len(self.values)} rows"
             )
 
 
 HEADER_BYTES = 64
 NO_IMAGE = 0
 
-# Elsewhere another core may see the sequence number before the values.
+# On other processors, a core may see the sequence number before the values.
 READS_IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 
 
 class ShardMemory:
-    """The values of a shard, after a header of `HEADER_BYTES` with the number of changes."""
+    """The values of a shard, after a header of `HEADER_BYTES` with the sequence number."""
 
     def __init__(self, memory: ByteArray, spec: TableSpec, rows: int) -> None:
         self._sequence = memory[:8].view(np.uint64)
@@ -111,14 +111,14 @@ class ShardMemory:
     def read_into(
         self, target: np.ndarray, where: slice | np.ndarray, rows: np.ndarray | None
     ) -> bool:
-        """Copy rows once to these places of the target. Return whether they are consistent."""
+        """Copy rows once to these places of the target. Return whether the copy is consistent."""
         before = int(self._sequence[0])
         if before % 2:
             return False
         if rows is None:
             target[where] = self.values
         elif isinstance(where, slice):
-            # Out-of-range rows were refused before; "clip" only spares numpy a second buffer.
+            # All rows are in range, but "clip" saves numpy a second buffer.
             np.take(self.values, rows, axis=0, out=target[where], mode="clip")
         else:
             target[where] = np.take(self.values, rows, axis=0, mode="clip")
@@ -138,12 +138,12 @@ class ShardCopy:
     """This node's copy of a shard."""
 
     state: ReplicatedState
-    memory: ShardMemory | None = None  # where its values live; `None` for a key-value table
-    image: int = NO_IMAGE  # the number by which peers on this host find that; 0: they cannot
+    memory: ShardMemory | None = None  # the memory of its values; `None` for a key-value table
+    image: int = NO_IMAGE  # the number of the shared memory for peers on this host, or 0
     segment: SharedSegment | None = None
-    epoch: int = 0  # as `rank`: see `dpwa.tables.directory.HeldShard`
+    epoch: int = 0  # for `epoch` and `rank`, see `dpwa.tables.directory.HeldShard`
     rank: int = 0
-    # takes the state that another member sends, until it is complete
+    # receives the state from another member, until the state is complete
     incoming: Import | None = None
 
     def apply(
@@ -160,13 +160,13 @@ class ShardCopy:
             self.state.apply(client, counter, rows, delta, is_first=is_first)
 
     def close(self) -> None:
-        """Free the memory. Processes that have mapped it keep it until they are done."""
+        """Free the memory. Processes that have mapped it can use it until they unmap it."""
         if self.segment is not None:
             self.segment.close()
 
 
 def new_copy(spec: TableSpec, rows: int, contacts: Contacts) -> ShardCopy:
-    """Return the initial copy of a shard, with zeros, or empty."""
+    """Return the initial copy of a shard: zeros, or an empty key-value store."""
     if spec.kind == "key_value":
         return ShardCopy(spec.make_key_value_store())
     nbytes = HEADER_BYTES + rows * spec.row_bytes

@@ -1,4 +1,4 @@
-"""Tables for users, with rows by number, or by key."""
+"""The tables that users work with. Rows have numbers or keys."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from dpwa.tables.user import User
 class Table:
     """The common part of all kinds of tables.
 
-    Tables are counted in the order in which they are made, which is the same on all nodes. Of the
-    `first` values only those of the first member count. A MismatchError (a node has made a
-    different table) may be raised later, by `add` and `get`.
+    Tables are numbered in the order in which a node makes them. This order is the same on all
+    nodes. Of the `first` values, only those of the first member are used. If a node has made a
+    different table, `add` and `get` may raise MismatchError later.
     """
 
     def __init__(
@@ -32,15 +32,15 @@ class Table:
         spec: TableSpec,
         first: np.ndarray | None,
         *,
-        is_in_step: bool,  # all members call `add` and `get` in the same order
+        is_in_step: bool,  # whether all members call `add` and `get` in the same order
     ) -> None:
         self._user = user
         self._number = number
         self.spec = spec
         self._is_in_step = is_in_step
         self._call_lock = user.runtime.call_lock()
-        self._is_inside = False  # in step: between the two barriers of a `get`
-        self._unended: tuple[bytes, np.ndarray] | None = None  # what was read there: ids, values
+        self._is_inside = False  # with `is_in_step`: between the two barriers of a `get`
+        self._unended: tuple[bytes, np.ndarray] | None = None  # ids and values that were read there
         self._shards = self._make(first)
 
     @property
@@ -56,14 +56,14 @@ class Table:
                 made_in, has_put = present.view.identity, False
                 user.make(self._number, self.spec)
             plan = present.tables.get(self._number)
-            if plan is None or plan.spec != self.spec:  # if it is another, the engine says so
+            if plan is None or plan.spec != self.spec:  # the engine reports a different table
                 user.wait_for_news(self._number, present, deadline)
                 continue
             user.pending.check(self._number)
             if plan.is_ready:
                 return plan.shards
             if not has_put and user.is_first(present):
-                # Another one may have begun, and put values of its own.
+                # An earlier first member may have started to store values of its own.
                 if first is not None or present.view.since:
                     user.submit_additions(
                         self._number, self._parts_of(plan, first), deadline, is_first=True
@@ -94,13 +94,13 @@ class Table:
             user.flush(self._number, deadline)
 
     def _read(self, parts: list[ShardRows], row_ids: np.ndarray | None, rows: int) -> np.ndarray:
-        """Return rows. If `is_in_step`, a call that timed out continues where it was."""
+        """Return rows. With `is_in_step`, a call continues the call that timed out before it."""
         with self._call_lock:
             user, deadline = self._user, self._user.deadline()
             ids = b"all" if row_ids is None else row_ids.tobytes()
             if self._unended is not None and self._unended[0] != ids:
                 raise UserError(
-                    "expected the `get` that has timed out, on the same rows, again [DPWA-E179]"
+                    "the last `get` has timed out. Call `get` again with the same rows [DPWA-E179]"
                 )
             if not self._is_in_step:
                 user.flush(self._number, deadline)
@@ -120,7 +120,7 @@ class Table:
 
 
 class PendingGet:
-    """A `get` that is under way. See `ArrayTable.get_async`."""
+    """A `get` in progress. See `ArrayTable.get_async`."""
 
     def __init__(self, get: Callable[[], np.ndarray], runtime: Runtime) -> None:
         self._get = get
@@ -131,14 +131,14 @@ class PendingGet:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` returns, or raises, at once."""
+        """Whether `wait` returns or raises at once."""
         return self._ended.is_set()
 
     def wait(self) -> np.ndarray:
         """Wait for the result of `get`, and return it.
 
         Raises:
-            As for `get`.
+            The errors of `get`.
         """
         self._ended.wait()
         if self._error is not None:
@@ -155,22 +155,23 @@ class PendingGet:
 
 
 class ArrayTable(Table):
-    """A table whose rows have numbers from 0 on, as a vector or a matrix."""
+    """A table whose rows are numbered from 0, as a vector or a matrix."""
 
     def get(self, row_ids: Any = None) -> np.ndarray:
-        """Return the newest values, or those of some rows.
+        """Return the newest values, of all rows or of some.
 
-        They include the earlier additions of this node and, after a `barrier`, those of all others.
+        They include this node's earlier additions. After a `barrier`, they also include the earlier
+        additions of all other nodes.
 
         Args:
             row_ids: an integer, list, range, array or tensor. A row may occur several times.
 
         Returns:
-            Of shape (n,) or (n, columns), in memory of its own.
+            An array of shape (n,) or (n, columns), in memory of its own.
 
         Raises:
-            UserError: there is no such row.
-            TableTimeoutError: no answer arrived in time.
+            UserError: a row does not exist.
+            TableTimeoutError: the answer did not arrive in time.
             TableLostError: all nodes that held the rows are gone.
         """
         self._user.check_open()
@@ -179,33 +180,34 @@ class ArrayTable(Table):
         return self._read(split(ids, self.spec.shards(self._shards)), ids, rows)
 
     def get_async(self, row_ids: Any = None) -> PendingGet:
-        """Begin a `get`, and return at once, so that you can compute meanwhile.
+        """Start a `get`, and return at once, so that you can compute in the meantime.
 
         Args:
             row_ids: as for `get`.
 
         Raises:
-            UserError: the tables have `sync=True`, for which the order of calls counts.
+            UserError: the tables have `sync=True`, so the order of calls matters.
         """
         self._user.check_open()
         if self._is_in_step:
             raise UserError(
-                "get_async: with tables that have `sync=True`, call get() instead [DPWA-E187]"
+                "get_async: the tables have `sync=True`. Call get() instead [DPWA-E187]"
             )
         ids = None if row_ids is None else as_row_ids(row_ids, self.spec.rows).copy()
         return PendingGet(lambda: self.get(ids), self._user.runtime)
 
     def add(self, data: Any, row_ids: Any = None, *, sync: bool = False) -> None:
-        """Add to all rows, or to some. If a row occurs several times, its additions are summed.
+        """Add to all rows, or to some rows. If a row occurs several times, its additions are
+        summed.
 
         Args:
-            data: numbers, a list, array or tensor, of the shape of the rows. It is copied.
+            data: a number, list, array or tensor of the rows' shape. The values are copied.
             row_ids: as for `get`.
-            sync: whether to return only when the addition is in all copies.
+            sync: whether to wait until all copies of the rows have the addition.
 
         Raises:
-            UserError: there is no such row, or the shape differs.
-            TableTimeoutError: there was no room for it in time, or no acknowledgement.
+            UserError: a row does not exist, or the shape is wrong.
+            TableTimeoutError: the queue had no room in time, or no acknowledgement arrived in time.
             TableLostError: all nodes that held the rows are gone.
         """
         self._user.check_open()
@@ -218,19 +220,19 @@ class ArrayTable(Table):
 
 
 class KeyValueTable(Table):
-    """A table whose rows have keys, which are any integers of 64 bits."""
+    """A table whose rows have keys, which are integers of 64 bits."""
 
     def get(self, keys: Any) -> np.ndarray:
-        """Return the values of keys. Keys without additions have the default.
+        """Return the values of keys. A key without additions has the default value.
 
         Args:
             keys: an integer, list, range, array or tensor.
 
         Returns:
-            Of shape (n,) or (n, columns).
+            An array of shape (n,) or (n, columns).
 
         Raises:
-            As for `ArrayTable.get`.
+            The errors of `ArrayTable.get`.
         """
         self._user.check_open()
         known = as_keys(keys)
@@ -241,11 +243,11 @@ class KeyValueTable(Table):
 
         Args:
             keys: as for `get`.
-            data: numbers of the shape of the rows.
+            data: numbers in the shape of the rows.
             sync: as for `ArrayTable.add`.
 
         Raises:
-            As for `ArrayTable.add`.
+            The errors of `ArrayTable.add`.
         """
         self._user.check_open()
         known = as_keys(keys)
@@ -256,7 +258,7 @@ class KeyValueTable(Table):
 
 
 class SyncedArray:
-    """An array of which each worker has its own copy. `sync` adds up the changes of all copies.
+    """An array of which each worker has a copy. `sync` adds up the changes of all copies.
 
     Source: the shared variables of Multiverso's Python binding.
 
@@ -264,9 +266,9 @@ class SyncedArray:
         variable.sync()
 
     Args:
-        table: of as many values as the array. The first member's values are the first of all
-            members.
-        shape: of the array.
+        table: a table with as many values as the array. All copies start with the values of the
+            first member.
+        shape: the shape of the array.
 
     Attributes:
         value: this worker's copy, which you change in place.
@@ -278,15 +280,16 @@ class SyncedArray:
         self._last = self.value.copy()
 
     def sync(self) -> np.ndarray:
-        """Add the changes since the last call, set `value` to the sum of all, and return it.
+        """Add the changes since the last call, set `value` to the sum over all workers, and return
+        it.
 
             add(current - last), then last = current = get()
 
         Raises:
-            As for `ArrayTable.add` and `ArrayTable.get`.
+            The errors of `ArrayTable.add` and `ArrayTable.get`.
         """
         self._table.add((self.value - self._last).reshape(-1))
-        self._last[...] = self.value  # or it would be added again when `get` fails
+        self._last[...] = self.value  # otherwise a failed `get` would add the changes twice
         self.value[...] = self._table.get().reshape(self.value.shape)
         self._last[...] = self.value
         return self.value

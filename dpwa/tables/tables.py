@@ -1,4 +1,4 @@
-"""All tables of a node."""
+"""Tables: all tables of a node."""
 
 from __future__ import annotations
 
@@ -42,17 +42,18 @@ _USED: weakref.WeakSet[DpwaConnection] = weakref.WeakSet()
 
 
 class Tables(Closeable):
-    """The tables of one node, shared with all other nodes that make the same ones.
+    """The tables of one node, which it shares with all other nodes that make the same tables.
 
-    All nodes make the same tables in the same order. Rows are cut into shards over the nodes
-    themselves, without a server. Each shard has `replicas` further copies on other nodes. If a node
-    dies, the others continue, and no acknowledged addition is lost.
+    All nodes make the same tables in the same order. The rows of a table are divided into shards,
+    which the nodes themselves hold, without a server. Each shard has `replicas` further copies on
+    other nodes. If a node dies, the others continue, and no acknowledged addition is lost.
 
     Args:
-        connection: of the node.
-        sync: whether all nodes call `add` and `get` in the same order and number. Then the i-th
-            `get` of all of them returns the same values, with all i-th additions in them.
-        timeout_s: maximum time of each call. `None`: `collective_timeout_s` of the configuration.
+        connection: the connection of this node.
+        sync: whether all nodes call `add` and `get` in the same order and equally often. Then the
+            i-th `get` returns the same values on all nodes, including the i-th additions of all.
+        timeout_s: the maximum time of each call. By default, it is the setting
+            `collective_timeout_s`.
 
     Raises:
         UserError: the connection has tables already.
@@ -64,10 +65,10 @@ class Tables(Closeable):
         node, collectives = connection.node, connection.collectives
         if connection in _USED:
             raise UserError(
-                f"node {node.name!r} has tables already, and they can be made only once [DPWA-E170]"
+                f"node {node.name!r} has tables already. A node can make them only once [DPWA-E170]"
             )
         _USED.add(connection)
-        self._connection = connection  # which lives as long as this does
+        self._connection = connection  # keeps the connection alive as long as this object
         self._contacts = collectives.contacts
         self._sync = sync
         self._made = 0
@@ -82,7 +83,7 @@ class Tables(Closeable):
         engine = Engine(
             pending, group, contacts, _counted(node.tx.send_message, contacts), settings
         )
-        with group.lock:  # no view may come in between
+        with group.lock:  # so that no view starts between these two calls
             group.watch(engine.view_changed)
             engine.view_changed(group.view)
         self._user = User(node, pending, engine, self._runner, contacts)
@@ -98,15 +99,15 @@ class Tables(Closeable):
         """Make a vector.
 
         Args:
-            size: number of values.
-            init_value: first values, of which only those of the first node count. `None`: zeros.
+            size: the number of values.
+            init_value: the first values. Only those of the first node are used. `None` means zeros.
             dtype: float32 or float64.
             options: `updater`, `options` (of the updater), `replicas`.
 
         Raises:
             UserError: an argument is invalid.
-            MismatchError: a node makes a different table.
-            TableTimeoutError: the first node does not make it in time.
+            MismatchError: another node has made a different table with this number.
+            TableTimeoutError: the first node does not make the table in time.
         """
         return self._array(make_spec(rows=size, dtype=dtype, **options), init_value)
 
@@ -129,9 +130,9 @@ class Tables(Closeable):
         """Make a table whose rows have keys. See `array`.
 
         Args:
-            columns: of a row. `None`: a row is one number.
+            columns: the number of columns of a row. `None` means that a row is one number.
             dtype: float32 or float64.
-            options: as for `array`, and `default`.
+            options: the options of `array`, and `default`.
         """
         spec = make_spec(kind="key_value", columns=columns, dtype=dtype, **options)
         return self._counted(
@@ -144,14 +145,14 @@ class Tables(Closeable):
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of the current members, in order of rank."""
+        """The names of the current members, in the order of ranks."""
         return self._runner.group.view.names
 
     @property
     def lives(self) -> frozenset[Member] | None:
         """The processes of the current members. A restarted node is a different process.
 
-        `None` as long as the process of one of the members is unknown.
+        `None` as long as the process of a member is unknown.
         """
         view, contacts = self._runner.group.view, self._contacts
         met = {Member(name, contacts.incarnation(name)) for name in view.names}
@@ -164,26 +165,26 @@ class Tables(Closeable):
         return self._user.timeout_s
 
     def barrier(self, timeout_s: float | None = None) -> None:
-        """Wait until all nodes are here. A `get` after it sees every addition before it.
+        """Wait until all nodes have called this. A later `get` includes every earlier addition.
 
         Raises:
-            TableTimeoutError: a node has not arrived in time.
+            TableTimeoutError: a node has not called `barrier` in time.
         """
         self._user.barrier(self._user.deadline(timeout_s))
         self._user.waited_at = None
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Return a context in which the caller waits for others, such as until a row changes."""
+        """Return a context in which the caller waits for other nodes, such as for a change."""
         return self._connection.node.rx.unthrottled()
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything that this node has added is in all copies."""
+        """Wait until all additions of this node are in all copies."""
         self._user.flush(None, self._user.deadline(timeout_s))
 
     def close(self) -> None:
-        """Wait until all additions are in all copies, then leave the other nodes.
+        """Wait until all additions are in all copies. Then leave the group of nodes.
 
-        In a forked child it does nothing.
+        In a forked child process, this does nothing.
         """
         if self._user.is_closed or not self._connection.node.is_own:
             return
@@ -196,10 +197,10 @@ class Tables(Closeable):
             self._runner.group.leave_group()
 
     def _counted(self, make: Callable[[int], T]) -> T:
-        """Return a table. If it was not made in time, it has no number, and you can try again."""
+        """Return a table. If making it timed out, its number is free, and you can try again."""
         self._user.check_open()
         if self._made >= limits.MAX_TABLES:
-            raise UserError(f"a node has at most {limits.MAX_TABLES} tables [DPWA-E171]")
+            raise UserError(f"a node can have at most {limits.MAX_TABLES} tables [DPWA-E171]")
         table = make(self._made)
         self._made += 1
         return table
@@ -214,7 +215,7 @@ class Tables(Closeable):
 
 
 def _counted(tell: Tell, contacts: Contacts) -> Tell:
-    """Return a function that sends a member a message, and counts the bytes of its data."""
+    """Return a function that sends a message to a member, and counts the bytes of its data."""
 
     def tell_and_count(member: str, message: Message, data: Frame | None) -> None:
         contacts.count(member, sent=len(data or b""))
@@ -230,7 +231,7 @@ def _retire(engine: Engine, group: Group) -> None:
 
 
 class TableService(Service):
-    """Hands messages of members to the engine."""
+    """Passes messages of members to the engine."""
 
     handles = tuple(kind for kind in get_args(TableMessage) if issubclass(kind, FromMember))
 
@@ -251,7 +252,7 @@ class TableService(Service):
 
 
 class TableListener(Listener):
-    """Takes in the answers to reads."""
+    """Receives the answers to reads."""
 
     handles = (TableGot, TableRefused)
 

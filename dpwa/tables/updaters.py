@@ -1,9 +1,8 @@
-"""Updaters, which apply additions to the rows of a table.
+"""Updaters apply additions to the rows of a table.
 
-The four of Multiverso (Microsoft, 2016). Each is a formula on whole arrays. An addition to some
-rows changes the values and the state of only these rows. Duplicate rows are summed before.
-
-Add one of your own under a name that tables can use:
+dpwa has the four updaters of Multiverso (Microsoft, 2016). Each updater is a formula on whole
+arrays. An addition to some rows changes the values and the state of only these rows. Additions to
+the same row are summed first. You can register an updater of your own, under a name for tables:
 
 >>> from dpwa.tables.updaters import Updater, register_updater
 >>> @register_updater("halved")
@@ -11,7 +10,7 @@ Add one of your own under a name that tables can use:
 ...     def step(self, values, state, delta):
 ...         values += 0.5 * delta
 
-If an updater fails, its changes are not in the table.
+If an updater raises an error, its changes are not in the table.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from dpwa.policy.leases import COLUMNS, change_rows
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
 
-Rows = slice | np.ndarray  # of one array: a slice, or int64 indices without duplicates
+Rows = slice | np.ndarray  # rows of one array: a slice, or int64 indices without duplicates
 State = dict[str, np.ndarray]
 
 
 class Updater:
-    """One way to apply additions. By default, x += d.
+    """A way to apply additions. The default is x += d.
 
     Args:
-        options: of the model `options_model`.
+        options: an instance of `options_model`.
 
     Attributes:
-        name: the name by which it is registered.
-        options_model: the model of its options.
-        state_names: arrays next to the values, of the same shape and dtype, which begin at 0.
-        form: columns and dtype that its tables must have. `None`: any.
-        is_in_place: whether `step` cannot fail once it has changed anything, and may change the
-            table itself, not only a copy of it.
+        name: the name under which the updater is registered.
+        options_model: the model of the updater's options.
+        state_names: the names of arrays with the shape and dtype of the values. They start at 0.
+        form: the number of columns and the dtype that tables must have. `None` means any.
+        is_in_place: whether `step` may change the table itself instead of a copy. Set it only if
+            `step` cannot fail after its first change.
     """
 
     name: ClassVar[str] = ""
@@ -57,16 +56,16 @@ class Updater:
         self.options: Any = self.options_model() if options is None else options
 
     def new_state(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> State:
-        """Return the state that belongs to new values of this shape and dtype."""
+        """Return the state for new values of this shape and dtype."""
         return {name: np.zeros(shape, dtype) for name in self.state_names}
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
         """Apply an addition, in place.
 
         Args:
-            values: x. It has the same shape and dtype as `state` and `delta`.
+            values: x, with the shape and dtype of the `state` arrays and `delta`.
             state: the arrays of `state_names`.
-            delta: d, which must not be changed.
+            delta: d. Do not change it.
         """
         values += delta
 
@@ -75,9 +74,9 @@ class Updater:
 
         Args:
             values: all rows of the shard.
-            state: the arrays that belong to them.
+            state: the updater's arrays, which belong to `values`.
             rows: the rows to change. No row may occur twice.
-            delta: of these rows, in their order.
+            delta: the addition to these rows, in their order.
         """
         arrays = {"": values, **state}
         is_in_place = isinstance(rows, slice) and self.is_in_place
@@ -85,7 +84,7 @@ class Updater:
             parts = {n: a[rows] if is_in_place else a[rows].copy() for n, a in arrays.items()}
         else:
             parts = {name: array.take(rows, axis=0) for name, array in arrays.items()}
-        # What workers add may overflow; a table then holds inf, and is not left half updated.
+        # Sums may overflow. Then the table holds inf, and the update is still complete.
         with np.errstate(all="ignore"):
             self.step(parts[""], {name: parts[name] for name in state}, delta)
         if not is_in_place:
@@ -99,10 +98,10 @@ _REGISTRY: Registry[type[Updater]] = Registry("updater")
 
 
 def register_updater(name: str) -> Callable[[MakeUpdater], MakeUpdater]:
-    """Return a decorator that makes a class available to tables by a name.
+    """Return a decorator that registers an updater class under a name for tables.
 
     Raises:
-        UserError: a different updater already has this name.
+        UserError: a different updater has this name already.
     """
 
     def register(kind: MakeUpdater) -> MakeUpdater:
@@ -114,16 +113,16 @@ def register_updater(name: str) -> Callable[[MakeUpdater], MakeUpdater]:
 
 
 def updater_names() -> tuple[str, ...]:
-    """Names of all registered updaters, in the order of registration."""
+    """Return the names of all registered updaters, in the order of registration."""
     return _REGISTRY.names()
 
 
 def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater:
-    """Return the updater of this name with these options.
+    """Return a new updater with these options.
 
     Raises:
-        UnknownNameError: no such updater is registered.
-        UserError: an option is unknown, or its value cannot be.
+        UnknownNameError: no updater of this name is registered.
+        UserError: an option is unknown, or its value is invalid.
     """
     kind = _REGISTRY.get(name)
     try:
@@ -135,7 +134,7 @@ def make_updater(name: str, options: Mapping[str, Any] | None = None) -> Updater
 
 @register_updater("default")
 class Default(Updater):
-    """x += d.  Source: Multiverso."""
+    """x += d. Source: Multiverso."""
 
     is_in_place = True
 
@@ -151,15 +150,15 @@ class Sgd(Updater):
 
 
 class MomentumOptions(StrictModel):
-    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="the part m of s that stays")
+    momentum: float = Field(default=0.9, ge=0.0, lt=1.0, description="the share m of s that stays")
 
 
 @register_updater("momentum")
 class Momentum(Updater):
-    """s = m*s + (1-m)*d; x -= s. Source: the smoothed gradient of Multiverso."""
+    """s = m*s + (1-m)*d, then x -= s. Source: the smoothed gradient of Multiverso."""
 
     options_model = MomentumOptions
-    is_in_place = True  # it allocates what it needs first
+    is_in_place = True  # allocates all memory before the first change
     state_names = ("s",)
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:
@@ -177,13 +176,13 @@ class AdagradOptions(StrictModel):
 
 @register_updater("adagrad")
 class Adagrad(Updater):
-    """g2 += d*d; x -= lr * d / sqrt(g2 + eps).
+    """g2 += d*d, then x -= lr * d / sqrt(g2 + eps).
 
-    Source: Duchi, Hazan and Singer (2011). Multiverso has g2 -= d*d, whose root is NaN.
+    Source: Duchi, Hazan and Singer (2011). Multiverso uses g2 -= d*d, whose root is NaN.
     """
 
     options_model = AdagradOptions
-    is_in_place = True  # it allocates what it needs first
+    is_in_place = True  # allocates all memory before the first change
     state_names = ("g2",)
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:
@@ -197,24 +196,24 @@ class Adagrad(Updater):
 
 
 class LeaseOptions(StrictModel):
-    """Options of `lease`, which change nothing, but which all nodes must agree on."""
+    """Options of `lease`. They change nothing, but all nodes must have the same options."""
 
-    dataset_size: int = Field(default=1, ge=1, description="items of the data set")
-    range_size: int = Field(default=1, ge=1, description="items of a range")
-    shuffle: bool = Field(default=True, description="whether each epoch has an order of its own")
-    seed: int = Field(default=0, ge=0, description="of the orders")
+    dataset_size: int = Field(default=1, ge=1, description="number of items of the data set")
+    range_size: int = Field(default=1, ge=1, description="number of items of a range")
+    shuffle: bool = Field(default=True, description="whether each epoch has a different order")
+    seed: int = Field(default=0, ge=0, description="seed of the orders")
 
 
 @register_updater("lease")
 class LeaseUpdater(Updater):
-    """Rows are leases, and an addition changes their holders.
+    """Rows are leases, and an addition changes the holders of rows.
 
-    See `dpwa.policy.leases`. Made for `dpwa.dataset.SharedSampler`.
+    See `dpwa.policy.leases`. `dpwa.dataset.SharedSampler` uses this updater.
     """
 
     options_model = LeaseOptions
     form = COLUMNS, "float64"
 
     def step(self, values: np.ndarray, state: State, delta: np.ndarray) -> None:  # noqa: ARG002
-        """Change the rows whose former holder is the current one."""
+        """Change those rows whose holder is the former holder that the addition names."""
         change_rows(values, delta)

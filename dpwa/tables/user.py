@@ -1,4 +1,4 @@
-"""User: the users' side of a node's tables, which enqueues operations and waits for them."""
+"""User: the user's side of a node's tables. It enqueues operations and waits for them."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ log = logging.getLogger("dpwa.tables")
 
 T = TypeVar("T")
 
-MAX_WAITING_BYTES = 64 * 1024**2  # of additions that were not acknowledged
+MAX_WAITING_BYTES = 64 * 1024**2  # maximum size of the unacknowledged additions
 LOOK_EVERY_S = 0.05
 ASK_AGAIN_S = 1.0
-READ_FOR_S = 0.02  # while additions come in between; then the primary is asked
+READ_FOR_S = 0.02  # while additions disturb a read from memory; then the primary is asked
 STOP_TIMEOUT_S = 5.0
-LISTED = 3  # shards in an error
+LISTED = 3  # maximum number of shards in an error message
 
 
 @dataclass
 class _Reading:
     table: int
     spec: TableSpec
-    result: np.ndarray  # of shape (n,) or (n, columns)
-    patience_s: float  # without a byte; then it is asked again, for twice as long
+    result: np.ndarray  # shape (n,) or (n, columns)
+    patience_s: float  # time without a byte until this node asks again; doubled each time
 
     def ask(self, part: ShardRows) -> PendingRead:
         rows = len(self.result[part.where])
@@ -59,15 +59,15 @@ class _Reading:
 
 
 class User:
-    """The common part of a node's tables."""
+    """The part of a node that its tables share."""
 
     def __init__(
         self,
         node: Node,
         pending: PendingOperations,
-        engine: Engine,  # its methods are to be called on its thread
-        runner: Runner,  # by which a node that was left behind gets in again
-        contacts: Contacts,  # whose memory is shared
+        engine: Engine,  # its methods must be called on its own thread
+        runner: Runner,  # lets an evicted node rejoin the group
+        contacts: Contacts,  # members on this host share their memory
     ) -> None:
         self._node = node
         self.pending = pending
@@ -78,12 +78,13 @@ class User:
         self._mapped: dict[tuple[bytes, Key], ShardMemory] = {}
         self.timeout_s = node.config.collective_timeout_s
         self.is_closed = False
-        # how many barriers were passed when this node came to the one that it is still in, or has
-        # passed without its caller's knowing
+        # The number of passed barriers when this node arrived at the barrier in which it still is.
+        # The barrier may have been passed since, without a return to the caller. `None`: in no
+        # barrier.
         self.waited_at: int | None = None
 
     def deadline(self, timeout_s: float | None = None) -> Deadline:
-        """Return the deadline of an operation that begins now. Every call begins with it.
+        """Return the deadline of an operation that starts now. Every call starts with this.
 
         Raises ForkedError in a fork of the process that has made the tables.
         """
@@ -91,9 +92,9 @@ class User:
         return Deadline(self.runtime, self.timeout_s if timeout_s is None else timeout_s)
 
     def wait_for(self, check: Callable[[], T | None], deadline: Deadline, what: str) -> T:
-        """Return the first value of `check` that is not `None`. It is called with the lock held.
+        """Return the first value of `check` that is not `None`. `check` runs with the lock held.
 
-        Raises TableTimeoutError, TableLostError or ClosedError if no such value can follow.
+        Raises TableTimeoutError, TableLostError or ClosedError if there can be no such value.
         """
         with self._node.rx.unthrottled():
             return self._wait(check, deadline, what)
@@ -114,18 +115,18 @@ class User:
                 if not self.pending.present.is_ready:
                     self._engine.submit(self._engine.wait_no_longer)
                 raise TableTimeoutError(
-                    f"{what} did not happen in time: {self._state()} [DPWA-E183]"
+                    f"{what} took longer than the time limit: {self._state()} [DPWA-E183]"
                 )
 
     def present(self, deadline: Deadline) -> Present:
-        """Return the state of the view that this node is in, once all members have begun it."""
+        """Return the state of this node's view, as soon as all members have started the view."""
         present = self._present()
         if present is not None:
             return present
-        return self.wait_for(self._present, deadline, "the beginning of a view")
+        return self.wait_for(self._present, deadline, "waiting for the start of a view")
 
     def check_open(self) -> None:
-        """Check that this node takes part."""
+        """Raise an error if this node is closed, or if the other nodes have excluded it."""
         if self.is_closed or self._node.closed:
             raise ClosedError("the tables of this node are closed [DPWA-E182]")
         self.pending.raise_left_out()
@@ -143,7 +144,7 @@ class User:
         except PeerLost as lost:
             own = self._contacts.own.name
             raise TableLostError(
-                f"the others have continued without {own}, which did not answer for too long: "
+                f"the other nodes have continued without {own}, which did not answer for too long: "
                 f"{lost.text} [DPWA-E188]"
             ) from None
 
@@ -154,8 +155,8 @@ class User:
         others = [name for name in unreachable if name != self._contacts.own.name]
         is_ready = self.pending.present.is_ready
         return (
-            f"members {', '.join(group.view.names)}; not connected: {', '.join(others) or 'none'}"
-            f"{'' if is_ready else '; not all of them use tables yet'}{self._unacknowledged()}"
+            f"members {', '.join(group.view.names)}, not connected: {', '.join(others) or 'none'}"
+            f"{'' if is_ready else ', not all members use tables yet'}{self._unacknowledged()}"
         )
 
     def _unacknowledged(self) -> str:
@@ -167,29 +168,29 @@ class User:
         ]
         more = f" and {len(shards) - LISTED} others" if len(shards) > LISTED else ""
         listed = ", ".join(shards[:LISTED])
-        return f"; not acknowledged: {listed}{more} (see their logs)" if shards else ""
+        return f", not acknowledged: {listed}{more} (see their logs)" if shards else ""
 
-    # Making
+    # Creation of tables
 
     def make(self, number: int, spec: TableSpec) -> None:
-        """Make a table, or see that all others know it."""
+        """Make a table, or check that all other nodes make the same table."""
         self._engine.submit(partial(self._engine.make, number, spec))
 
     def announce(self, number: int) -> None:
         self._engine.submit(partial(self._engine.announce, number))
 
     def is_first(self, present: Present) -> bool:
-        """Tell whether it is for this node to put the first values."""
+        """Return whether this node must store the first values of tables."""
         return present.view.names[0] == self._contacts.own.name
 
     def wait_for_news(self, number: int, present: Present, deadline: Deadline) -> None:
-        """Wait until the state of the view changes, or a member has made a different table."""
+        """Wait until the state of the view changes. Raise an error if a member's table differs."""
 
         def is_news() -> bool | None:
             self.pending.check(number)
             return None if self.pending.present is present else True
 
-        self.wait_for(is_news, deadline, f"the making of table {number}")
+        self.wait_for(is_news, deadline, f"making table {number}")
 
     def close(self) -> None:
         """End all waits, and free the memory."""
@@ -204,7 +205,7 @@ class User:
     def submit_additions(
         self, number: int, parts: AddedParts, deadline: Deadline, *, is_first: bool = False
     ) -> None:
-        """Leave additions to some shards, as soon as there is room for them."""
+        """Enqueue additions to some shards, as soon as the queue has room for them."""
         nbytes = sum(data.nbytes for _, _, data in parts)
 
         def has_room() -> bool | None:
@@ -217,7 +218,7 @@ class User:
 
         self.pending.check(number)
         self.pending.raise_failure(number)
-        self.wait_for(has_room, deadline, "room for an addition")
+        self.wait_for(has_room, deadline, "waiting for room for an addition")
 
     def flush(self, number: int | None, deadline: Deadline) -> None:
         marks = self.pending.marks(number)
@@ -227,7 +228,7 @@ class User:
                 self.pending.check(number)
             return True if self.pending.is_flushed(marks) else None
 
-        self.wait_for(is_flushed, deadline, "the acknowledgement of an addition")
+        self.wait_for(is_flushed, deadline, "waiting for the acknowledgement of an addition")
         self.pending.raise_failure(number)
 
     # Reads
@@ -250,7 +251,7 @@ class User:
                 parts = self._read_there(reading, parts, present, deadline)
 
     def _read_here(self, reading: _Reading, part: ShardRows, present: Present) -> bool:
-        """Read from memory of this host, if that is possible. Return whether it is done."""
+        """Read rows from memory of this host if possible. Return whether they were read."""
         memory = self._memory(reading.table, part.shard, present)
         if memory is None:
             return False
@@ -274,7 +275,7 @@ class User:
     def _read_there(
         self, reading: _Reading, parts: list[ShardRows], present: Present, deadline: Deadline
     ) -> list[ShardRows]:
-        """Ask the primaries, and return the parts that have not arrived."""
+        """Ask the primaries for rows, and return the parts that have not arrived."""
         for part in parts:
             check_size(0 if part.rows is None else part.rows.nbytes)
         asks = {self.pending.ask(ask): (part, ask) for part in parts if (ask := reading.ask(part))}
@@ -287,14 +288,14 @@ class User:
             nonlocal patience, got_bytes
             self.pending.check(reading.table)
             now_bytes = sum(ask.got_bytes for _, ask in asks.values())
-            if now_bytes > got_bytes:  # it is on its way
+            if now_bytes > got_bytes:  # the answer is arriving
                 patience, got_bytes = Deadline(self.runtime, reading.patience_s), now_bytes
             is_other = self._present() is not present
             is_done = all(ask.is_answered for _, ask in asks.values())
             return True if is_done or is_other or patience.expired() else None
 
-        self.wait_for(is_over, deadline, "an answer")
-        reading.patience_s *= 2.0  # pieces may be slower than that on their way
+        self.wait_for(is_over, deadline, "waiting for an answer")
+        reading.patience_s *= 2.0  # the pieces may take longer than that
         left: list[ShardRows] = []
         for part, ask in asks.values():
             if ask.refused is not None:
@@ -307,7 +308,7 @@ class User:
         return left
 
     def _map(self, reading: _Reading, part: ShardRows, ask: PendingRead, present: Present) -> None:
-        """Map the memory that an answer speaks of, for the next time."""
+        """Map the shared memory that an answer names, so that the next read uses it."""
         plan = present.tables[reading.table]
         if not ask.image or plan.spec.kind == "key_value":
             return
@@ -324,13 +325,13 @@ class User:
     def barrier(self, deadline: Deadline) -> None:
         """Wait until all members have arrived, and this node's additions have taken effect.
 
-        The caller sets `waited_at` to `None` in the same step as the consequences of the barrier. A
-        barrier that was given up, or interrupted, is waited for again.
+        The caller sets `waited_at` to `None` in the same statement as the consequences of the
+        barrier. After a timeout or an interrupt, the next call waits for the same barrier again.
         """
         self.flush(None, deadline)
         passed = self.present(deadline).passed
         if self.waited_at is not None and passed > self.waited_at:
-            return  # it was passed just after this node had given it up
+            return  # the barrier was passed just after this node had given up
         self.waited_at = passed
 
         def has_passed() -> bool | None:
@@ -339,14 +340,14 @@ class User:
 
         try:
             self._engine.submit(self._engine.arrive)
-            self.wait_for(has_passed, deadline, "a barrier")
+            self.wait_for(has_passed, deadline, "waiting in a barrier")
         except TableTimeoutError as error:
             absent = self._engine.barriers.absent()
             self._engine.submit(self._engine.barriers.give_up)
             if not absent:
                 raise
             raise TableTimeoutError(
-                f"{error.text}; waited for: {', '.join(absent)} [DPWA-E189]"
+                f"{error.text}, absent members: {', '.join(absent)} [DPWA-E189]"
             ) from None
         except BaseException:
             self._engine.submit(self._engine.barriers.give_up)

@@ -141,8 +141,8 @@ def test_many_keys_may_come_in_one_addition():
 @pytest.mark.parametrize(
     ("rows", "delta", "message"),
     [
-        (None, np.ones(1), "names no keys"),
-        (keys(5, 5), np.ones(2), "not increasing"),
+        (None, np.ones(1), "has no keys"),
+        (keys(5, 5), np.ones(2), "not sorted"),
         (keys(5), np.ones(2), r"expected \(1,\)"),
         (np.array([5.0]), np.ones(1), "dtype float64, expected"),
     ],
@@ -160,9 +160,9 @@ def test_an_incomplete_store_is_not_read():
     state.apply("c", 1, keys(5), np.ones(1))
     copy = store()
     fill(copy, list(state.export())[:-1])
-    with pytest.raises(ProtocolError, match="not complete"):
+    with pytest.raises(ProtocolError, match="waits for its state"):
         copy.read_rows(keys(5))
-    with pytest.raises(ProtocolError, match="another table"):
+    with pytest.raises(ProtocolError, match="different table"):
         fill(store(default=1.0), state.export())
 
 

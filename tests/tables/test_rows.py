@@ -47,10 +47,10 @@ def test_one_id_a_range_and_nothing(given_ids, expected):
 @pytest.mark.parametrize(
     ("given_ids", "message"),
     [
-        ([0, 5], r"row_ids\[1\] is 5; expected 0 to 4"),
-        ([0, -1], r"row_ids\[1\] is -1; expected 0 to 4"),
-        (range(3, 9), r"row_ids\[2\] is 5; expected 0 to 4"),
-        (np.array([2**64 - 1], np.uint64), r"is 18446744073709551615; expected 0 to 4"),
+        ([0, 5], r"row_ids\[1\] is 5, expected 0 to 4"),
+        ([0, -1], r"row_ids\[1\] is -1, expected 0 to 4"),
+        (range(3, 9), r"row_ids\[2\] is 5, expected 0 to 4"),
+        (np.array([2**64 - 1], np.uint64), r"is 18446744073709551615, expected 0 to 4"),
         ([True, False], "expected integers, got bool .*flatnonzero"),
         (torch.tensor([True]), "expected integers, got bool"),
         ([1.0], "expected integers, got float64"),
@@ -68,7 +68,7 @@ def test_wrong_ids_are_named(given_ids, message):
 
 
 def test_a_table_without_rows_has_no_ids():
-    with pytest.raises(UserError, match=r"row_ids\[0\] is 0; the table has no rows"):
+    with pytest.raises(UserError, match=r"row_ids\[0\] is 0, the table has no rows"):
         as_row_ids(0, 0)
 
 

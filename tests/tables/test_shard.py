@@ -56,23 +56,23 @@ def test_what_is_read_is_a_copy():
     ],
 )
 def test_memory_that_does_not_fit_is_refused(memory):
-    with pytest.raises(ValueError, match="expected writeable and contiguous of shape"):
+    with pytest.raises(ValueError, match="expected writeable and contiguous memory of shape"):
         shard(memory=memory)
 
 
 def test_other_dtypes_are_refused():
-    with pytest.raises(UserError, match="a table of int32; expected float32 or float64"):
+    with pytest.raises(UserError, match="a table of int32: expected float32 or float64"):
         shard(dtype="int32")
 
 
 MALFORMED = [
-    (ids(0, 0), ones(2), "not increasing"),
-    (ids(1, 0), ones(2), "not increasing"),
-    (ids(3, 4), ones(2), "rows 3 to 4 of a shard that has 4"),
+    (ids(0, 0), ones(2), "not sorted"),
+    (ids(1, 0), ones(2), "not sorted"),
+    (ids(3, 4), ones(2), "rows 3 to 4 for a shard of 4"),
     (ids(-1, 2), ones(2), "rows -1 to 2"),
-    (ids(0), ones(2), r"shape \(2,\) and dtype float32 came, expected \(1,\)"),
+    (ids(0), ones(2), r"shape \(2,\) and dtype float32, expected \(1,\)"),
     (ids(0), ones(1, 1), r"shape \(1, 1\)"),
-    (ids(0), np.ones(1), "dtype float64 came"),
+    (ids(0), np.ones(1), "dtype float64, expected"),
     (None, ones(3), r"expected \(4,\)"),
     (np.array([0], np.int32), ones(1), "dtype int32"),
     (np.array([[0]]), ones(1), r"ids of shape \(1, 1\)"),
@@ -92,7 +92,7 @@ def test_a_malformed_addition_changes_nothing(rows, delta, message):
 
 @pytest.mark.parametrize("rows", [ids(4), ids(-1), ids(0, 2**40)])
 def test_rows_that_are_not_there_are_not_read(rows):
-    with pytest.raises(ProtocolError, match="of a shard that has 4"):
+    with pytest.raises(ProtocolError, match="for a shard of 4"):
         shard().read_rows(rows)
 
 
@@ -101,7 +101,7 @@ def test_an_empty_shard_takes_part():
     assert state.read_rows().size == 0
     assert state.read_rows(ids()).size == 0
     assert state.apply("c", 1, None, ones(0))
-    with pytest.raises(ProtocolError, match="a shard that has 0"):
+    with pytest.raises(ProtocolError, match="a shard of 0"):
         state.read_rows(ids(0))
     copy = shard(rows=0)
     fill(copy, state.export())
@@ -135,7 +135,7 @@ def test_first_values_replace_what_there_is_and_ask_no_updater(rows):
     assert state.apply("a", 2, rows, values, is_first=True)
     assert not state.apply("a", 2, rows, 9 * values, is_first=True)
     assert state.values.tolist() == [5 if rows is None else 1, 5]
-    with pytest.raises(ProtocolError, match="rows 2 to 2 of a shard that has 2"):
+    with pytest.raises(ProtocolError, match="rows 2 to 2 for a shard of 2"):
         state.apply("a", 3, ids(2), ones(1), is_first=True)
 
 

@@ -181,7 +181,7 @@ def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(mon
             patch.setattr(store, "_place", no_memory)
             table, *_ = vectors(made, 3)
             table.add([1.0], [1])  # of which it is the primary
-            with pytest.raises(ProtocolError, match="w2 has no memory for shard 1 of table 0"):
+            with pytest.raises(ProtocolError, match="w2 has too little memory for shard 1"):
                 table.get([0])
             with pytest.raises(
                 TableTimeoutError, match=r"acknowledged: shard 0 of table 0 on w1, "
@@ -381,7 +381,7 @@ def test_a_shared_variable_adds_its_change_once_though_a_read_fails(monkeypatch)
         variable.value += 1
 
         def get():
-            raise TableTimeoutError("an answer did not happen in time")
+            raise TableTimeoutError("waiting for an answer took longer than the time limit")
 
         with monkeypatch.context() as patch:
             patch.setattr(table, "get", get)
@@ -468,7 +468,7 @@ def test_a_barrier_that_is_passed_just_after_its_timeout_counts_once():
             if what != "a barrier":
                 return wait(check, deadline, what)
             eventually(lambda: late.pending.present.passed)  # after the last look
-            raise TableTimeoutError("a barrier did not happen in time")
+            raise TableTimeoutError("waiting in a barrier took longer than the time limit")
 
         def first():
             late.wait_for = too_short
@@ -504,7 +504,7 @@ def test_who_is_left_out_and_let_in_by_nobody_is_told_so():
         _, table = vectors(made, 3)
         made[0].kill()
         group_of(made[1]).leave_group()
-        with pytest.raises(TableLostError, match="the others have continued without w2"):
+        with pytest.raises(TableLostError, match="the other nodes have continued without w2"):
             table.get()
 
 
