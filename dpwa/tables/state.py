@@ -280,7 +280,7 @@ def _size(header: JsonObject, name: str) -> int:
 def check_ids(ids: np.ndarray) -> None:
     """Raise `ProtocolError` if an array is not in the format of sent row ids or keys."""
     if ids.ndim != 1 or ids.dtype != np.int64:
-        raise ProtocolError(f"got ids of shape {ids.shape} and {ids.dtype}, expected (n,), int64")
+        raise ProtocolError(f"ids of shape {ids.shape} and dtype {ids.dtype}, expected (n,), int64")
 
 
 def check_increasing(ids: np.ndarray) -> None:

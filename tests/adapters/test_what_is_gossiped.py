@@ -254,7 +254,7 @@ UNFIT = {
     "quantised": (quantised, "'other' cannot be sent or saved in checkpoints: it is quantised"),
     "conjugated": (
         lambda: Holder(nn.Parameter(torch.ones(3, dtype=torch.complex128).conj())),
-        "'other' cannot be gossiped: it is a view .* `.resolve_conj\\(\\)`",
+        "'other' cannot be gossiped: it is a lazy view .* `.resolve_conj\\(\\)`",
     ),
     "negated": (
         lambda: Holder(nn.Parameter(torch.ones(3, dtype=torch.complex64).conj().imag)),

@@ -232,7 +232,7 @@ def test_who_has_stood_still_and_finds_all_others_gone_says_so(begun, slept_s, l
     begun.step(slept_s)
     begun.enter(*left)
     if slept_s and left == ("w1",):  # else there is somebody who has not gone on without it
-        with pytest.raises(TableLostError, match="w1 was stopped .* cannot reach w2, w3"):
+        with pytest.raises(TableLostError, match=r"w1 was stopped .* cannot reach w2, w3"):
             begun.pending.raise_left_out()
     begun.pending.raise_left_out()  # once
 

@@ -188,7 +188,7 @@ def test_who_has_no_memory_for_its_copies_says_so_and_makes_them_when_it_has(mon
             ):
                 table.add([1.0], [0], sync=True)  # of which it has a copy
             (told,) = [record.getMessage() for record in caplog.records]
-            assert "has no memory for shard 0 of table 0" in told
+            assert "has too little memory for shard 0 of table 0" in told
         made[0].user.timeout_s = HANGS_AFTER_S  # from here on nothing is to be late
         table.add(np.ones(3), sync=True)
         assert table.get().tolist() == [2, 1, 1]
@@ -465,7 +465,7 @@ def test_a_barrier_that_is_passed_just_after_its_timeout_counts_once():
         wait = late.wait_for
 
         def too_short(check, deadline, what):
-            if what != "a barrier":
+            if what != "waiting in a barrier":
                 return wait(check, deadline, what)
             eventually(lambda: late.pending.present.passed)  # after the last look
             raise TableTimeoutError("waiting in a barrier took longer than the time limit")
