@@ -258,7 +258,7 @@ UNFIT = {
     ),
     "negated": (
         lambda: Holder(nn.Parameter(torch.ones(3, dtype=torch.complex64).conj().imag)),
-        "'other' cannot be gossiped: it is a view .* `.resolve_neg\\(\\)`",
+        "'other' cannot be gossiped: it is a lazy view .* `.resolve_neg\\(\\)`",
     ),
     "fake": (fake, "'weight' cannot be gossiped: it is a FakeTensor"),
     "freed": (freed, "'weight' cannot be gossiped: its memory was freed"),
