@@ -1,16 +1,16 @@
 """The training algorithms, one in each file. They decide when a node publishes, asks and merges.
 
     gossip      pull a peer's parameters and average (any interpolation rule, any topology)
-    lsgd        leader stochastic gradient descent: pull toward the best of the group and of all
-    symmetric   AD-PSGD: both ends of an exchange take the average, or neither does
+    lsgd        leader stochastic gradient descent: pull toward the leaders of the group and of all
+    symmetric   AD-PSGD: both nodes of an exchange take the average, or neither node does
     push_sum    weighted averaging that stays exact on directed and one-sided networks
     noloco      NoLoCo: outer momentum steps on random pairs, every few dozen steps
-    local       local SGD, or DiLoCo-like outer Nesterov steps on random pairs
-    together    all-reduce of gradients among the nodes in sync, gossip for the others
-    elastic     EASGD without a server: every node has a copy of the center, averaged by gossip
+    local       local SGD, or outer Nesterov steps like DiLoCo's, on random pairs
+    together    all-reduce of gradients among the nodes in sync, gossip for the other nodes
+    elastic     EASGD without a server: gossip averages the centers, of which each node has one
 
-docs/algorithms.md describes them, and how to write one of your own. The file of an algorithm is
-imported when a configuration names it; `base.py` has the list of names.
+docs/algorithms.md describes them, and how to write your own. The file of an algorithm is imported
+if a configuration names the algorithm. `base.py` has the list of names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AllReduceEA and EASGD, elastic averaging around a center that every node has a copy of."""
+"""AllReduceEA and EASGD: elastic averaging around a center, of which every node has a copy."""
 
 from __future__ import annotations
 
@@ -29,53 +29,53 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class AllReduceEA:
-    """Elastic averaging, which from time to time pulls each node and the center toward each other.
+    """Elastic averaging, which regularly pulls the nodes and a center toward each other.
 
-    With parameters x_i on N nodes, every `tau` steps
+    With parameters x_i on N nodes, a node does this every `tau` steps:
 
         d_i = alpha*(x_i - c);    x_i -= d_i;    c += sum d_i
 
-    where every node has its own copy of the center c. Without gradients the sum of all x_i and c is
+    Every node has its own copy of the center c. Without gradients, the sum of all x_i and c is
     conserved, and the gap between their mean and c is multiplied by 1 - (N+1)*alpha.
 
         ea = AllReduceEA(connection)
-        ea.synchronize_parameters(params)              # all begin alike
+        ea.synchronize_parameters(params)              # all nodes start equal
         for epoch in range(epochs):
-            for batch in batches:                      # not equally many on all nodes
+            for batch in batches:                      # the number may differ between nodes
                 train_step(batch)
                 ea.average_parameters(params)
-            ea.synchronize_center(params)              # waits for those who have batches left
+            ea.synchronize_center(params)              # waits for nodes that have batches left
 
-    A node that waits in `synchronize_center` takes part in the exchanges of nodes that have steps
-    left, by the same rule, so its parameters move, too. When no node has a step left, all nodes do
-    one more exchange.
+    A node that waits in `synchronize_center` takes part in the exchanges of nodes with steps left,
+    by the same rule. So its parameters move, too. When no node has a step left, all nodes do one
+    more exchange.
 
     Parameters are nested lists, tuples or dicts of tensors or arrays of floating-point numbers,
-    changed in place. If parameters are narrower than float32, the center and the differences are in
-    float32, because differences are small. Such parameters are rounded up or down at random, so
-    that no difference is lost in the mean.
+    which are changed in place. If parameters are narrower than float32, the center and the
+    differences are in float32, because differences are small. Narrow parameters are rounded up or
+    down at random, so that the mean loses no difference.
 
-    Copies of the center that differ stay different, because all copies get equal sums. Unless you
-    synchronize first, the first `average_parameters` sets the center on all nodes to the first
-    node's parameters. It does not change the parameters, which exchanges then pull toward the
-    center.
+    If copies of the center differ, they stay different, because all copies get equal sums. Unless
+    you synchronize first, the first `average_parameters` sets the center on all nodes to the first
+    node's parameters. It does not change the parameters. Exchanges then pull them to the center.
 
-    Nodes may die, be restarted and be left behind, with the errors and consequences of
-    `AllReduceSGD`. If a call raises an error, parameters and center are unchanged, and the step is
+    Nodes may die, be restarted and be left behind, with the errors and consequences described in
+    `AllReduceSGD`. If a call raises an error, parameters and center do not change, and the step is
     not counted.
 
     Sources: AllReduceEA of torch-distlearn (2016); S. Zhang, A. Choromanska and Y. LeCun, Deep
     Learning with Elastic Averaging SGD (2015).
 
     Args:
-        node: its collectives, as a connection or an adapter.
-        tau: steps between two exchanges.
-        alpha: how far an exchange moves the nodes. From 2/(N+1) on, the center swings further with
-            every exchange, and sooner with a large learning rate (see `dpwa.policy.elastic`). A
-            warning says so, once for each N. By default min(0.2, 0.9/N), which follows N.
+        node: a connection or an adapter, for its collectives.
+        tau: the number of steps between two exchanges.
+        alpha: the strength of an exchange. From 2/(N+1) on, the center swings further with every
+            exchange. With a large learning rate, it does so for smaller values, too (see
+            `dpwa.policy.elastic`). A warning says so, once for each N. The default is
+            min(0.2, 0.9/N), and follows N.
 
     Raises:
-        UserError: `tau` is below 1, or `alpha` is not above 0 or not finite.
+        UserError: `tau` is below 1, or `alpha` is not a finite number above 0.
     """
 
     def __init__(self, node: Collective, tau: int = 10, alpha: float | None = None) -> None:
@@ -88,20 +88,21 @@ class AllReduceEA:
         self._steps = UnevenSteps(node, "AllReduceEA")
         self._steps.options = {"tau": tau, "alpha": alpha}
         self._center: Center | None = None
-        self._warned_of = 0  # so many nodes
+        self._warned_of = 0  # the number of nodes in the last warning
         self._check_alpha()
 
     @property
     def alpha(self) -> float:
-        """The factor of an exchange, for the number of nodes at the last synchronization."""
+        """The strength of an exchange, for the number of nodes at the last synchronization."""
         return self._alpha_of(self._steps.nodes)
 
     def average_parameters(self, params: Any) -> None:
-        """Count a step, and exchange if it is the `tau`-th. Call this after every step.
+        """Count a step, and exchange if the count is a multiple of `tau`. Call this after each
+        step.
 
         Raises:
-            ParametersError: parameters are not floating-point numbers, or have a different form
-                than the center.
+            ParametersError: parameters are not floating-point numbers, or have other shapes or
+                dtypes than the center.
         """
         if self._center is None:
             center = Center(FlatFloats(params))
@@ -115,12 +116,12 @@ class AllReduceEA:
     def synchronize_center(self, params: Any) -> None:
         """Exchange with nodes that have steps left, and once more. Then make the centers equal.
 
-        They become bit-identical to the center of the node that has taken the most steps. A node
-        that has no center yet, because it did not begin with the others, only waits and gets their
-        center.
+        All centers become bit-identical to the center of the node that has taken the most steps. A
+        node that has started late has no center yet. It only waits, and gets the center of the
+        others.
 
         Raises:
-            ParametersError: as above.
+            ParametersError: as for `average_parameters`.
         """
         flat = FlatFloats(params)
         center = Center(flat) if self._center is None else self._center
@@ -135,32 +136,33 @@ class AllReduceEA:
     def synchronize_parameters(self, params: Any) -> None:
         """Wait until no node has a step left. Then make the parameters and the center equal.
 
-        All nodes get the parameters of the node that has taken the most steps, or of the lowest
-        rank if there are several, or of the first node if there were no steps at all. Because this
-        replaces the parameters, a node that waits here takes no part in the exchanges of nodes with
-        steps left.
+        All nodes get the parameters of the node that has taken the most steps. Among equals, it is
+        the node with the lowest rank, and without any step, the first node. This replaces the
+        parameters. So a node that waits here takes no part in the exchanges of nodes with steps
+        left.
 
         Raises:
             ParametersError: parameters are not floating-point numbers.
         """
-        flat = FlatFloats(params)  # refused, if so, before others are made to wait
+        flat = FlatFloats(params)  # an error must come before other nodes have to wait
         center = Center(flat)
-        # In the form of the center: the others of a restarted node may `synchronize_center`.
+        # In the form of the center, because the peers of a restarted node may call
+        # `synchronize_center`.
         self._steps.synchronize(center.values)
         flat.write(center.values)
         self._center = center
         self._check_alpha()
 
     def copy_center(self, into: Any) -> None:
-        """Copy the center of this node into values of the form of the parameters.
+        """Copy the center of this node into values with the shapes of the parameters.
 
         Raises:
             UserError: there is no center yet.
-            ParametersError: as above.
+            ParametersError: as for `average_parameters`.
         """
         if self._center is None:
             raise UserError(
-                "there is no center before the first call that takes parameters [DPWA-E162]"
+                "there is no center before the first call that gets parameters [DPWA-E162]"
             )
         flat = FlatFloats(into)
         self._center.check(flat.layout)
@@ -179,8 +181,8 @@ class AllReduceEA:
         if warning is not None and nodes != self._warned_of:
             self._warned_of = nodes
             log.warning(
-                "%s: %s. Otherwise the center swings further with every exchange. Recommended "
-                "is %.2g (0.9/N, at most %g) [DPWA-W029]",
+                "%s: %s. Otherwise the center swings further with every exchange. The recommended "
+                "value is %.2g (0.9/N, at most %g) [DPWA-W029]",
                 who,
                 warning,
                 min(MAX_ALPHA, BETA / nodes),
@@ -188,7 +190,7 @@ class AllReduceEA:
             )
 
     def _exchange(self, flat: FlatFloats, center: Center, *, has_ended: bool) -> bool:
-        """Do one exchange. Return whether a node that took part has steps left."""
+        """Do an exchange. Return whether a node that took part has steps left."""
         center.check(flat.layout)
         alpha, xs = self.alpha, flat.copy_values()
         pulls = [alpha * (x - c) for x, c in zip(xs, center.values, strict=True)]
@@ -201,15 +203,15 @@ class AllReduceEA:
 
 
 class EASGD(AllReduceEA):
-    """Synchronous EASGD, which is elastic averaging at every step, with alpha = beta/N.
+    """Synchronous EASGD: elastic averaging after every step, with alpha = beta/N.
 
     Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015).
 
     Args:
-        node: its collectives, as a connection or an adapter.
-        beta: how far the center moves to the mean of the nodes. 2N/(N+1) and more are unstable,
-            which a warning says.
-        tau: steps between two exchanges.
+        node: a connection or an adapter, for its collectives.
+        beta: the share of the way that the center moves to the mean of the nodes. Values from
+            2N/(N+1) on are unstable, and cause a warning.
+        tau: the number of steps between two exchanges.
     """
 
     def __init__(self, node: Collective, beta: float = BETA, tau: int = 1) -> None:
@@ -222,10 +224,11 @@ class EASGD(AllReduceEA):
 
 
 class FlatFloats:
-    """Nested floating-point values, which must not change meanwhile, as one flat array a dtype.
+    """Nested floating-point values as flat arrays, one for each dtype. Do not change them
+    meanwhile.
 
-    Arrays are float32 or float64. Raises `ParametersError` if there are other values, or a number
-    that cannot change in place.
+    Arrays are float32 or float64. Raises `ParametersError` if there are other values, or a number,
+    which cannot change in place.
     """
 
     def __init__(self, values: Any) -> None:
@@ -239,7 +242,7 @@ class FlatFloats:
                 )
         if self._payload.result() is not values:
             raise ParametersError(
-                "expected tensors and writable arrays, to be changed in place [DPWA-E159]"
+                "expected tensors and writable arrays, which can change in place [DPWA-E159]"
             )
         self._runs = self.layout.pieces(self._payload.nbytes, self._payload.nbytes)
 
@@ -253,7 +256,7 @@ class FlatFloats:
         return arrays
 
     def write(self, arrays: Sequence[Floats], *, keeps_mean: bool = False) -> None:
-        """Set the values. Narrow ones are rounded, as `dpwa.data.kernels.Rounding` does."""
+        """Set the values. Narrow values are rounded, as in `dpwa.data.kernels.Rounding`."""
         for run, array in zip(self._runs, arrays, strict=True):
             data = _narrowed(array, run.dtype, keeps_mean=keeps_mean)
             self._payload.assign(run.start, run.stop, data)
@@ -261,20 +264,20 @@ class FlatFloats:
 
 
 class Center:
-    """One node's copy of the center."""
+    """A node's copy of the center."""
 
     def __init__(self, flat: FlatFloats) -> None:
         self._layout = flat.layout
         self.values = flat.copy_values()
 
     def check(self, layout: Layout) -> None:
-        """Raise `ParametersError` if parameters have a different form than the center."""
+        """Raise `ParametersError` if parameters have other shapes or dtypes than the center."""
         descriptions = self._layout.descriptions
         difference = layout.difference(descriptions, len(descriptions))
         if difference is not None:
             raise ParametersError(
-                "the parameters have a different form than the center (there), which only "
-                f"synchronize_parameters replaces: {difference} [DPWA-E165]"
+                "the parameters (here) and the center (there) have different shapes or dtypes: "
+                f"{difference}. Only synchronize_parameters replaces the center [DPWA-E165]"
             )
 
 
@@ -292,7 +295,7 @@ def _narrowed(values: Floats, dtype: str, *, keeps_mean: bool) -> ByteArray:
 
 
 def _converted(data: ByteArray, dtype: str, wanted: str, *, keeps_mean: bool = False) -> ByteArray:
-    # Imports torch, which only narrow values need.
+    # Imports torch, so this is done only for narrow values.
     from dpwa.data.kernels import BY_CHANCE, convert
 
     size = data.nbytes * 2 if wanted == "float32" else data.nbytes // 2

@@ -1,15 +1,15 @@
-"""The protocol between a training algorithm and its node, and the registry of algorithms.
+"""The interface between a training algorithm and its node, and the registry of algorithms.
 
-An algorithm has four methods, whose defaults are plain gossip:
+An algorithm has four methods. Their defaults are plain gossip:
 
-    publishes   the parameters that this node publishes now
-    asks        the peer that it asks for parameters, and the terms
-    merge       merges the parameters that arrived
-    after_step  its work after every step of the optimizer
+    publishes   returns the parameters that this node publishes now
+    asks        returns the peer to ask for parameters, and the terms
+    merge       merges the received parameters
+    after_step  does the algorithm's work after every step of the optimizer
 
-All of them are called on the training thread, and none may wait. An algorithm sees parameters only
-as `Values`. So it needs no torch, and also runs on numpy arrays in a simulation. A new one is a
-class in a module that the setting `plugins` names:
+The training thread calls them, and none of them may wait. An algorithm sees parameters only as
+`Values`. So it needs no torch, and also runs on numpy arrays in a simulation. A new algorithm is
+a class in a module that the setting `plugins` names:
 
 >>> from dpwa.algorithms import Algorithm, register_algorithm
 >>> @register_algorithm("a_quarter")
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Values(Protocol):
     """Numbers in the shapes of the trainable parameters, with elementwise arithmetic in place.
 
-    Buffers (batch-norm statistics) are not included. `Received.merge` merges them.
+    Buffers (batch-norm statistics) are not included. `Received.merge` merges buffers.
     """
 
     def clone(self) -> Self:
@@ -65,11 +65,11 @@ class Values(Protocol):
 
 
 class Terms(Enum):
-    """The terms on which a node asks for parameters."""
+    """The terms on which a node asks a peer for parameters."""
 
-    PULL = "pull"  # the peer is only read
-    EXCHANGE = "exchange"  # both ends merge the other's, or neither does
-    SHARE = "share"  # the peer gives half of its push-sum weight away
+    PULL = "pull"  # the node reads the peer's parameters
+    EXCHANGE = "exchange"  # both nodes merge the other's parameters, or neither node does
+    SHARE = "share"  # the peer gives away half of its push-sum weight
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Ask:
     """A request for the parameters of a peer.
 
     Attributes:
-        peer: its name. `None`: flow control picks one of the neighbours in the topology.
+        peer: the peer's name. `None`: flow control picks a neighbour in the topology.
         terms: see `Terms`.
     """
 
@@ -86,7 +86,7 @@ class Ask:
 
 
 class View(Protocol):
-    """A node's knowledge at this moment."""
+    """A node's knowledge at this moment, as its algorithm sees it."""
 
     @property
     def model(self) -> Values:
@@ -95,29 +95,29 @@ class View(Protocol):
 
     @property
     def name(self) -> str:
-        """The node's own name."""
+        """The name of this node."""
         ...
 
     @property
     def peers(self) -> Sequence[str]:
-        """Names of the peers in view."""
+        """The names of the peers that this node knows."""
         ...
 
     @property
     def updates(self) -> int:
-        """The number of `update_send` calls of this node, including the current one. Merges keep
-        it.
+        """The number of `update_send` calls of this node, including the current call. Merges do not
+        change the number.
         """
         ...
 
     @property
     def rng(self) -> random.Random:
-        """Randomness, seeded by the configuration."""
+        """The node's random numbers, with the seed of the configuration."""
         ...
 
     @property
     def fetch_probability(self) -> float:
-        """The setting."""
+        """The setting `fetch_probability`."""
         ...
 
     @property
@@ -127,22 +127,22 @@ class View(Protocol):
 
     @property
     def asks_leader(self) -> bool:
-        """Whether the interpolation rule in use wants the leader as the peer."""
+        """Whether the configured interpolation rule needs the leader as the peer."""
         ...
 
     def leader(self, *, of_all: bool = True) -> str | None:
         """Return the node with the lowest running loss, of all nodes or of this node's group.
 
-        Known only to algorithms that declare `follows_leaders`. It may be this node itself.
+        The leader is known only to algorithms with `follows_leaders`. It may be this node itself.
         """
         ...
 
     def has_groups(self) -> bool:
-        """Tell whether the nodes belong to more than one group."""
+        """Return whether the nodes belong to more than one group."""
         ...
 
     def total_updates(self) -> float:
-        """Return the number of updates of all nodes together, as far as this node knows it."""
+        """Return the number of updates of all nodes together, as far as this node knows."""
         ...
 
 
@@ -151,78 +151,79 @@ class Received(Protocol):
 
     @property
     def peer(self) -> str:
-        """Whose it is."""
+        """The name of the peer."""
         ...
 
     @property
     def standing(self) -> TrainingProgress:
-        """Clock and loss of the peer when it published."""
+        """The clock and loss of the peer at the time when it published."""
         ...
 
     @property
     def factor(self) -> float:
-        """The weight that the configured interpolation rule gives to it, from 0 to 1."""
+        """The weight of the snapshot by the configured interpolation rule, from 0 to 1."""
         ...
 
     @property
     def ahead(self) -> float:
-        """Share of an update that it is ahead of `published`, from 0 to 1, as it was read later."""
+        """The share of an update by which the snapshot is newer than `published`, from 0 to 1."""
         ...
 
     @property
     def published(self) -> Values:
-        """The values that this node published in the same round. They must not be changed."""
+        """The values that this node published in the same round. Do not change them."""
         ...
 
     def merge(self, factor: float, *, delta: float = 0.0, buffers: float | None = None) -> float:
         """Merge the snapshot into the model, in one pass.
 
         Args:
-            factor: f of x = (1-f)*x + f*peer.
-            delta: share d, from 0 to 1, of the local step that x keeps. The merge sets
+            factor: f in x = (1-f)*x + f*peer.
+            delta: the share d, from 0 to 1, of the local step that x keeps. The merge sets
                 x = x + f*(peer - d*published - (1-d)*x).
-            buffers: the factor of floating buffers. If `None`, it is the factor of the parameters.
+            buffers: the factor for floating buffers. By default, it is the factor of the
+                parameters.
 
         Returns:
-            The factor, for `Algorithm.merge` to return.
+            The factor, as a result for `Algorithm.merge`.
         """
         ...
 
     def values(self, into: Values | None = None) -> Values:
-        """Return a copy of the peer's parameters, in the memory of an earlier copy if `into` is
-        given.
+        """Return a copy of the peer's parameters. If `into`, an earlier copy, is given, overwrite
+        it.
         """
         ...
 
     def merge_buffers(self, factor: float) -> None:
-        """Interpolate the floating buffers alone."""
+        """Interpolate only the floating buffers."""
         ...
 
 
 class Algorithm:
-    """A training algorithm, as one node runs it. By default, gossip.
+    """A training algorithm, as one node runs it. The default methods are gossip.
 
     Args:
-        options: of the model `options_model`.
+        options: an instance of `options_model`.
 
     Attributes:
-        name: the name by which it is registered.
-        options_model: the model of its options, which are set under its name.
-        terms: the terms of all its asks.
-        follows_leaders: whether, at every update, nodes pass on which node has the lowest loss.
+        name: the name under which the algorithm is registered.
+        options_model: the model of its options. The configuration sets them under the name.
+        terms: the terms of all its requests.
+        follows_leaders: whether nodes tell each other the node with the lowest loss at every
+            update.
         uses_rule: whether it uses `Received.factor` of the configured interpolation rule, and the
             setting `merge`.
-        repeats: the default of `repeat`. If true, a node merges the same snapshot again until the
-            peer publishes a newer snapshot.
+        repeats: the default of the setting `repeat`. If true, a node merges the same snapshot again
+            until the peer publishes a newer snapshot.
         needs_whole: whether it needs all values of a peer at once, not a part of them.
         has_center: whether it pulls nodes toward a center.
         averages_gradients: whether the adapter averages the gradients of the nodes in sync.
-        center: this node's copy of the center. `None` before the first update, and without a
-            center.
-        more: further asks of this update, set by `asks`. Each is sent when the snapshot of the ask
-            before it was merged, or did not arrive.
-        averages_buffers: whether floating buffers become the mean of the newest of all nodes at the
-            end of this update.
+        center: this node's copy of the center. `None` before the first update, or without a center.
+        more: further requests of this update, set by `asks`. A node sends each request when the
+            snapshot of the request before was merged, or did not arrive.
+        averages_buffers: whether floating buffers become the mean of the newest buffers of all
+            nodes at the end of this update.
     """
 
     name: ClassVar[str] = ""
@@ -243,7 +244,7 @@ class Algorithm:
         self.options: Any = self.options_model() if options is None else options
 
     def publishes(self, view: View) -> Values | None:
-        """Return the values to publish now. `None`: peers still read those published before."""
+        """Return the values to publish now. `None`: peers still read the last published values."""
         return view.model
 
     def asks(self, view: View) -> Ask | None:
@@ -253,15 +254,15 @@ class Algorithm:
     def merge(self, view: View, received: Received) -> float:
         """Merge a snapshot, and return the factor with which the clock is interpolated.
 
-        With `merge: delta` the local step is kept, less the part by which the peer is ahead.
-        Otherwise nodes that read each other's snapshots half an update ahead would move 1 / (1 -
-        f/2) times as far.
+        With `merge: delta`, the local step is kept, except the share by which the peer is ahead.
+        Otherwise nodes that read each other's snapshots half an update later would move
+        1 / (1 - f/2) times as far.
         """
         kept = 1.0 - received.ahead if view.keeps_local_step else 0.0
         return received.merge(received.factor, delta=kept)
 
     def after_step(self, view: View) -> None:
-        """Do the work that follows every step of the optimizer, before anything is merged."""
+        """Do the work that follows every step of the optimizer, before the merge."""
 
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -274,15 +275,15 @@ _REGISTRY: Registry[type[Algorithm]] = Registry(
 
 
 def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
-    """Return a decorator that makes a class available to configurations as `algorithm: NAME`.
+    """Return a decorator that registers a class for configurations, as `algorithm: NAME`.
 
     Raises:
-        UserError: the name is taken by a different algorithm, or is no valid name.
+        UserError: a different algorithm has this name already, or the name is invalid.
     """
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"an algorithm is named {name!r}; expected 1 to 64 letters, digits, dots, underscores "
-            "or hyphens, because nodes send each other this name [DPWA-E020]"
+            f"the algorithm name {name!r} is invalid. Use 1 to 64 letters, digits, dots, "
+            "underscores or hyphens, because nodes send each other this name [DPWA-E020]"
         )
 
     def register(kind: MakeAlgorithm) -> MakeAlgorithm:
@@ -294,19 +295,19 @@ def register_algorithm(name: str) -> Callable[[MakeAlgorithm], MakeAlgorithm]:
 
 
 def algorithm(name: str) -> type[Algorithm]:
-    """Return the algorithm of this name.
+    """Return the class of the algorithm with this name.
 
     Raises:
-        UnknownNameError: no such algorithm is registered.
+        UnknownNameError: no algorithm of this name is registered.
     """
     return _REGISTRY.get(name)
 
 
 def follows_leaders(name: str, rule: str) -> bool:
-    """Return whether nodes with this algorithm and interpolation rule pass on which node leads."""
+    """Return whether nodes with this algorithm and rule tell each other the leader."""
     return algorithm(name).follows_leaders or interpolation(rule).asks_leader
 
 
 def algorithm_names() -> tuple[str, ...]:
-    """Names of all registered algorithms, in the order of registration."""
+    """Return the names of all registered algorithms, in the order of registration."""
     return _REGISTRY.names()

@@ -1,19 +1,19 @@
-"""The steps of synchronous algorithms, by collectives among the nodes that survive.
+"""The steps of synchronous algorithms, as collectives among the nodes that survive.
 
-With `UnevenSteps` nodes take steps together, although some take more than others, and they continue
-when some of them die. A collective ends alike for all that survive it, either with its result or
-with `PeerLost`. So all of them learn at the same place of the sequence that a node is lost. The
-next call of each depends only on the call that has failed:
+With `UnevenSteps`, nodes take steps together, although some nodes take more steps than others.
+They continue when some of them die. A collective ends in the same way on all survivors, either
+with its result or with `PeerLost`. So all survivors learn at the same place of the sequence that a
+node is lost. The next call of each survivor depends only on the call that failed:
 
-- `all_reduce` and `join` are called again. Nodes that have joined join again, the others reduce
-  again, because no node has passed a collective that failed for another.
-- After a failed `all_gather` or `broadcast` all return to the `all_gather`, because the node to
-  copy from may have died. All that take part were in the same call, because no node begins to copy
-  before all have joined (or, at the very first step, only those that have not joined copy, and the
-  others join again).
+- `all_reduce` and `join` are called again. Nodes that have joined join again, and the others
+  reduce again, because a collective that fails on one node has succeeded on no node.
+- After a failed `all_gather` or `broadcast`, all nodes return to the `all_gather`, because the
+  node to copy from may have died. All participants were in the same call, because no node starts
+  to copy before all have joined. (At the very first step, only nodes that have not joined copy,
+  and the other nodes join again.)
 
 A node that starts later, or was left behind, does not know the position of the others. So it must
-first synchronize, which begins with `join`. This fits any call of the others. The node waits,
+first synchronize, which starts with `join`. This fits any call of the others. The node waits,
 contributes nothing, and gets their values when they synchronize next.
 """
 
@@ -29,27 +29,26 @@ ReduceOp = Literal["sum", "mean", "max", "min"]
 
 
 class Collective(Protocol):
-    """A node and its collectives, such as `DpwaConnection`.
+    """A node with collectives, such as `DpwaConnection`.
 
     A value is a tensor, an array, or nested lists, tuples and dicts of them. It is changed in
-    place, and returned. Collectives of one `tag` are a separate sequence, which all nodes must call
-    in the same order. A node that has joined takes part in any order.
-
-    All of them raise: PeerLost: peers have died or stalled. All survivors get it from the same
-        collective, their values are unchanged, and the next collective is among them.
-        LeftBehindError: the others have continued without this node. CollectiveTimeoutError: no
-        node is lost, but the collective did not end in time. MismatchError: nodes called different
-        collectives, or their values differ in form.
+    place, and returned. The collectives of one `tag` form a separate sequence, which all nodes must
+    call in the same order. A node that has joined takes part in any order. All collectives raise:
+        PeerLost: peers have died or do not answer. All survivors get this error from the same
+            collective, their values do not change, and the next collective is among the survivors.
+        LeftBehindError: the other nodes have continued without this node.
+        CollectiveTimeoutError: no node is lost, but the collective did not end in time.
+        MismatchError: nodes called different collectives, or their values have different shapes.
     """
 
     @property
     def name(self) -> str:
-        """Of this node."""
+        """The name of this node."""
         ...
 
     @property
     def rank(self) -> int:
-        """Position of this node among the members, from 0 on."""
+        """The position of this node among the members, from 0."""
         ...
 
     @property
@@ -60,7 +59,7 @@ class Collective(Protocol):
     def all_reduce(
         self, value: Any, /, op: ReduceOp = "sum", timeout_s: float | None = None, tag: str = ""
     ) -> tuple[Any, int]:
-        """Reduce the values of all that have not joined. Return the result and their number."""
+        """Reduce the values of all nodes that have not joined. Return the result and a count."""
         ...
 
     def broadcast(
@@ -72,7 +71,7 @@ class Collective(Protocol):
     def all_gather(
         self, value: Any, /, timeout_s: float | None = None, tag: str = ""
     ) -> Mapping[str, Any]:
-        """Return the plain data of all nodes that have not joined, by name, in order of rank."""
+        """Return the plain data of all nodes that have not joined, by name, ordered by rank."""
         ...
 
     def join(self, timeout_s: float | None = None, tag: str = "") -> None:
@@ -86,15 +85,16 @@ LEFT_BEHIND = -1
 
 
 class UnevenSteps:
-    """The steps of one node among its peers.
+    """The steps of a node, which are synchronous with the steps of its peers.
 
-    Nodes that have synchronized equally often are of one generation, and numbers of steps are only
-    compared within a generation. `taken` counts the steps since then, `nodes` is the number of
-    nodes then. All collectives have one `tag`, because a node that has joined serves only one tag.
+    Nodes that have synchronized equally often are of one generation. Numbers of steps are compared
+    only within a generation. `taken` counts the steps since the last synchronization. `nodes` is
+    the number of nodes at that time. All collectives use one `tag`, because a node that has joined
+    serves only one tag.
     """
 
     def __init__(self, node: Collective, tag: str) -> None:
-        self.options: dict[str, float | None] = {}  # that all nodes must have alike
+        self.options: dict[str, float | None] = {}  # must be the same on all nodes
         self._node = node
         self._tag = tag
         self._generation = 0
@@ -102,22 +102,22 @@ class UnevenSteps:
         self.nodes = node.world_size
 
     def copy_initial(self, value: Any) -> None:
-        """Copy the value of the first node. All nodes that have not joined call this before any
-        step.
+        """Copy the value of the first node. All nodes that have not joined call this before the
+        first step.
         """
         self._refuse_if_left_behind()
         self._repeated(lambda: self._copy_newest(value), self._node.world_size)
 
     @property
     def is_left_behind(self) -> bool:
-        """Whether the others continued without this node, and it did not synchronize since."""
+        """Whether the others continued without this node, and it has not synchronized since."""
         return self._generation == LEFT_BEHIND
 
     def reduce(self, value: Any, op: ReduceOp, *, is_waiting: bool = False) -> int:
         """Reduce a value in place over all nodes that take this step, and return their number.
 
-        With `is_waiting` this node only waits for others, and may see more peers die and return
-        than there are nodes. Raises `UserError` if it was left behind, and has not synchronized
+        With `is_waiting`, this node only waits for others. Then more peers may die and return than
+        there are nodes. Raises `UserError` if this node was left behind, and has not synchronized
         since.
         """
         self._refuse_if_left_behind()
@@ -131,10 +131,10 @@ class UnevenSteps:
     def synchronize(self, value: Any) -> None:
         """Wait until no node has a step left. Then copy the value of the node with the most steps.
 
-        If there are several, of the lowest rank. Copies are bit-identical, and steps count from 0
-        again.
+        Among equals, it is the node with the lowest rank. Copies are bit-identical. Afterwards,
+        steps count from 0 again.
         """
-        # Who waits may see more peers die and come back than there are nodes.
+        # While this node waits, more peers may die and return than there are nodes.
         self._repeated(lambda: self._node.join(tag=self._tag), math.inf)
         self._repeated(lambda: self._copy_newest(value), self._node.world_size)
 
@@ -142,7 +142,7 @@ class UnevenSteps:
         own = [self._generation, self.taken, self.options]
         said = self._node.all_gather(own, tag=self._tag)
         self._check_options({name: options for name, (*_, options) in said.items()})
-        newest = max(said, key=lambda name: tuple(said[name][:2]))  # the first of equals
+        newest = max(said, key=lambda name: tuple(said[name][:2]))  # among equals, the first one
         result = self._node.broadcast(value, newest, tag=self._tag)
         self._generation = max(generation for generation, *_ in said.values()) + 1
         self.taken = 0
@@ -150,7 +150,7 @@ class UnevenSteps:
         _check_in_place(value, result)
 
     def _check_options(self, said: Mapping[str, Mapping[str, float | None]]) -> None:
-        """Raise a `MismatchError` that is the same on all nodes, if their options differ."""
+        """Raise `MismatchError`, the same on all nodes, if their options differ."""
         (first, options), *others = said.items()
         for name, theirs in others:
             for option in dict.fromkeys([*options, *theirs]):
@@ -158,13 +158,11 @@ class UnevenSteps:
                 if values[0] != values[1]:
                     raise MismatchError(
                         f"{self._tag}: {option} is {values[0]} on {first}, and {values[1]} on "
-                        f"{name}; expected the same on all nodes [DPWA-E313]"
+                        f"{name}. Set the same value on all nodes [DPWA-E313]"
                     )
 
     def _repeated(self, operation: Callable[[], Result], most: float) -> Result:
-        """Call an operation, and repeat it among the survivors, up to `most` times, if peers are
-        lost.
-        """
+        """Call an operation. If peers are lost, repeat it up to `most` times without them."""
         left = most
         while True:
             try:
@@ -181,13 +179,12 @@ class UnevenSteps:
         if self.is_left_behind:
             raise UserError(
                 f"{self._tag}: the others have continued without {self._node.name}, whose values "
-                "are out of date; expected synchronize_parameters before the next step [DPWA-E166]"
+                "are out of date. Call synchronize_parameters before the next step [DPWA-E166]"
             )
 
 
 def _check_in_place(value: Any, result: Any) -> None:
     if result is not value:
         raise ParametersError(
-            "values are changed in place; expected tensors and writable arrays, not numbers"
-            " [DPWA-E160]"
+            "numbers cannot change in place. Pass tensors and writable arrays [DPWA-E160]"
         )

@@ -1,4 +1,4 @@
-"""Elastic averaging by gossip. It is EASGD whose center has no owner, so that no node waits."""
+"""Elastic averaging by gossip: EASGD whose center has no owner, so that no node waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
 from dpwa.types import StrictModel, refusal
 
-MIXING = 0.5  # how far a center goes to a peer's: half of the way, which mixes fastest
+MIXING = 0.5  # share of the way that a center moves to a peer's center; half mixes fastest
 
 
 class ElasticOptions(StrictModel):
@@ -18,8 +18,8 @@ class ElasticOptions(StrictModel):
     period: int = Field(default=10, ge=1, description="local steps between two elastic steps")
     beta: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.9,
-        description="share of the way that the center moves to the parameters; the parameters "
-        "move beta/N of the way to the center",
+        description="share of the way that the center moves to the parameters. The parameters move "
+        "beta/N of the way to the center",
     )
 
     @field_validator("beta")
@@ -27,8 +27,8 @@ class ElasticOptions(StrictModel):
     def _is_stable(cls, beta: float) -> float:
         if beta >= 1.0:
             raise refusal(
-                "a number below 1, the limit of beta(1 + 1/N) = 2 for a node that is left alone, "
-                "so that the node and its center do not diverge"
+                "a number below 1, so that a node that is left alone and its center do not diverge "
+                "(the limit is beta(1 + 1/N) = 2)"
             )
         return beta
 
@@ -37,24 +37,24 @@ class ElasticOptions(StrictModel):
 class Elastic(Algorithm):
     """Move toward a copy of the center every `period` steps, while gossip averages the copies.
 
-    Node i has parameters x_i and a copy c_i of the center, and with N nodes in view
+    Node i has parameters x_i and a copy c_i of the center. With N known nodes, it computes:
 
         x_i -= alpha*(x_i - c_i);    c_i += beta*(x_i - c_i);    alpha = beta/N    (old x_i and c_i)
         c_i += (c_j - c_i)/2                                             j: the next peer
 
-    In the mean over all nodes the first line is
+    In the mean over all nodes, the first line is
 
         x -= alpha*(x - c);    c += beta*(x - c) = sum alpha*(x_i - c)
 
-    The second line keeps the mean of the copies, exactly if each node is asked as often as it asks,
-    else in expectation. Then this is synchronous EASGD. So without gradients sum x_i + c is
-    conserved, and the gap x - c is multiplied by 1 - alpha - beta = 1 - (N+1)*alpha, which is
-    stable for alpha + beta < 2. Since N may fall to 1 as nodes leave, beta must be below 1. Then
-    all results are means of some x_i and c_j with no weight below 0, so only gradients can leave
-    the range of the initial values.
+    The second line keeps the mean of the copies. This is exact if each node is asked as often as it
+    asks, and otherwise holds in expectation. Then this is synchronous EASGD. So without gradients,
+    sum x_i + c is conserved, and the gap x - c is multiplied by 1 - alpha - beta = 1 - (N+1)*alpha,
+    which is stable for alpha + beta < 2. N may fall to 1 when nodes leave, so beta must be below 1.
+    Then all results are means of some x_i and c_j without negative weights, so only gradients can
+    leave the range of the initial values.
 
-    Only centers are published. If no peer answers, the node asks again after the next step. A
-    peer's center that arrives after the next elastic step is merged as if it had arrived before.
+    Only centers are published. If no peer answers, the node asks again after the next step. If a
+    peer's center arrives after the next elastic step, it is merged as if it had arrived before.
 
     Source: S. Zhang, A. Choromanska and Y. LeCun, Deep Learning with Elastic Averaging SGD (2015),
     with the gossip of Boyd et al., Randomized Gossip Algorithms (2006), in place of its server.
@@ -68,12 +68,12 @@ class Elastic(Algorithm):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self._steps = 0  # since the last elastic one
-        self._mixes = False  # whether a peer's center is due
-        self._has_moved = False  # whether the center has taken an elastic step since published
+        self._steps = 0  # since the last elastic step
+        self._mixes = False  # whether the node waits for a peer's center
+        self._has_moved = False  # whether the center has changed since it was published
 
     def publishes(self, view: View) -> Values | None:
-        """Publish the center when it has changed, and at the start, for peers that are ahead."""
+        """Publish the center if it has changed, and at the start, for peers that are ahead."""
         self._has_moved = False
         if self.center is None:
             self.center = view.model.clone()
@@ -85,7 +85,7 @@ class Elastic(Algorithm):
         return Ask() if self._mixes else None
 
     def after_step(self, view: View) -> None:
-        """Take an elastic step, if it is time."""
+        """Take an elastic step if it is due."""
         self._steps += 1
         if self.center is None or self._steps < self.options.period:
             return
@@ -97,12 +97,12 @@ class Elastic(Algorithm):
         self._mixes = self._has_moved = True
 
     def merge(self, view: View, received: Received) -> float:
-        """Go half of the way to the peer's center."""
+        """Move half of the way to the peer's center."""
         if self.center is None:
             return 0.0
         way = received.values()
         way.add_(received.published, -1.0)
-        if self._has_moved:  # as if it had come before: the elastic step has started elsewhere
+        if self._has_moved:  # compute the result of the elastic step from the merged center
             view.model.add_(way, MIXING * self._alpha(view))
             way.mul_(1.0 - self.options.beta)
         self.center.add_(way, MIXING)

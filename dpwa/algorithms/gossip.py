@@ -1,4 +1,4 @@
-"""Gossip averaging, in which every node pulls a peer's parameters and moves toward them."""
+"""Gossip averaging: every node pulls a peer's parameters and moves toward them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Gossip(Algorithm):
     """Merge the parameters of a neighbour by the factor of the interpolation rule.
 
     Source: dpwa (2017); Boyd et al., Randomized Gossip Algorithms (2006). With `interpolation:
-    leader`, the peer is the leader of all as soon as one is known.
+    leader`, the peer is the leader of all nodes, if a leader is known.
     """
 
     def asks(self, view: View) -> Ask | None:
-        """Ask the leader, if the rule wants it, else a neighbour."""
+        """Ask the leader if the interpolation rule needs it, otherwise a neighbour."""
         ask = super().asks(view)
         leader = view.leader() if ask is not None and view.asks_leader else None
         return ask if leader in (None, view.name) else Ask(leader)

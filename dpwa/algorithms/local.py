@@ -1,4 +1,4 @@
-"""Local SGD on random pairs, and outer Nesterov steps like those of DiLoCo."""
+"""Local SGD on random pairs, with outer Nesterov steps like those of DiLoCo."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LocalOptions(OuterStepOptions):
     lr: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=1.0,
         validate_default=True,
-        description="outer learning rate; the value 1 without momentum is plain local SGD",
+        description="outer learning rate. The value 1 without momentum is plain local SGD",
     )
 
     @field_validator("lr")
@@ -31,8 +31,8 @@ class LocalOptions(OuterStepOptions):
         limit = nesterov_limit(momentum)
         if lr >= limit:
             raise refusal(
-                f"a number below {limit:.4g}, the limit for momentum {momentum:g}, so that "
-                "nodes do not drift apart without bound"
+                f"a number below {limit:.4g}, the limit for momentum {momentum:g}, so that nodes "
+                "do not diverge from each other"
             )
         return lr
 
@@ -41,16 +41,16 @@ class LocalOptions(OuterStepOptions):
 class Local(OuterSteps):
     """Take an outer step with a random partner every H local steps.
 
-    With the partner's parameters x_j and this node's outer ones phi:
+    With the partner's parameters x_j and this node's outer parameters phi:
 
         D = phi - (x_i + x_j) / 2;  v = mu*v + D;  phi = phi - lr*(D + mu*v);  x = phi
 
-    With lr 1 and no momentum that is x = (x_i + x_j) / 2, local SGD. Local steps that are taken
-    while the partner's parameters arrive are kept whole. If no partner answers, the node asks again
-    after the next step.
+    With lr 1 and no momentum, this is x = (x_i + x_j) / 2, which is local SGD. Local steps that the
+    node takes while the partner's parameters arrive are kept completely. If no partner answers, the
+    node asks again after the next step.
 
     Source: Stich, Local SGD Converges Fast and Communicates Little (2019); DiLoCo (Douillard et
-    al., 2023), with random pairs in place of its all-reduce.
+    al., 2023), with random pairs instead of its all-reduce.
     """
 
     options_model = LocalOptions
@@ -71,7 +71,7 @@ class Local(OuterSteps):
         velocity.add_(outer)
         outer.add_(velocity, mu)
         phi.add_(outer, -lr)
-        view.model.add_(phi)  # x = phi and what was stepped since it was published
+        view.model.add_(phi)  # x = phi, plus the local steps since it was published
         view.model.add_(received.published, -1.0)
         received.merge_buffers(0.5)
         self.done()

@@ -1,4 +1,4 @@
-"""LSGD pulls every worker toward the leader of its group, and toward the leader of all."""
+"""LSGD pulls every node toward the leader of its group, and toward the leader of all nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpwa.types import Fraction, StrictModel, refusal
 Period = Annotated[int, Field(ge=1)]
 
 
-LOCAL_PERIOD, GLOBAL_PERIOD, NODES = 4, 16, 4  # periods for up to so many nodes
+LOCAL_PERIOD, GLOBAL_PERIOD, NODES = 4, 16, 4  # the periods for up to this number of nodes
 
 
 class LSGDOptions(StrictModel):
@@ -27,27 +27,27 @@ class LSGDOptions(StrictModel):
     )
     p1: Fraction = Field(
         default=0.1,
-        description="pull toward the leader of the group, spread over the updates of a node in "
-        "a local period. After each step, the node moves N*p1/local_period of the "
+        description="strength of the pull toward the leader of the group, spread over the updates "
+        "of a node in a local period. After each step, the node moves N*p1/local_period of the "
         "way, at most p1",
     )
     p2: Fraction = Field(
         default=0.1,
-        description="pull toward the leader of all nodes, spread over a global period in the "
-        "same way",
+        description="strength of the pull toward the leader of all nodes, spread over a global "
+        "period in the same way",
     )
     local_period: Period | None = Field(
         default=None,
-        description="updates of all nodes together between two jumps to the leader of the "
-        "group. null = 4, or if global_period is null, too, the number of nodes "
-        "rounded up to a multiple of 4",
+        description="updates of all nodes together between two jumps to the leader of the group. "
+        "null means 4. If global_period is null, too, it means the number of nodes, rounded up to "
+        "a multiple of 4",
     )
     global_period: Period | None = Field(
         default=None,
         validate_default=True,
-        description="updates of all nodes together between two jumps to the leader of all nodes; a "
-        "multiple of local_period. null = 16, or if local_period is null, too, 4 times "
-        "local_period",
+        description="updates of all nodes together between two jumps to the leader of all nodes. "
+        "It must be a multiple of local_period. null means 16. If local_period is null, too, it "
+        "means 4 times local_period",
     )
 
     @field_validator("global_period")
@@ -65,8 +65,8 @@ class LSGDOptions(StrictModel):
         """Return the local and the global period among this number of nodes.
 
         Periods that are not set are 4k and 16k with k = ceil(N/4). So, for any N, each node jumps
-        about as often per update of its own as one of four nodes does. If only one is set, the
-        other is 4 or 16.
+        about as often per update of its own as one of four nodes does. If only one period is set,
+        the other is 4 or 16.
         """
         if self.global_period is None:
             scale = max(1, math.ceil(nodes / NODES))
@@ -78,18 +78,18 @@ class LSGDOptions(StrictModel):
 class LSGD(Algorithm):
     """Leader stochastic gradient descent (LSGD) without a central server.
 
-    When the updates of all N workers together reach the next multiple of `local_period`, every
-    worker jumps toward the leader y of its group, x = (1-c1)*x + c1*y. At multiples of
-    `global_period` it then jumps toward the leader of all, with c2. After every optimizer step,
-    before the parameters are published, it is pulled toward its last snapshots of these leaders,
-    first that of all: x += p*N/period * (y - x), so by about p over a period, and never before the
-    first one. A leader is pulled, too, toward its own parameters when it last led a jump. With one
-    group, or equal periods, there is only the global part. In every local period, buffers become
-    the mean of the newest buffers that all workers have published.
+    When the updates of all N nodes together reach the next multiple of `local_period`, every node
+    jumps toward the leader y of its group, x = (1-c1)*x + c1*y. At multiples of `global_period`, it
+    then jumps toward the leader of all nodes, with c2. After every optimizer step, before it
+    publishes, a node is pulled toward its last snapshots of these leaders, first the one of
+    all nodes: x += p*N/period * (y - x). So the pull is about p over a period. There is no pull
+    before the first jump. A leader is pulled toward its own parameters at the last jump that it
+    led. With one group, or equal periods, there is only the global part. In every local period,
+    buffers become the mean of the newest buffers that all nodes have published.
 
     Source: Teng et al., Leader Stochastic Gradient Descent for Distributed Training of Deep
-    Learning Models (2019), and its program, whose periods are those of one worker. The leader is
-    the node with the lowest running mean of its loss.
+    Learning Models (2019), and its program, whose periods count the updates of one node. The leader
+    is the node with the lowest running mean of its loss.
     """
 
     options_model = LSGDOptions
@@ -100,13 +100,13 @@ class LSGD(Algorithm):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self._done = {False: 0, True: 0}  # periods passed; keys: whether it is the global one
-        self._lengths: dict[bool, int] = {}  # of the periods that were counted
-        self._asked: dict[bool, str] = {}  # whose snapshots are to come
+        self._done = {False: 0, True: 0}  # passed periods, by whether the period is the global one
+        self._lengths: dict[bool, int] = {}  # the lengths of the counted periods
+        self._asked: dict[bool, str] = {}  # the leaders whose snapshots are requested
         self._seen: dict[bool, Values] = {}
 
     def publishes(self, view: View) -> Values | None:
-        """Pull toward the leaders that were seen last, and publish the result."""
+        """Pull the model toward the last snapshots of the leaders, and publish the result."""
         for is_global, period in reversed(self._periods(view)):
             if is_global in self._seen:
                 pull = self.options.p2 if is_global else self.options.p1
@@ -114,7 +114,7 @@ class LSGD(Algorithm):
         return view.model
 
     def asks(self, view: View) -> Ask | None:
-        """Ask the leaders whose periods have passed, first the group's leader."""
+        """Ask the leaders whose periods have passed, the group's leader first."""
         self._asked = {}
         for is_global in self._passed(view):
             leader = view.leader(of_all=is_global)
@@ -129,7 +129,7 @@ class LSGD(Algorithm):
         return asks[0] if asks else None
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Jump toward the leader, and remember it. If it leads both kinds, jump twice."""
+        """Jump toward the leader, and remember it. If it leads the group and all, jump twice."""
         factor = 0.0
         for is_global in [kind for kind, name in self._asked.items() if name == received.peer]:
             self._seen[is_global] = received.values(into=self._seen.get(is_global))
@@ -144,7 +144,7 @@ class LSGD(Algorithm):
             self._seen[is_global] = leader.clone()
 
     def _passed(self, view: View) -> list[bool]:
-        """Return the kinds of the periods that have passed, the local one first."""
+        """Return the kinds of the periods that have passed, the local period first."""
         total, passed = view.total_updates(), []
         for is_global, period in self._periods(view):
             periods, done = int(total // period), self._done[is_global]
@@ -155,7 +155,8 @@ class LSGD(Algorithm):
                 continue
             if periods > done:
                 passed.append(is_global)
-            # The total falls when a node leaves; by less than a period, it is only news jittering.
+            # The total falls when a node leaves. A fall by less than a period is only a late
+            # report.
             if periods > done or periods < done - 1:
                 self._done[is_global] = periods
         return passed

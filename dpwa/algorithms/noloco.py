@@ -1,4 +1,4 @@
-"""NoLoCo does many local steps, then an outer momentum step that pulls random pairs together."""
+"""NoLoCo: many local steps, then an outer momentum step that pulls random pairs together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class NoLoCoOptions(OuterStepOptions):
     gamma: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(
         default=0.7,
         validate_default=True,
-        description="strength of the pull between the two partners; below 2(1 - alpha^2)",
+        description="strength of the pull between the two partners. It must be below 2(1 - "
+        "alpha^2)",
     )
 
     @field_validator("gamma")
@@ -34,8 +35,8 @@ class NoLoCoOptions(OuterStepOptions):
         limit = noloco_limit(alpha)
         if gamma >= limit:
             raise refusal(
-                f"a number below {limit:.4g}, which is 2(1 - alpha^2) for alpha {alpha:g}, "
-                "so that nodes do not drift apart without bound"
+                f"a number below {limit:.4g}, which is 2(1 - alpha^2) for alpha {alpha:g}, so that "
+                "nodes do not diverge from each other"
             )
         return gamma
 
@@ -44,15 +45,14 @@ class NoLoCoOptions(OuterStepOptions):
 class NoLoCo(OuterSteps):
     """Take an outer momentum step with a random partner every H local steps.
 
-    With the outer parameters phi of both, and means over the pair:
+    phi are the outer parameters of a node, and mean is over the two partners:
 
         m   = alpha*m + beta*mean(x - phi) + gamma*(mean(phi) - phi_i)
         phi = phi + m;  x = phi
 
-    One vector is enough for that. The node publishes y = phi + beta/gamma * (x - phi), because
-    beta/2 * (x_j - phi_j) + gamma/2 * phi_j = gamma/2 * y_j. Local steps that are taken while the
-    partner's vector arrives are kept whole. If no partner answers, the node asks again after the
-    next step.
+    One published vector is enough: y = phi + beta/gamma * (x - phi), because beta/2 * (x_j - phi_j)
+    + gamma/2 * phi_j = gamma/2 * y_j. Local steps that the node takes while the partner's vector
+    arrives are kept completely. If no partner answers, the node asks again after the next step.
 
     Source: NoLoCo (Kolehmainen et al., No-all-reduce Low Communication Training, 2025).
     """
@@ -60,7 +60,7 @@ class NoLoCo(OuterSteps):
     options_model = NoLoCoOptions
 
     def outer(self, view: View, phi: Values) -> Values:
-        """Return y."""
+        """Return the vector y to publish."""
         y = phi.clone()
         y.lerp_(view.model, self.options.beta / self.options.gamma)
         return y
@@ -70,7 +70,7 @@ class NoLoCo(OuterSteps):
         if self.phi is None:
             return 0.0
         o, phi, peer = self.options, self.phi, received.values()
-        drift = received.published.clone()  # x - phi when it was published
+        drift = received.published.clone()  # x - phi at the time when y was published
         drift.add_(phi, -1.0)
         drift.mul_(o.gamma / o.beta)
         momentum = self.momentum(phi)
@@ -79,7 +79,7 @@ class NoLoCo(OuterSteps):
         momentum.add_(peer, o.gamma / 2)
         momentum.add_(phi, -o.gamma / 2)
         phi.add_(momentum)
-        view.model.add_(momentum)  # x = phi and what was stepped since
+        view.model.add_(momentum)  # x = phi, plus the local steps since then
         view.model.add_(drift, -1.0)
         received.merge_buffers(0.5)
         self.done()

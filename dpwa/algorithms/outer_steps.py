@@ -1,4 +1,4 @@
-"""The common part of algorithms with many local steps, then an outer step with a random partner."""
+"""The common part of algorithms with many local steps between outer steps with a random partner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OuterStepOptions(StrictModel):
 
 
 class OuterSteps(Algorithm):
-    """Publish and ask every `period` local steps, or after the next step if no peer answers."""
+    """Publish and ask every `period` local steps, and after the next step if no peer answers."""
 
     options_model = OuterStepOptions
     uses_rule = False
@@ -47,11 +47,11 @@ class OuterSteps(Algorithm):
         return Ask() if self._is_due else None
 
     def done(self) -> None:
-        """Begin the next period."""
+        """Start the next period."""
         self._steps = 0
 
     def momentum(self, phi: Values) -> Values:
-        """Return the momentum of the outer steps, zero at first."""
+        """Return the momentum of the outer steps. It starts at zero."""
         if self._momentum is None:
             self._momentum = phi.clone()
             self._momentum.mul_(0.0)

@@ -1,4 +1,4 @@
-"""Push-sum gossip. Averages are weighted by a mass that nodes give away and receive, never make."""
+"""Push-sum gossip: averages weighted by a mass, which nodes transfer but never create."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class PushSumOptions(StrictModel):
 
     probability: Fraction = Field(
         default=0.4,
-        description="probability that an update_send asks a peer for half of its mass (its "
-        "weight in the average)",
+        description="probability that an update_send asks a peer for half of its mass (its weight "
+        "in the average)",
     )
 
 
@@ -22,9 +22,9 @@ class PushSumOptions(StrictModel):
 class PushSum(Algorithm):
     """Fetch half of the mass w_s of a neighbour: x_r += w_s / (w_r + w_s) * (y_s - y_r).
 
-    Then w_r += w_s. The peer is debited when it serves, and gets the mass back if the reply is
-    lost. So the sum of all weights, and of all parameters times their weights, is kept, and the
-    mean is unbiased on any strongly connected graph, unlike the mean of plain pulls.
+    Then w_r += w_s. The peer subtracts the mass when it serves, and gets it back if the reply is
+    lost. So the sum of all weights is conserved, and so is the sum of all parameters times their
+    weights. The mean is unbiased on any strongly connected graph, unlike the mean of plain pulls.
 
     Source: Kempe, Dobra, Gehrke, Gossip-Based Computation of Aggregate Information (2003); GoSGD
     (Blot et al., Gossip Training for Deep Learning, 2016).
@@ -35,9 +35,9 @@ class PushSum(Algorithm):
     uses_rule = False
 
     def asks(self, view: View) -> Ask | None:
-        """Ask a neighbour, now and then."""
+        """Ask a neighbour, with the probability of the options."""
         return Ask(terms=self.terms) if view.rng.random() < self.options.probability else None
 
     def merge(self, view: View, received: Received) -> float:  # noqa: ARG002
-        """Merge by the received mass as a share of this node's whole mass."""
+        """Merge by the received mass as a share of this node's total mass."""
         return received.merge(received.factor, delta=True)

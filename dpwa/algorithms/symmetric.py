@@ -1,4 +1,4 @@
-"""Symmetric exchange, in which both nodes take the average of their parameters, or neither does."""
+"""Symmetric exchange: both nodes take the average of their parameters, or neither node does."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dpwa.algorithms.base import Algorithm, Ask, Received, Terms, View, register
 class Symmetric(Algorithm):
     """Exchange parameters with a neighbour: x_i += (y_j - y_i) / 2 and x_j += (y_i - y_j) / 2.
 
-    y are the snapshots that both have published, so both local steps are kept whole, and the sum of
-    all parameters is kept up to rounding. A node takes part in one exchange at a time. If it is
-    asked during an exchange, it refuses at once, and the next peer is asked.
+    y are the snapshots that both nodes have published. So both local steps are kept completely, and
+    the sum of all parameters is conserved up to rounding. A node takes part in one exchange at a
+    time. During an exchange, it refuses other requests at once, and their senders ask a different
+    peer.
 
     Source: AD-PSGD (Lian et al., Asynchronous Decentralized Parallel SGD, 2018).
     """

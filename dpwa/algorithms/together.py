@@ -9,9 +9,9 @@ from pydantic import Field
 from dpwa.algorithms.base import Algorithm, Ask, Received, Values, View, register_algorithm
 from dpwa.types import StrictModel
 
-# Updates that a snapshot may be behind; an older one is of before its node kept pace.
+# Maximum age of a snapshot, in updates. An older one is from before its node was in sync.
 MAX_LAG_UPDATES = 100
-MAX_TURNS = 4  # updates after which a node that keeps pace publishes again, while others do not
+MAX_TURNS = 4  # maximum updates between two publications of a node in sync
 
 
 class TogetherOptions(StrictModel):
@@ -19,9 +19,9 @@ class TogetherOptions(StrictModel):
 
     average_at: Literal["backward", "step"] = Field(
         default="backward",
-        description="when gradients are averaged: at the end of each backward pass, or only at "
-        "the step of the optimizer. Use step if your loop replaces the gradients "
-        "first, such as in DP-SGD",
+        description="when nodes average gradients: at the end of each backward pass, or only at "
+        "the step of the optimizer. Use step if your loop replaces the gradients before the step, "
+        "as DP-SGD does",
     )
 
 
@@ -29,11 +29,11 @@ class TogetherOptions(StrictModel):
 class Together(Algorithm):
     """Average the gradients of each step over all nodes in sync, and bring late nodes back.
 
-    As long as all nodes are in sync, this is all-reduce SGD, and nothing is gossiped. A node that
-    is late takes its step with its own gradients. Until it rejoins, it pulls the parameters of
-    others by f = n*d / (n*d + s), where d is the number of updates of the peer since it was merged
-    last, n the number of nodes in sync, and s the number of updates of this node since then. So all
-    batches count alike.
+    As long as all nodes are in sync, this is all-reduce SGD, and no node gossips. A late node takes
+    its step with its own gradients. Until it rejoins, it pulls the parameters of other nodes with
+    the factor f = n*d / (n*d + s). d is the number of the peer's updates since it was last merged,
+    n the number of nodes in sync, and s the number of this node's updates since then. So all
+    batches have equal weights.
 
     `dpwa.policy.pace` decides when rounds end, and when a node rejoins.
 
@@ -42,7 +42,7 @@ class Together(Algorithm):
     Chen et al., Revisiting Distributed Synchronous SGD (2016, arXiv:1604.00981).
 
     Attributes:
-        is_apart: whether this node is out of sync. The adapter sets this and the next three.
+        is_apart: whether this node is out of sync. The adapter sets all four attributes.
         are_all_there: whether all reachable nodes are in sync.
         mates: the number of other nodes in sync.
         place: the place of this node among the nodes in sync.
@@ -59,8 +59,8 @@ class Together(Algorithm):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        self._merged: dict[str, float] = {}  # clock of each peer when it was merged last
-        self._updates = 0  # at the last merge
+        self._merged: dict[str, float] = {}  # the clock of each peer at its last merge
+        self._updates = 0  # this node's updates at the last merge
 
     def publishes(self, view: View) -> Values | None:
         """Publish if a node may need it. Nodes in sync take turns, because their parameters are
@@ -75,7 +75,7 @@ class Together(Algorithm):
         return super().asks(view) if self.is_apart else None
 
     def merge(self, view: View, received: Received) -> float:
-        """Weigh the peer by the number of steps that its parameters bring."""
+        """Weight the peer by the number of steps that its parameters add."""
         clock = received.standing.clock
         if not self.is_apart or clock < view.updates - MAX_LAG_UPDATES:
             return 0.0

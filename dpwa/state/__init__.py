@@ -1,1 +1,1 @@
-"""The state of a training, for nodes that join late, and for checkpoints on disk."""
+"""The state of a training, for nodes that start late, and for checkpoints on disk."""

@@ -1,14 +1,13 @@
-"""Checkpoints of a node on disk. After a crash, the last good one is still there.
+"""Checkpoints of a node on disk. After a crash, the last complete checkpoint still exists.
 
     w1-000004-2000.safetensors              the model, in the format of safetensors
     w1-000004-2000.optimizer.safetensors    the state of the optimizer, if there is one
     w1-000004-2000.json                     clock, numbers, sizes and digests, written last
 
-The first number counts checkpoints, the second one updates. Each file is written under a temporary
-name, flushed to the disk and renamed. Without the last file, the others do not count.
-
+The first number counts checkpoints, the second number counts updates. Each file is written under a
+temporary name, flushed to the disk and renamed. Without the last file, the other files are ignored.
 The JSON has the CRC-32 of each 4 MiB of the other files (4.2 GB/s on one core; BLAKE2b: 0.9), and
-the BLAKE2b digest of itself. Up to format 1 it had but the sum of the words of each file.
+its own BLAKE2b digest. In format 1, it had only the sum of the words of each file.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ FORMAT = 2
 _PIECE_BYTES = 4 << 20
 _DIGEST_BYTES = 16
 _MAX_RECORD_BYTES = 64 << 20
-_MAX_HOLDER = 200  # characters about the process that holds a folder
+_MAX_HOLDER = 200  # maximum length of the text about the process that locks a folder
 _OPTIMIZER = "optimizer"
 _SUFFIX = ".safetensors"
 _RECORD = ".json"
 
 
 class BrokenCheckpointError(DpwaError):
-    """A checkpoint is torn or damaged. Never raised into a training loop."""
+    """A checkpoint is incomplete or damaged. It is never raised into a training loop."""
 
 
 class FolderInUseError(DpwaError):
-    """A different process keeps the checkpoints of this node. Never raised into a training loop."""
+    """A different process uses this node's checkpoints. It is never raised into a training loop."""
 
 
 @dataclass(frozen=True)
@@ -67,45 +66,45 @@ class SavedPart:
 
     image: ByteArray
     numbers: bytes
-    fingerprint: bytes  # of its kind
-    descriptions: list[str]  # of its kind, and `count`: how many there would be without a limit
+    fingerprint: bytes  # the fingerprint of its kind
+    descriptions: list[str]  # of the tensors of its kind; `count` is their number without a limit
     count: int
 
     def difference(self, kind: Layout) -> str:
-        """Describe how the part is of a different kind, or return ""."""
+        """Return the difference to another kind in words, or "" if the kinds are equal."""
         if self.fingerprint == kind.fingerprint:
             return ""
-        return kind.difference(self.descriptions, self.count) or "none that it describes"
+        return kind.difference(self.descriptions, self.count) or "not in its description"
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that was read and is whole."""
+    """A complete checkpoint that was read from disk."""
 
     folder: Path
-    name: str  # of its files
+    name: str  # the common part of the names of its files
     clock: float
     updates: int
     parts: Mapping[str, SavedPart]
 
     def difference(self, part: str, kind: Layout | None) -> str:
-        """Describe how a part is of a different kind. "" if it is not, or if any kind will do."""
+        """Return a part's difference to a kind in words, or "" if it fits. `None` fits always."""
         found = self.parts.get(part)
         if found is None:
-            return "it has none"
+            return "the checkpoint does not have this part"
         return "" if kind is None else found.difference(kind)
 
     def path(self, part: str) -> Path:
-        """Return the file of a part, or the record file if there is no such part."""
+        """Return the file of a part, or the record file if the part does not exist."""
         return self.folder / (
             _file_of(self.name, part) if part in self.parts else self.name + _RECORD
         )
 
 
 class CheckpointFolder:
-    """The checkpoints of one node in a folder, which may have checkpoints of other nodes, too.
+    """The checkpoints of one node in a folder. The folder may have checkpoints of other nodes, too.
 
-    The folder is made if it is missing. At most `keep` checkpoints stay.
+    A missing folder is created. At most `keep` checkpoints stay.
     """
 
     def __init__(self, folder: Path, node: str, keep: int) -> None:
@@ -120,9 +119,9 @@ class CheckpointFolder:
         )
 
     def write(self, state: State) -> str:
-        """Write the newest checkpoint, remove surplus ones, and return the name of its files.
+        """Write a new checkpoint, remove surplus checkpoints, and return the name of its files.
 
-        Raises OSError if it could not be written, and leaves no part of it.
+        Raises OSError if the checkpoint could not be written. Then no part of it stays.
         """
         self._make_folder()
         name = f"{self._node}-{self._last_number() + 1:06d}-{state.updates}"
@@ -137,26 +136,26 @@ class CheckpointFolder:
         fault_points.reached("checkpoint.written")
         try:
             self._prune()
-        except OSError as error:  # this one is written all the same
+        except OSError as error:  # the new checkpoint is complete
             log.warning("%s: old checkpoints cannot be removed (%s) [DPWA-W030]", self._node, error)
         fault_points.reached("checkpoint.pruned")
         return name
 
     def newest_first(self) -> Iterator[Saved]:
-        """Read the checkpoints that are whole, the newest first, and warn of the others."""
+        """Read the complete checkpoints, the newest first. Warn of incomplete and damaged ones."""
         try:
             names = sorted(self._names(), key=self._number, reverse=True)
         except OSError as error:
-            text = "%s: there are no checkpoints to be read (%s) [DPWA-W031]"
+            text = "%s: the checkpoints cannot be listed (%s) [DPWA-W031]"
             log.warning(text, self._node, error)
             return
         for name in names:
             try:
                 yield self._read(name)
             except BrokenCheckpointError as error:
-                text = "%s: checkpoint %s is left out: %s [DPWA-W032]"
+                text = "%s: checkpoint %s is ignored: %s [DPWA-W032]"
                 log.warning(text, self._node, name, error.text)
-            except (OSError, MemoryError) as error:  # the checkpoint may be good: it is kept
+            except (OSError, MemoryError) as error:  # the checkpoint may be good, so it is kept
                 text = "%s: checkpoint %s cannot be read (%s) [DPWA-W032]"
                 log.warning(text, self._node, name, error)
                 self.spare(name)
@@ -175,19 +174,19 @@ class CheckpointFolder:
             with suppress(OSError):
                 holder = printable(path.read_text(errors="replace")[:_MAX_HOLDER])
             raise FolderInUseError(holder) from None
-        except OSError:  # `write` says why, or there are no locks in this file system
+        except OSError:  # `write` reports the reason, or the file system has no locks
             return lambda: None
-        with suppress(OSError):  # on a full disk; `write` says so
+        with suppress(OSError):  # on a full disk, `write` reports the error
             os.truncate(lock, 0)
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         return partial(free_lock, lock, path)
 
     def spare(self, name: str) -> None:
-        """Never remove a checkpoint, because newer ones of this node do not replace it."""
+        """Never remove a checkpoint, because newer checkpoints of this node do not replace it."""
         self._spared.add(name)
 
     def _make_folder(self) -> None:
-        """Make the folder, if it is not there, so that it is still there after a power cut."""
+        """Create the folder if it is missing, so that it survives a power failure."""
         made = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in made:
@@ -202,11 +201,11 @@ class CheckpointFolder:
             with open(self._folder / (name + _RECORD), "rb", opener=open_regular) as file:
                 record = json.loads(file.read(_MAX_RECORD_BYTES))
             if record.pop("digest", None) != (None if record["format"] == 1 else _digest(record)):
-                raise ValueError(f"{name}{_RECORD} is not as it was written")
+                raise ValueError(f"the content of {name}{_RECORD} does not fit its digest")
             parts = {p: self._read_part(name, p, entry) for p, entry in record["parts"].items()}
             clock, updates = float(record["clock"]), int(record["updates"])
             if not (0 <= clock <= MAX_CLOCK and 0 <= updates <= limits.MAX_STATE_UPDATES):
-                raise ValueError(f"clock {clock:g} after {updates:.6g} updates cannot be")
+                raise ValueError(f"clock {clock:g} after {updates:.6g} updates is impossible")
         except (
             FileNotFoundError,
             ValueError,
@@ -224,7 +223,7 @@ class CheckpointFolder:
         path = self._folder / _file_of(name, part)
         with open(path, "rb", opener=open_regular) as file:
             nbytes = os.fstat(file.fileno()).st_size
-            if nbytes != entry["nbytes"]:  # before memory is allocated for it
+            if nbytes != entry["nbytes"]:  # before memory is allocated
                 raise ValueError(f"{path.name} has {nbytes} bytes, expected {entry['nbytes']}")
             image = np.fromfile(file, np.uint8)
         is_whole = (
@@ -233,7 +232,7 @@ class CheckpointFolder:
             else checksum(image) == entry["checksum"]
         )
         if not is_whole:
-            raise ValueError(f"{path.name} does not have the checksum that it had")
+            raise ValueError(f"the content of {path.name} does not fit its checksum")
         kind = entry["kind"]
         return SavedPart(
             image,
@@ -256,7 +255,7 @@ class CheckpointFolder:
                 (self._folder / file).unlink(missing_ok=True)
 
     def _files(self) -> list[tuple[str, str]]:
-        """Return the files of this node, and the checkpoint that each belongs to, records first."""
+        """Return this node's files and the checkpoint of each file. Record files come first."""
         if not self._folder.exists():
             return []
         found = [self._stem.fullmatch(path.name) for path in self._folder.iterdir()]
@@ -310,7 +309,7 @@ def _pieces(image: ByteArray) -> list[int]:
     return [zlib.crc32(image[start : start + _PIECE_BYTES].data) for start in starts]
 
 
-CLOSE_TIMEOUT_S = 10.0  # for a checkpoint that is being written
+CLOSE_TIMEOUT_S = 10.0  # maximum time to wait for an unfinished checkpoint
 
 
 class CheckpointWriter(Closeable):
@@ -326,7 +325,7 @@ class CheckpointWriter(Closeable):
         self._skipped = 0
         self._failed = 0
         self._newest = ""
-        self._problem = ""  # with the last state, or with the folder
+        self._problem = ""  # the problem with the last state, or with the folder
         self.holds()
 
     @property
@@ -334,17 +333,17 @@ class CheckpointWriter(Closeable):
         return self._thread is not None and self._thread.is_alive()
 
     def holds(self) -> bool:
-        """Return whether this process has locked the checkpoints. If not, try again."""
+        """Return whether this process has locked the checkpoints. If not, try to lock them."""
         if self._end_hold is not None:
             return True
         try:
             self._end_hold, self._problem = self.folder.hold(), ""
         except FolderInUseError as error:
-            problem = f"checkpoint.dir {self._path} is in use by a node of the same name, {error}: "
-            problem += "no checkpoint is read or written until that ends"
+            problem = f"checkpoint.dir {self._path} is in use by a node of the same name, {error}, "
+            problem += "so no checkpoint is read or written until that process ends"
             if problem != self._problem:
                 self._problem = problem
-                text = "%s: %s. Give each run a folder of its own [DPWA-W094]"
+                text = "%s: %s. Give each run its own folder [DPWA-W094]"
                 log.warning(text, self._node, problem)
         return self._end_hold is not None
 
@@ -355,7 +354,7 @@ class CheckpointWriter(Closeable):
         return is_free
 
     def write(self, state: State) -> None:
-        """Begin to write a state that no longer changes, and return at once."""
+        """Start to write a state that no longer changes, and return at once."""
         self._thread = threading.Thread(
             target=self._write, args=(state,), name=f"dpwa-checkpoint-{self._node}", daemon=True
         )
@@ -371,11 +370,11 @@ class CheckpointWriter(Closeable):
         }
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written, but not for ever."""
+        """Wait for an unfinished checkpoint, at most `CLOSE_TIMEOUT_S`."""
         if self._thread is not None:
             self._thread.join(CLOSE_TIMEOUT_S)
         if self.is_busy:
-            text = "%s: a checkpoint was not written in %g s [DPWA-W035]"
+            text = "%s: a checkpoint was not written within %g s [DPWA-W035]"
             log.error(text, self._node, CLOSE_TIMEOUT_S)
         end_hold, self._end_hold = self._end_hold, None
         if end_hold is not None:
@@ -389,5 +388,5 @@ class CheckpointWriter(Closeable):
             self._problem = f"no checkpoint can be written to {self._path} ({error})"
             self._failed += 1
             level = logging.WARNING if self._failed == 1 else logging.DEBUG
-            text = "%s: %s; training continues without it [DPWA-W034]"
+            text = "%s: %s. Training continues without it [DPWA-W034]"
             log.log(level, text, self._node, self._problem)

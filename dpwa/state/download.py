@@ -1,8 +1,8 @@
-"""Download decides which pieces of a state are asked of which peer. Time is an argument.
+"""Download decides which pieces of a state to request from which peer. Time is an argument.
 
-Each donor gets the next missing piece whenever it has capacity. Pieces under way with a donor that
-is lost, or stalls, are missing again. At the end, idle donors are asked for the pieces that have
-been under way for longest, so a stopped donor delays the rest only for a moment (the "end game" of
+Each donor gets the next missing piece whenever it has capacity. If a donor is lost or stalls, its
+unfinished pieces are missing again. At the end, idle donors are asked for the pieces that were
+requested first, so a stopped donor delays the rest only for a moment (the "end game" of
 BitTorrent, Cohen 2003).
 """
 
@@ -17,20 +17,20 @@ from heapq import nlargest
 from dpwa.policy.beginners import LEAD, bears_out, can_have_grown, most_borne_out
 from dpwa.wire.state import StateOffer
 
-WINDOW = 4  # pieces under way with each donor: keeps the wire full
-STALL_S = 5.0  # without a piece, although some are under way
-DOUBLED_AFTER_S = 0.5  # a piece that is the last to come is asked of another donor, too
-LOST_AFTER_S = 0.5  # without a connection: before, it may be on its way to be made
-MAX_CORRUPT_PIECES = 3  # pieces from one donor
+WINDOW = 4  # maximum number of pieces requested from a donor at once, to fill the link
+STALL_S = 5.0  # time without a piece until a donor counts as stalled
+DOUBLED_AFTER_S = 0.5  # time until one of the last pieces is requested from another donor, too
+LOST_AFTER_S = 0.5  # time until a request without a connection is lost; until then, it may connect
+MAX_CORRUPT_PIECES = 3  # until a donor is given up
 
 
 @dataclass
 class _DonorQueue:
-    """The pieces that are asked of one donor."""
+    """The pieces that are requested from one donor."""
 
-    moved: float  # when something came last, or was first asked for
-    asked: dict[int, float] = field(default_factory=dict)  # pieces under way, and since when
-    corrupt: set[int] = field(default_factory=set)  # pieces that it did not bring well
+    moved: float  # time of the last piece, or of the first request
+    asked: dict[int, float] = field(default_factory=dict)  # requested pieces and times
+    corrupt: set[int] = field(default_factory=set)  # pieces that arrived corrupted from it
 
 
 class Download:
@@ -55,13 +55,13 @@ class Download:
         self._lanes.setdefault(donor, _DonorQueue(now))
 
     def remove(self, donor: str) -> None:
-        """Ask a donor no more. Pieces that are under way only with it are missing again."""
+        """Drop a donor. Pieces that were requested only from this donor are missing again."""
         lane = self._lanes.pop(donor, None)
         if lane is not None:
             self._miss(lane.asked)
 
     def disconnected(self, donor: str, now: float) -> None:
-        """Note that a connection was lost, so that the requested pieces will not arrive."""
+        """Record that a donor's connection was lost, so that requested pieces will not arrive."""
         asked = self._lanes[donor].asked
         lost = [index for index, since in asked.items() if now - since >= LOST_AFTER_S]
         for index in lost:
@@ -69,7 +69,7 @@ class Download:
         self._miss(lost)
 
     def stalled(self, now: float) -> list[str]:
-        """Return the donors that have not brought anything for long, although they were asked."""
+        """Return the donors that were asked for pieces and have sent nothing for long."""
         return [
             donor
             for donor, lane in self._lanes.items()
@@ -77,7 +77,7 @@ class Download:
         ]
 
     def requests(self, now: float) -> Iterator[tuple[str, int]]:
-        """Yield the donors and pieces to ask for now, each of which counts as under way."""
+        """Yield the donors and pieces to request now. Each piece counts as requested."""
         is_moving = True
         while is_moving:
             is_moving = False
@@ -91,7 +91,7 @@ class Download:
                     yield donor, index
 
     def arrived(self, donor: str, index: int, now: float) -> bool:
-        """Note a sound piece, and return whether it was still wanted."""
+        """Record a piece with a right checksum, and return whether it was still needed."""
         lane = self._lanes.get(donor)
         if lane is not None:
             lane.asked.pop(index, None)
@@ -103,7 +103,7 @@ class Download:
         return True
 
     def corrupted(self, donor: str, index: int) -> bool:
-        """Note a corrupted piece, and return whether to give up its donor."""
+        """Record a corrupted piece, and return whether to give up its donor."""
         lane = self._lanes.get(donor)
         if lane is None:
             return False
@@ -123,7 +123,7 @@ class Download:
             return None
         is_alone = len(self._lanes) == 1
         while self._missing and self._missing[0] not in self._left:
-            self._missing.popleft()  # it came late, from a donor that had been given up
+            self._missing.popleft()  # the piece came late, from a donor that was given up
         for index in self._missing:
             if index in self._left and (is_alone or index not in lane.corrupt):
                 self._missing.remove(index)
@@ -140,36 +140,36 @@ class Download:
         return min(since, key=since.__getitem__, default=None)
 
 
-NEAR = 0.9  # a donor whose clock is below so much of the best one's that is borne out is not used
-GATHER_S = 0.25  # for more answers after the first from a peer with training behind it
+NEAR = 0.9  # minimum clock of a donor, as a share of the highest confirmed clock
+GATHER_S = 0.25  # time to wait for more answers after the first from a trained peer
 ASK_EVERY_S = 0.25
-SOON_S = 0.03  # a trainer copies its state at its next update
-SILENT_S = 3.0  # a peer that does not say how far it is
-PREPARED_WITHIN_S = 2.0  # else others are asked to prepare, too
-CONTRADICTED_AFTER_S = 6.0  # likewise those whose clock nobody bears out: the others may not train
+SOON_S = 0.03  # between requests of a copy, which a trainer makes at its next update
+SILENT_S = 3.0  # time to wait for a peer that does not report its clock
+PREPARED_WITHIN_S = 2.0  # time for a copy; then other peers are asked to prepare, too
+CONTRADICTED_AFTER_S = 6.0  # then peers with unconfirmed clocks, too: others may not train
 
 
 @dataclass
 class Candidate:
-    """One peer."""
+    """A peer that may become a donor."""
 
-    met: float  # when it was seen first with a connection
-    next_ask: float = 0.0  # when it is to be asked again
-    clock: float | None = None  # its training clock; `None` before it has answered
-    said: float = 0.0  # when it has told its clock
-    answered: float = math.inf  # when it answered first: near ones come first
-    busy_until: float = 0.0  # when it may have time for this node again
-    is_trained: bool = False  # there is training behind it that can be taken over
-    difference: str = ""  # why its state is of no use here, in words
-    preparing: float | None = None  # since when it has been asked to prepare
+    met: float  # the time when it was first seen with a connection
+    next_ask: float = 0.0  # the time of the next request
+    clock: float | None = None  # its training clock, or `None` before it has answered
+    said: float = 0.0  # the time when it reported its clock
+    answered: float = math.inf  # the time of its first answer; the fastest peers come first
+    busy_until: float = 0.0  # the time when it may accept this node
+    is_trained: bool = False  # whether its training can be adopted
+    difference: str = ""  # the reason why its state does not fit, in words
+    preparing: float | None = None  # the time when it was asked to prepare
     offer: StateOffer | None = None
-    is_lost: bool = False  # it has brought nonsense, now or before, and is not asked any more
+    is_lost: bool = False  # whether it has sent bad data, now or before, and is asked no more
 
     def is_silent(self, now: float, silent_s: float) -> bool:
         return self.clock is None and not self.difference and now - self.met >= silent_s
 
     def can_offer(self, clock: float, now: float) -> bool:
-        """Return whether the donor can have reached a clock since it reported its own."""
+        """Return whether the donor can have reached a clock since it reported its own clock."""
         return can_have_grown(self.clock or 0.0, clock, now - self.said)
 
     @property
@@ -183,16 +183,16 @@ class Candidate:
 
 @dataclass
 class Candidates:
-    """All peers of a joiner that can be reached."""
+    """All peers that a joining node can reach."""
 
-    most_donors: int  # peers that give their state at once
-    without: Collection[str] = ()  # peers not asked at all
-    silent_s: float = SILENT_S  # after which a peer counts that does not say how far it is
+    most_donors: int  # maximum number of peers that send their state at once
+    without: Collection[str] = ()  # peers that are never asked
+    silent_s: float = SILENT_S  # time after which a peer without a report counts as answered
     peers: dict[str, Candidate] = field(default_factory=dict)
-    first_trained: float | None = None  # when the first one said that there is training behind it
+    first_trained: float | None = None  # the time when a peer first reported a training
 
     def reach(self, names: Collection[str], now: float) -> None:
-        """Note the reachable peers, and forget the others, unless they are lost."""
+        """Record the reachable peers, and drop the others, unless they are lost."""
         for name in names:
             if name not in self.peers:
                 self.peers[name] = Candidate(now, is_lost=name in self.without)
@@ -201,10 +201,10 @@ class Candidates:
                 del self.peers[name]
 
     def pick_due(self, now: float, *, are_all_met: bool = False) -> Iterator[tuple[str, bool]]:
-        """Yield the peers to ask now, and whether to prepare.
+        """Yield the peers to ask now, and whether to ask for a copy.
 
-        `are_all_met`: no other peer is about to be reached, so there is nothing to wait for once
-        all have answered.
+        `are_all_met` means that no other peer is about to connect, so there is no reason to wait
+        after all peers have answered.
         """
         chosen = self._chosen(now)
         for name, peer in self.peers.items():
@@ -259,13 +259,13 @@ class Candidates:
         return any(peer.may_give for peer in self.peers.values())
 
     def have_answered(self, now: float) -> bool:
-        """Return whether all peers have sent their clock, except those that do not answer."""
+        """Return whether all peers have reported their clocks, except peers that do not answer."""
         return not any(
             p.is_undecided and not p.is_silent(now, self.silent_s) for p in self.peers.values()
         )
 
     def _chosen(self, now: float) -> list[str]:
-        """Return the peers that must prepare: the first to answer that are far enough ahead."""
+        """Return the peers to ask for a copy: those far enough ahead, the fastest first."""
         since = self.first_trained
         if since is None or not (self.have_answered(now) or now - since >= GATHER_S):
             return []
@@ -286,6 +286,6 @@ class Candidates:
         return peer.preparing is None, peer.answered
 
     def _is_late(self, peer: Candidate, now: float, after_s: float = PREPARED_WITHIN_S) -> bool:
-        """Tell whether a peer was asked to prepare, and its trainer does not get to it."""
+        """Return whether a peer was asked for a copy long ago, and its trainer has not made it."""
         since = peer.preparing
         return peer.offer is None and since is not None and now - since >= after_s

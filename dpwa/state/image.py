@@ -1,11 +1,11 @@
-"""Images of tensors, as the bytes of a safetensors file, laid out alike on every node.
+"""Images of tensors: the bytes of a safetensors file, with the same layout on every node.
 
     8 bytes     length of the header, little-endian
     header      JSON, padded with spaces: dtype, shape and place of each tensor
-    tensors     by falling element size, then by name, without gaps
+    tensors     larger elements first, then by name, without gaps
 
 The header depends only on names, dtypes and shapes, so pieces of the images of several nodes can be
-put together. Source of the format: safetensors (Hugging Face), version 0.4 and later.
+combined. Source of the format: safetensors (Hugging Face), version 0.4 and later.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _NAMES = {
 
 
 def can_be_stored(dtype: str) -> bool:
-    """Tell whether the format knows a dtype, by the name that torch and numpy have for it."""
+    """Return whether the format supports a dtype, by its name in torch and numpy."""
     return dtype in _NAMES
 
 
 @dataclass(frozen=True)
 class ImageLayout:
-    """Where each tensor stands in an image."""
+    """The place of each tensor in an image."""
 
-    tensors: Layout  # their layout, from the end of the header on
+    tensors: Layout  # the layout of the bytes after the header
 
     @classmethod
     def from_specs(cls, specs: Iterable[TensorSpec]) -> ImageLayout:
@@ -83,13 +83,13 @@ class ImageLayout:
         return self.tensors.fingerprint
 
     def empty(self) -> ByteArray:
-        """Return memory for an image, with the header in its place, shape `(nbytes,)`."""
+        """Return memory for an image, shape `(nbytes,)`, which starts with the header."""
         image = np.empty(self.nbytes, np.uint8)
         image[: len(self.header)] = np.frombuffer(self.header, np.uint8)
         return image
 
     def tensors_of(self, image: ByteArray) -> ByteArray | None:
-        """Return the bytes behind the header, or `None` if this is no image of this layout."""
+        """Return the bytes after the header, or `None` if the image has a different layout."""
         start = len(self.header)
         if image.nbytes != self.nbytes or image[:start].tobytes() != self.header:
             return None
@@ -98,12 +98,12 @@ class ImageLayout:
 
 @dataclass(frozen=True)
 class StatePart:
-    """One part of a state, such as that of the model."""
+    """A part of a state, such as the part of the model."""
 
-    kind: Layout  # what it must have in common with the part that it replaces
+    kind: Layout  # must be equal to the kind of the part that it replaces
     layout: ImageLayout
     image: ByteArray  # shape `(layout.nbytes,)`
-    numbers: bytes = b""  # what is no tensor, in msgpack: it may differ from node to node
+    numbers: bytes = b""  # values other than tensors, as msgpack; they may differ between nodes
 
 
 @dataclass(frozen=True)

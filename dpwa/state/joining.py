@@ -1,4 +1,4 @@
-"""Joiner fetches a part of the state of a training from several peers at once."""
+"""Joiner fetches a part of a training's state from several peers at once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from dpwa.wire.state import (
 
 log = logging.getLogger("dpwa.state")
 
-MAX_WAITING = 256  # answers: whoever sends more than was asked for loses the rest
+MAX_WAITING = 256  # maximum number of queued answers, more than this node requests at once
 
 Answer = StateStanding | StateBusy | OtherState | StateOffer | StatePiece | StateGone
 
@@ -55,7 +55,7 @@ class DonorAnswer(NamedTuple):
 
 
 class Inbox(Listener):
-    """A bounded queue of answers, which drops those that are not expected."""
+    """A bounded queue of answers. It drops unexpected answers."""
 
     handles = (StateStanding, StateBusy, OtherState, StateOffer, StatePiece, StateGone)
 
@@ -73,66 +73,66 @@ class Inbox(Listener):
             self._received.clear()
 
     def receive(self, peer: str, message: Answer, payload: Frame) -> None:
-        """Called on the TxThread."""
+        """Handle an answer on the TxThread."""
         with self._changed:
             if self._is_open and len(self._received) < MAX_WAITING:
                 self._received.append(DonorAnswer(peer, message, payload))
                 self._changed.notify_all()
 
     def take_answers(self, timeout_s: float) -> list[DonorAnswer]:
-        """Return all answers so far, in order. Wait for the first at most this long."""
+        """Return all answers so far, in order. Wait up to `timeout_s` for the first answer."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._received), timeout_s)
             taken, self._received = self._received, []
             return taken
 
 
-GRACE_S = 0.3  # for peers that refuse connections: nodes of a run never start at the same moment
-CONNECT_S = CONNECT_TIMEOUT_MS / 1000  # for peers that neither refuse nor accept them
+GRACE_S = 0.3  # for peers that refuse connections, because nodes do not start at the same moment
+CONNECT_S = CONNECT_TIMEOUT_MS / 1000  # for peers that neither refuse nor accept connections
 
 
 @dataclass(frozen=True)
 class Patience:
-    """The times for which a joiner waits for peers that may have a state for it."""
+    """The times for which a joining node waits for peers that may have a state for it."""
 
-    refused_s: float = GRACE_S  # for those that refuse connections: nobody listens there yet
-    connecting_s: float = CONNECT_S  # for those that neither refuse nor accept them
-    silent_s: float = SILENT_S  # for those that are connected, and do not say how far they are
+    refused_s: float = GRACE_S  # for peers that refuse connections: they may not listen yet
+    connecting_s: float = CONNECT_S  # for peers that neither refuse nor accept connections
+    silent_s: float = SILENT_S  # for connected peers that do not report their clocks
     # for the first copy of a state, which a peer's trainer makes at its next update
     offered_s: float = math.inf
 
 
-# Whoever is well ahead has listened for long, and whoever finds out later takes over then.
+# A peer well ahead has listened for long. A node that learns of it later adopts its state then.
 BRIEF = Patience(refused_s=0.0, connecting_s=0.3, silent_s=1.0, offered_s=5.0)
 
 
 @dataclass(frozen=True)
 class StateRequest:
-    """The request of a joiner."""
+    """The request for a part of a state."""
 
     part: PartName
-    kind: Layout | None  # the state must be of it; `None`: any
-    most_bytes: int  # the largest image that is taken
-    layout: ImageLayout | None = None  # of the image, if that is known beforehand
-    newer_than: float = 0.0  # only donors with a clock above this are of use
-    # copies that the other parts are from, by donor: it must be from one of these, if there are any
+    kind: Layout | None  # the required kind; `None`: any
+    most_bytes: int  # maximum size of the image
+    layout: ImageLayout | None = None  # the image's layout, if it is known
+    newer_than: float = 0.0  # the clock that a donor must exceed
+    # The copies of the other parts, by donor. If there are any, this part must be of one of them.
     tokens: Mapping[str, bytes] = field(default_factory=dict)
-    without: Collection[str] = ()  # names of peers that are not asked
-    is_alone: bool = False  # it shall come from one donor
+    without: Collection[str] = ()  # the names of peers that are not asked
+    is_alone: bool = False  # whether a single donor must send all pieces
     patience: Patience = Patience()
-    node: str = ""  # that joins
+    node: str = ""  # the name of the joining node
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A part of the state, put together of pieces of equal copies."""
+    """A part of a state, assembled from pieces of equal copies."""
 
     image: ByteArray
-    numbers: bytes  # what is no tensor
+    numbers: bytes  # values other than tensors
     clock: float
     updates: int
-    pieces: Mapping[str, int]  # how many each donor brought
-    tokens: Mapping[str, bytes]  # of the donors' copies
+    pieces: Mapping[str, int]  # the number of pieces by donor
+    tokens: Mapping[str, bytes]  # the donors' copies
 
 
 @dataclass(frozen=True)
@@ -140,17 +140,17 @@ class JoinResult:
     """The result of an attempt to fetch a state."""
 
     fetched: Fetched | None
-    # why the states of peers are of no use, in words, by name
+    # by peer: the reason why its state does not fit, in words
     differences: Mapping[str, str] = field(default_factory=dict)
-    is_late: bool = False  # there are donors, and the time was up
-    came: int = 0  # how many of `nbytes` had come, if not all
+    is_late: bool = False  # whether donors exist and the time limit passed
+    came: int = 0  # the number of bytes out of `nbytes` that arrived, if not all did
     nbytes: int = 0
 
 
 POLL_S = 0.005
 CONNECT_EVERY_S = 0.25
-FIRST_CONNECTIONS = 8  # made at once, of many peers; then twice as many, and so on
-AGAIN_S = 1.0  # a donor that was given up may be back
+FIRST_CONNECTIONS = 8  # made at once if peers are many; then twice as many, and so on
+AGAIN_S = 1.0  # time after which a donor that was given up is asked again
 
 Links = Callable[[], Mapping[str, LinkState]]
 Tell = Callable[[str, Message], None]
@@ -158,25 +158,25 @@ Tell = Callable[[str, Message], None]
 
 @dataclass(eq=False)
 class Joiner:
-    """Fetches parts, one after the other, on the thread that calls."""
+    """Fetches parts of a state one after the other, on the caller's thread."""
 
-    links: Links  # returns the peers in view, and the state of the connection to each
+    links: Links  # returns the known peers, with the state of the connection to each
     tell: Tell  # sends a message to a peer
-    connect: Callable[[int], None]  # has connections made to so many more peers, at most
-    inbox: Inbox  # where the answers come
+    connect: Callable[[int], None]  # connects to this number of further peers, at most
+    inbox: Inbox  # the queue of the answers
     clock: Clock
-    most_donors: int  # donors of equal copies that give pieces at once
-    piece_bytes: int = limits.CHUNK_BYTES  # of each piece but the last
-    # tells whether all expected peers are in view; before, their absence decides nothing
+    most_donors: int  # maximum number of donors of equal copies that send pieces at once
+    piece_bytes: int = limits.CHUNK_BYTES  # the size of each piece but the last
+    # returns whether all expected peers are known; until then, a missing peer is no reason to stop
     is_settled: Callable[[], bool] = lambda: True
 
     def __post_init__(self) -> None:
         self.numbers = itertools.count(1)
-        # the last incomplete fetch; the next one goes on with what has come
+        # the last incomplete fetch; the next fetch reuses its pieces
         self.cut_off: _Attempt | None = None
 
     def fetch(self, request: StateRequest, timeout_s: float) -> JoinResult:
-        """Fetch a part. Return as soon as it is clear that no peer has one."""
+        """Fetch a part. Return as soon as it is clear that no peer has the part."""
         attempt = _Attempt(self, request)
         self.inbox.open()
         try:
@@ -190,7 +190,7 @@ _OF_EQUAL_COPIES = ("token", "updates", "fingerprint", "nbytes")
 
 
 class _Attempt:
-    """One fetch."""
+    """One fetch of a part."""
 
     def __init__(self, joiner: Joiner, request: StateRequest) -> None:
         self._joiner = joiner
@@ -199,17 +199,17 @@ class _Attempt:
         silent_s = request.patience.silent_s
         self._candidates = Candidates(self._most, request.without, silent_s)
         self._kind = b"" if request.kind is None else request.kind.fingerprint
-        self._asked: dict[int, tuple[str, int]] = {}  # pieces, by the number of the request
-        self._questions: dict[int, str] = {}  # who was asked for a state, likewise
+        self._asked: dict[int, tuple[str, int]] = {}  # requested pieces, by request number
+        self._questions: dict[int, str] = {}  # peers asked for a state, by request number
         self._donors: set[str] = set()
-        self._offers: dict[str, tuple[StateOffer, bytes]] = {}  # the last of each donor
+        self._offers: dict[str, tuple[StateOffer, bytes]] = {}  # the last offer of each donor
         self._download: Download | None = None
         self._image: ByteArray = np.empty(0, np.uint8)
-        self._seen: dict[str, float] = {}  # since when peers are in view
+        self._seen: dict[str, float] = {}  # the times since which peers are known
         self._connects_at, self._connects = 0.0, FIRST_CONNECTIONS
-        self._are_some_up = False  # peers
-        self._hopeful = joiner.clock.now()  # when there was somebody to get it from
-        self._began = self._moved = self._hopeful  # when pieces were first asked for, and last came
+        self._are_some_up = False  # whether a peer is connected
+        self._hopeful = joiner.clock.now()  # the last time when a peer could give the state
+        self._began = self._moved = self._hopeful  # times of the first request, last piece
         before, joiner.cut_off = joiner.cut_off, self
         if before is not None and before._download and before._request.part == request.part:
             self._download, self._image = before._download, before._image
@@ -219,7 +219,7 @@ class _Attempt:
 
     def fetch_state(self, deadline: Deadline) -> JoinResult:
         while not deadline.expired():
-            is_settled = self._joiner.is_settled()  # first: then all are in view
+            is_settled = self._joiner.is_settled()  # before the links, which then have all peers
             now, links = self._joiner.clock.now(), self._links()
             self._connect(links, now)
             self._follow(links, now)
@@ -244,7 +244,7 @@ class _Attempt:
         return {name: links[name] for name in links if name in tokens} if tokens else links
 
     def _connect(self, links: Mapping[str, LinkState], now: float) -> None:
-        """Look for a donor among more peers, as long as there is none."""
+        """Connect to more peers as long as there is no donor."""
         self._are_some_up = LinkState.UP in links.values()
         is_due = not (self._download and self._download.donors) and now >= self._connects_at
         if is_due and LinkState.IDLE in links.values():
@@ -257,22 +257,22 @@ class _Attempt:
             self._joiner.tell(donor, StateDone(request=0))
 
     def _follow(self, links: Mapping[str, LinkState], now: float) -> None:
-        """Give up donors that are gone, or bring nothing."""
+        """Give up donors that are gone, or that send nothing."""
         up = [name for name, state in links.items() if state is LinkState.UP]
         if self._download is not None:
             for donor in self._download.donors:
                 match links.get(donor):
                     case LinkState.UP:
                         pass
-                    case LinkState.IDLE:  # it is connected again as it is asked
+                    case LinkState.IDLE:  # the next request connects to it again
                         self._download.disconnected(donor, now)
                     case _:
                         self._give_up(donor, now)
             for donor in self._download.stalled(now):
-                text = "%s: nothing of the state of %s has come for %g s [DPWA-W102]"
+                text = "%s: donor %s has sent no piece of its state for %g s [DPWA-W102]"
                 log.warning(text, self._request.node, donor, STALL_S)
                 self._give_up(donor, now + AGAIN_S)
-                if self._request.tokens:  # all parts may be had of another peer
+                if self._request.tokens:  # another peer may give all parts
                     self._candidates.lose(donor)
         self._candidates.reach(up, now)
 
@@ -304,7 +304,7 @@ class _Attempt:
         now = self._joiner.clock.now()
         is_of_piece = isinstance(message, StatePiece | StateGone)
         if not is_of_piece and self._questions.pop(message.request, None) != peer:
-            return  # of another fetch
+            return  # the answer belongs to an earlier fetch
         match message:
             case StateStanding():
                 useful = message.is_trained and message.is_sound
@@ -332,7 +332,7 @@ class _Attempt:
             self._candidates.lose(peer)
             return
         found = None if kind is None else kind.difference(descriptions, count)
-        candidate.difference = "it has none" if count == 0 else found or "none that it describes"
+        candidate.difference = "it has none" if count == 0 else found or "not in its description"
 
     def _offered(self, peer: str, offer: StateOffer, payload: Frame, now: float) -> None:
         candidate = self._candidates.peers.get(peer)
@@ -361,7 +361,7 @@ class _Attempt:
         return (offer.fingerprint, offer.nbytes) == (layout.fingerprint, layout.nbytes)
 
     def _goes_with_others(self, peer: str, offer: StateOffer) -> bool:
-        """Return whether an offer is an equal copy. Restart if the others' donors are gone."""
+        """Return whether an offer is an equal copy. Start again if the other donors are gone."""
         first = next(iter(self._offers.values()), None)
         if first is None or self._download is None:
             return True
@@ -408,16 +408,16 @@ class _Attempt:
         self._candidates.postpone(donor, until)
 
     def _is_hopeless(self, links: Mapping[str, LinkState], now: float) -> bool:
-        """Return whether no reachable peer has a state that could be adopted."""
+        """Return whether no reachable peer has a state that this node could adopt."""
         if self._candidates.give:
             self._hopeful = now
             return self._is_kept_waiting(now)
-        # Donors whose connections are lost may be back in a moment; to get what has come once more
-        # would take as long as it took.
+        # Donors whose connections are lost may return soon. Fetching the pieces again would take as
+        # long as it took before.
         patience_s = max(CONNECT_S, self._moved - self._began)
         if self._download is not None and now - self._hopeful < patience_s:
             return False
-        # Of thousands, nearly all are idle; this looks at them at each turn.
+        # With thousands of peers, nearly all are idle, and this loop runs at each turn.
         idle = LinkState.IDLE if self._are_some_up else None
         others = [(name, state) for name, state in links.items() if state is not idle]
         if any(self._may_come_up(name, state, now) for name, state in others):
@@ -439,7 +439,7 @@ class _Attempt:
         return state is LinkState.DOWN and age_s < patience.refused_s
 
     def _is_any_open(self, states: Collection[LinkState]) -> bool:
-        """Return whether a peer is about to be connected. Of many peers, connected ones suffice."""
+        """Return whether a peer is about to connect. If peers are many, connected ones suffice."""
         is_next = not self._are_some_up and LinkState.IDLE in states
         return is_next or LinkState.CONNECTING in states
 

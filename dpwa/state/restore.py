@@ -1,4 +1,4 @@
-"""StateRestore gets the first state of a node from its peers or from its checkpoints."""
+"""StateRestore gets the initial state of a node from its peers or from its checkpoints."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ log = logging.getLogger("dpwa.state")
 
 
 class StateRestore:
-    """Replaces the parts of a node's state before its first step. On the training thread."""
+    """Replaces the parts of a node's state before its first step, on the training thread."""
 
     def __init__(
         self,
         node: str,
         joiner: Joiner,
-        folder: CheckpointFolder | None,  # the checkpoints of the node, if there are any
+        folder: CheckpointFolder | None,  # the checkpoints of the node, if it has any
         clock: Clock,
-        timeout_s: float,  # how long a part may take to come from peers
+        timeout_s: float,  # maximum time to fetch a part from peers
     ) -> None:
         self._node = node
         self._joiner = joiner
@@ -40,11 +40,11 @@ class StateRestore:
         self._clock = clock
         self._timeout_s = timeout_s
         self._refused: set[str] = set()  # donors that are asked no more
-        self._is_alone = False  # a part is taken of one donor at a time
+        self._is_alone = False  # whether to fetch a part from one donor at a time
         self._patience = Patience()
-        self._saved: Saved | None = None  # what it began with, for the parts that are to follow
-        self._donors: Mapping[str, bytes] = {}  # of what it began with, and which copy of each
-        # what they were asked for, and beyond which clock
+        self._saved: Saved | None = None  # the checkpoint of the first part, for further parts
+        self._donors: Mapping[str, bytes] = {}  # the donors of the first part, with their copies
+        # the first part, and the clock that its donors had to exceed
         self._first: tuple[Target, float] | None = None
         self._only: Collection[str] | None = None
         self._latest = math.inf
@@ -54,14 +54,14 @@ class StateRestore:
         return tuple(sorted(self._refused))
 
     def narrow(self, donors: Collection[str] | None, clock: float) -> None:
-        """Ask only these peers (`None`: any), and read no checkpoint beyond a clock."""
+        """Ask only these peers (`None`: any), and read no checkpoint with a higher clock."""
         self._only, self._latest = donors, clock
 
     def start(self, target: Target, source: str) -> Origin | None:
-        """Replace the first part. `None` if the node begins with its own state.
+        """Replace the first part. Returns `None` if the node starts with its own state.
 
-        `source` is "own", "peers", "newest", or "ahead". "ahead" is like "newest", but only of
-        peers that are well ahead, and without waiting for those that are not there yet.
+        `source` is "own", "peers", "newest", or "ahead". "ahead" is like "newest", but accepts only
+        peers that are well ahead, and does not wait for peers that are not connected yet.
         """
         self._saved, self._donors, self._first = None, {}, None
         on_disk = self._all_saved(target)
@@ -82,10 +82,10 @@ class StateRestore:
         return None
 
     def restore_part(self, target: Target, *, may_restart: bool = True) -> Origin | None:
-        """Replace one more part by that of the same copy as the first part.
+        """Replace a further part by the part of the same copy as the first part.
 
-        If its donor is gone, or has a different copy by now, both are replaced by those of a peer,
-        and their origin is returned. If there is no such peer, the first part stays.
+        If the donor is gone, or has a different copy by now, both parts are replaced by those of a
+        peer. Then the result is their origin. If there is no such peer, the first part stays.
         """
         if self._saved is not None:
             self._load(target, self._saved)
@@ -107,12 +107,12 @@ class StateRestore:
     def discard_saved(self) -> None:
         self._saved = self._joiner.cut_off = None
 
-    # From peers
+    # State from peers
 
     def _from_peers(
         self, target: Target, newer_than: float, timeout_s: float
     ) -> tuple[JoinResult, Origin | None]:
-        """Replace the first part by that of a peer."""
+        """Replace the first part by the part of a peer."""
         result = self._fetch(target, newer_than, timeout_s, {})
         fetched = result.fetched
         if fetched is None:
@@ -123,7 +123,7 @@ class StateRestore:
     def _fetch(
         self, target: Target, newer_than: float, timeout_s: float, tokens: Mapping[str, bytes]
     ) -> JoinResult:
-        """Fetch a part until one can be loaded. A donor of an unfit part is asked no more."""
+        """Fetch a part until one can be loaded. Do not ask a donor of an unfit part again."""
         deadline = Deadline(self._clock, timeout_s)
         while True:
             request = StateRequest(
@@ -154,7 +154,7 @@ class StateRestore:
             return result
 
     def _blame(self, donors: Collection[str]) -> None:
-        """Refuse a donor. If there were several, it is unknown which one is at fault."""
+        """Refuse a donor. If there were several, it is unknown which donor is at fault."""
         if len(donors) == 1:
             self._refused.update(donors)
         self._is_alone |= len(donors) > 1
@@ -165,20 +165,21 @@ class StateRestore:
 
     def _warn(self, target: Target, result: JoinResult, *, had_donors: bool = False) -> None:
         own = self._node, target.part
-        text = "%s: starts with its own %s, as %s has another one: first difference: %s [DPWA-W062]"
+        text = "%s: starts with its own %s, because %s has a different one"
+        text += " (first difference: %s) [DPWA-W062]"
         for peer, difference in result.differences.items():
             log.warning(text, *own, peer, difference)
         if result.is_late or result.nbytes or (had_donors and not result.differences):
             most_s = math.inf if result.nbytes else self._patience.offered_s
             within = f" in {min(self._timeout_s, most_s):g} s" * result.is_late
             came = f"{result.came / 1e6:.1f} of {result.nbytes / 1e6:.1f} MB" * bool(result.nbytes)
-            text = "%s: starts with its own %s, as no peer has handed over all of its%s "
-            log.warning(text + "(%s had come) [DPWA-W063]", *own, within, came or "nothing")
+            text = "%s: starts with its own %s, because no peer has sent all of its state%s "
+            log.warning(text + "(%s arrived) [DPWA-W063]", *own, within, came or "nothing")
 
-    # From disk
+    # State from disk
 
     def _all_saved(self, target: Target) -> Iterator[Saved]:
-        """Read the checkpoints of which a part is of the right kind, the newest first."""
+        """Read the checkpoints in which a part is of the right kind, the newest first."""
         for saved in () if self._folder is None else self._folder.newest_first():
             if saved.clock > self._latest:
                 continue
@@ -187,7 +188,8 @@ class StateRestore:
                 yield saved
                 continue
             text = (
-                "%s: checkpoint %s is of another %s, and is kept: first difference: %s [DPWA-W032]"
+                "%s: checkpoint %s has a different %s, so it is kept and not loaded "
+                "(first difference: %s) [DPWA-W032]"
             )
             log.warning(text, self._node, saved.path(target.part), target.part, difference)
             if self._folder is not None:
@@ -220,18 +222,18 @@ R = TypeVar("R")
 
 
 class StateShardGroup(Protocol):
-    """The ranks of a sharded model, which exchange the status of their states. All make equal
-    calls.
+    """The ranks of a sharded model, which exchange reports about their states. All ranks make the
+    same calls.
     """
 
     wants_state: bool
-    """Whether somebody asked one of them for a copy, before the update under way."""
+    """Whether a peer asked a rank for a copy before the current update."""
 
     may_save: bool
-    """Whether all of them had time for a checkpoint then."""
+    """Whether all ranks could write a checkpoint at that time."""
 
     def all_same(self, own: object) -> bool:
-        """Tell whether all ranks have the same."""
+        """Return whether all ranks have the same value."""
         ...
 
     def each(self, own: Any) -> list[Any]:
@@ -240,10 +242,10 @@ class StateShardGroup(Protocol):
 
 
 class TogetherRestore:
-    """Does the work of `StateRestore`, on each rank of a sharded model for its own shards.
+    """Does the work of `StateRestore` on each rank of a sharded model, for the rank's own shards.
 
-    Each rank fetches from the node of the same rank of a peer, or has checkpoints of its own. A
-    state is loaded only if all ranks have it from the same moment, and from the same peer.
+    Each rank fetches from a peer's node of the same rank, or reads its own checkpoints. A state is
+    loaded only if all ranks have it from the same moment, and from the same peer.
     """
 
     def __init__(self, node: str, restore: StateRestore, shard_group: StateShardGroup) -> None:
@@ -271,8 +273,8 @@ class TogetherRestore:
                 break
         if not is_agreed:
             log.warning(
-                "%s: starts with its own %s, because its ranks got no state of the same moment"
-                " [DPWA-W026]",
+                "%s: starts with its own %s, because its ranks found no common state of the same "
+                "moment [DPWA-W026]",
                 self._node,
                 target.part,
             )
@@ -281,8 +283,8 @@ class TogetherRestore:
     def _try(self, target: Target, source: str) -> tuple[list[Any], bool]:
         """Try to replace the first part.
 
-        Returns where each rank has it from, donors and clock (`None` for nowhere), and whether all
-        have it from there, so that it was loaded.
+        Returns the donors and the clock of each rank's part (`None` if a rank has found none), and
+        whether these are equal on all ranks, so that the part was loaded.
         """
         held, origin = self._held(target, lambda held: self._restore.start(held, source))
         own = None if origin is None else (tuple(sorted(origin.donors)), origin.clock)
@@ -290,7 +292,7 @@ class TogetherRestore:
         is_agreed = all(each == own for each in found)
         self._origin = origin if is_agreed else None
         if is_agreed and held:
-            target.load(*held[-1])  # which was checked: it does not fail any more
+            target.load(*held[-1])  # the part was checked, so loading cannot fail
         return found, is_agreed
 
     def restore_part(self, target: Target) -> None:
@@ -298,7 +300,7 @@ class TogetherRestore:
         held, _ = self._held(target, add)
         if not self._shard_group.all_same(len(held)):
             text = (
-                "%s: starts with its own %s, as not all of its ranks have that of the peer"
+                "%s: starts with its own %s, because some ranks did not get it from the peer"
                 " [DPWA-W050]"
             )
             log.warning(text, self._node, target.part)
@@ -311,7 +313,7 @@ class TogetherRestore:
     def _held(
         self, target: Target, fetch: Callable[[Target], R]
     ) -> tuple[list[tuple[ByteArray, bytes]], R]:
-        """Have a part fetched, but not loaded."""
+        """Fetch a part with a function, and return it unloaded, with the function's result."""
         held: list[tuple[ByteArray, bytes]] = []
 
         def hold(image: ByteArray, numbers: bytes) -> None:

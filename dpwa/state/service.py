@@ -1,4 +1,4 @@
-"""The donor's side, which answers nodes that ask for the state of the training, on the RxThread."""
+"""The donor's side: it answers nodes that ask for the state of the training, on the RxThread."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from dpwa.wire.state import (
     StateStanding,
 )
 
-HOLD_S = 10.0  # a copy that nobody asks for is given back
-FRESH_S = 30.0  # a copy that is older is made anew for the next joiner
-NEW_S = 2.0  # joiners that ask at about the same time share one copy in any case
-FRESH = 0.95  # likewise for one whose clock is below so much of that of the node
+HOLD_S = 10.0  # time after which an unused copy is freed
+FRESH_S = 30.0  # maximum age of a copy for a new joining node
+NEW_S = 2.0  # a copy of this age is always shared, by nodes that ask at about the same time
+FRESH = 0.95  # minimum clock of an older copy, as a share of this node's clock
 
 
 @dataclass
 class DonorSnapshot:
-    """A copied state that joiners fetch."""
+    """A copy of the state, which joining nodes fetch."""
 
     state: State
-    taken: float  # when
-    asked: float  # when somebody last asked for something of it
-    piece_bytes: int = limits.CHUNK_BYTES  # of each piece but the last
-    # by which joiners name it; equal copies have the same on all nodes
+    taken: float  # the time of the copy
+    asked: float  # the time of the last request for it
+    piece_bytes: int = limits.CHUNK_BYTES  # the size of each piece but the last
+    # identifies the copy in requests; equal copies have the same token on all nodes
     token: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class DonorSnapshot:
         self.token = digest.digest()
 
     def piece(self, part: str, index: int) -> tuple[ByteArray, int] | None:
-        """Return a piece and its checksum, or `None` if there is no such piece."""
+        """Return a piece and its checksum, or `None` if the piece does not exist."""
         checksums = self._checksums.get(part, [])
         if index >= len(checksums):
             return None
@@ -70,18 +70,18 @@ class DonorSnapshot:
 
 
 class DonorSnapshots:
-    """At most one copy of the state of this node, which is made only when a peer wants it."""
+    """At most one copy of this node's state. It is made only when a peer wants it."""
 
     def __init__(
         self,
         clock: Clock,
-        progress: Callable[[], TrainingProgress],  # returns how far this node is
+        progress: Callable[[], TrainingProgress],  # returns this node's clock and loss
         piece_bytes: int = limits.CHUNK_BYTES,
     ) -> None:
-        self.is_wanted = False  # the training thread is to make a copy at its next update
+        self.is_wanted = False  # whether the training thread must make a copy at its next update
         self.progress = progress
-        self.kinds: Mapping[str, Layout] = {}  # of each part of its state
-        self.copies = 0  # how many were made
+        self.kinds: Mapping[str, Layout] = {}  # the kind of each part of the state
+        self.copies = 0  # the number of copies made so far
         self._clock = clock
         self._piece_bytes = piece_bytes
         self._lock = threading.RLock()
@@ -94,7 +94,7 @@ class DonorSnapshots:
         return sum(part.image.nbytes for part in parts)
 
     def replace_copy(self, state: State) -> None:
-        """Replace the copy. Nodes that fetch the one before must ask again."""
+        """Replace the copy. Nodes that fetch the old copy must ask again."""
         now = self._clock.now()
         copy = DonorSnapshot(state, now, now, self._piece_bytes)
         with self._lock:
@@ -124,16 +124,16 @@ class DonorSnapshots:
             self.is_wanted, self._copy = False, None
 
 
-FORGOTTEN_AFTER_S = 3.0  # a joiner that asks for nothing any more makes room for another
+FORGOTTEN_AFTER_S = 3.0  # time without a request until a joining node loses its place
 RETRY_AFTER_S = 0.5
 
 _NO_KIND = Layout(())
 
 
 class StateService(Service):
-    """Offers the state to a few joiners at once, and serves its pieces.
+    """Offers the state to a few joining nodes at once, and serves its pieces.
 
-    The copy is made by the training thread when the first joiner asks, and shared by all.
+    The training thread makes the copy when the first node asks. All joining nodes share it.
     """
 
     handles = (AskState, AskPiece, StateDone)
@@ -145,7 +145,7 @@ class StateService(Service):
         self._donor_snapshots = donor_snapshots
         self._clock = clock
         self._most_joiners = most_joiners
-        self._joiners: dict[bytes, float] = {}  # by connection, and when it last asked
+        self._joiners: dict[bytes, float] = {}  # by connection: the time of its last request
         self._waiting: deque[tuple[bytes, AskPiece, Reply]] = deque(maxlen=limits.MAX_STATE_WAITING)
         self.served_bytes = 0
 
@@ -161,7 +161,7 @@ class StateService(Service):
                 self._forget(sender)
 
     def tick(self, now: float) -> bool:
-        """Send pieces that a link could not accept before, and forget nodes that no longer ask."""
+        """Send pieces that a link could not accept before, and drop nodes that no longer ask."""
         late = [s for s, asked in self._joiners.items() if now - asked > FORGOTTEN_AFTER_S]
         for sender in late:
             self._forget(sender)
@@ -182,7 +182,7 @@ class StateService(Service):
         kinds = self._donor_snapshots.kinds
         kind = kinds.get(ask.part, _NO_KIND)
         is_other = kind == _NO_KIND or ask.kind not in (b"", kind.fingerprint)
-        if is_trained and kinds and is_other:  # without any kinds, a copy is to show them
+        if is_trained and kinds and is_other:  # if kinds are unknown, the first copy shows them
             reply(OtherState(request=ask.request), pack_layout(kind))
         elif is_trained and ask.prepares:
             self._prepare(sender, ask, reply)

@@ -1,4 +1,4 @@
-"""States: the way of a node's state from and to peers, and to disk."""
+"""States moves a node's state from peers, to peers, and to disk."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ Capture = Callable[[], Mapping[str, StatePart]]
 
 @dataclass(frozen=True)
 class _Unfinished:
-    """A copy of the state, before the loop begins the next step."""
+    """A copy of the state that may still lack some parts."""
 
     state: State
-    rest: Capture | None  # copies its other parts; `None`: it has all
-    is_wanted: bool  # by nodes that come late
-    is_due: bool  # as a checkpoint
+    rest: Capture | None  # copies the missing parts; `None`: the copy is complete
+    is_wanted: bool  # whether nodes that start late want it
+    is_due: bool  # whether it must be saved as a checkpoint
 
 
 class States(Closeable):
-    """The state of the training of one node."""
+    """The state of one node's training."""
 
     def __init__(self, node: Node) -> None:
         config, runtime = node.config, node.runtime
         self._node = node
         self._config = config
         piece_bytes = math.ceil(limits.CHUNK_BYTES / runtime.bytes_scale)
-        merger = node.rounds.merger  # not the node: that would be a circle
+        merger = node.rounds.merger  # not the node, which would make a reference cycle
         self._donor_snapshots = DonorSnapshots(runtime, lambda: merger.progress, piece_bytes)
         self._service = StateService(
             self._donor_snapshots, runtime, config.state_serving, node.upload
@@ -61,14 +61,14 @@ class States(Closeable):
             node.tx.connect,
             inbox,
             runtime,
-            # only where nodes are equal, copies are
+            # several donors only if nodes have equal parameters, and therefore equal copies
             config.state_donors if node.rounds.algorithm.averages_gradients else 1,
             piece_bytes,
         )
-        self._joiner.is_settled = node.have_come  # until then, `start` waits for the first
+        self._joiner.is_settled = node.have_come  # until then, `start` waits for the first peers
         self._writer = _writer_of(config, node.name)
-        self._saved_at = 0  # which update was looked at last
-        self._problem = ""  # of the last copy
+        self._saved_at = 0  # the last update that was checked for a checkpoint
+        self._problem = ""  # the problem of the last copy
         self._owner = os.getpid()
         self._shard_group: StateShardGroup | None = None
         self._restore: StateRestore | TogetherRestore = StateRestore(
@@ -80,13 +80,13 @@ class States(Closeable):
         )
         self._has_begun = False
         self._unfinished: _Unfinished | None = None  # a copy that lacks some parts
-        self.origin: Origin | None = None  # where the state came from; `None`: it is the node's own
+        self.origin: Origin | None = None  # the origin of the state; `None`: the node's own state
         node.attach(self._service, inbox)
         node.describe("state", self.report)
         finalize(node, _close, self._donor_snapshots, self._writer, self._owner)
 
     def keep_together(self, shard_group: StateShardGroup) -> None:
-        """Use and send only states of which all ranks of a sharded model have the same moment."""
+        """From now on, use only states that all ranks of a model have from the same moment."""
         self._shard_group = shard_group
         if isinstance(self._restore, StateRestore):
             self._restore = TogetherRestore(self._node.name, self._restore, shard_group)
@@ -102,8 +102,8 @@ class States(Closeable):
     def start(self, target: Target, initial_state: str | None = None) -> Origin | None:
         """Get the initial state, before the first step, within `initial_state_timeout_s`.
 
-        `initial_state` is by default as the configuration has it. Returns `None` if the node begins
-        with its own state.
+        The default of `initial_state` is the setting. Returns `None` if the node starts with its
+        own state.
         """
         self._node.check_process()
         if target.kind is not None:
@@ -120,8 +120,8 @@ class States(Closeable):
         self.origin = origin
         self._node.rounds.resume(origin.clock, origin.updates)
         self._saved_at = origin.updates
-        # Nothing is wrong, but the losses cannot be read without it. Processes that are started
-        # together differ by some updates at first, which no user has to know.
+        # This is no problem, but without the message the losses cannot be explained. Processes that
+        # start together differ by some updates at first, which does not matter to users.
         is_first_start = not origin.checkpoint and origin.clock < BEGINNING
         log.log(
             logging.INFO if is_first_start else logging.WARNING,
@@ -134,10 +134,10 @@ class States(Closeable):
         )
 
     def add_part(self, target: Target) -> None:
-        """Get one more part of the copy from which the first one came, if it was restored.
+        """Get a further part of the copy from which the first part came, if it was restored.
 
         Call this before the first step. If the donor is gone, or has a different copy by now, both
-        are replaced.
+        parts are replaced.
         """
         self._node.check_process()
         if target.kind is not None:
@@ -152,15 +152,16 @@ class States(Closeable):
     def copy_if_due(
         self, capture: Capture, rest: Capture | None = None, *, saves: bool = True
     ) -> bool:
-        """Copy the state if a peer wants it, or a checkpoint is due. Runs on the training thread.
+        """Copy the state if a peer wants it, or if a checkpoint is due. Runs on the training
+        thread.
 
-        Call this when as many steps have been taken as there were updates. `capture` copies the
-        parts that no longer change in this update. `rest` copies the parts that the loop may still
-        change, such as learning rates, at the next call of `complete`. `saves`: it may be saved to
-        disk. Returns whether the rest must be copied.
+        Call this when the numbers of steps and updates are equal. `capture` copies the parts that
+        no longer change in this update. `rest` copies the parts that the loop may still change,
+        such as learning rates, at the next call of `complete`. `saves` says whether the copy may be
+        saved to disk. Returns whether the rest must be copied.
         """
         self._end_start()
-        self._unfinished = None  # nobody has said that it was whole before the next step
+        self._unfinished = None  # `complete` was not called before the next step, so drop the copy
         is_due = saves and self._writer is not None and self._is_checkpoint_due(self._writer)
         is_wanted = self._donor_snapshots.is_wanted
         if self._shard_group is not None:
@@ -177,7 +178,7 @@ class States(Closeable):
         return self._unfinished is not None
 
     def complete(self) -> None:
-        """Copy the rest of a state, before the loop begins the next step."""
+        """Copy the rest of a state, before the loop starts the next step."""
         self._end_start()
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is None:
@@ -208,10 +209,10 @@ class States(Closeable):
         }
 
     def close(self) -> None:
-        """Finish the checkpoint that is being written, and free the copies."""
+        """Finish an unfinished checkpoint, and free the copies."""
         _close(self._donor_snapshots, self._writer, self._owner)
 
-    # In training
+    # During training
 
     def _end_start(self) -> None:
         if not self._has_begun:
@@ -224,7 +225,7 @@ class States(Closeable):
             return False
         self._saved_at = updates
         loss = self._node.rounds.progress.loss
-        if loss is not None and math.isinf(loss):  # it would drive out the good ones
+        if loss is not None and math.isinf(loss):  # a bad checkpoint would replace good ones
             return False
         if updates % self._config.checkpoint.every_steps:
             return False
@@ -233,24 +234,24 @@ class States(Closeable):
     def _captured(self, capture: Capture) -> Mapping[str, StatePart] | None:
         try:
             return capture()
-        except Exception as error:  # noqa: BLE001 - of whatever optimizer: the training goes on
+        except Exception as error:  # noqa: BLE001 - any optimizer may fail, and training continues
             self._donor_snapshots.clear()
             problem = f"{type(error).__name__}: {error}"
             if problem != self._problem:
                 self._problem = problem
                 log.warning(
-                    "%s: no copy of its state can be made: %s [DPWA-W033]", self._node.name, problem
+                    "%s: its state cannot be copied: %s [DPWA-W033]", self._node.name, problem
                 )
             return None
 
 
 def initial_state_of(config: Config) -> str:
-    """Return where nodes get their first state. See `StateRestore.start`."""
+    """Return the source of the initial state. See `StateRestore.start`."""
     if config.initial_state is not None:
         return config.initial_state
     if config.is_open:
         return "peers"
-    # Who clips does not trust what peers say of themselves, such as how far they are.
+    # A node that clips does not trust the reports of peers, such as their clocks.
     return "ahead" if config.robust == "none" else "own"
 
 
@@ -265,7 +266,7 @@ def _writer_of(config: Config, node: str) -> CheckpointWriter | None:
 
 def _close(donor_snapshots: DonorSnapshots, writer: CheckpointWriter | None, owner: int) -> None:
     if os.getpid() != owner:
-        return  # a forked child has no thread that writes
+        return  # a forked child does not have the writing thread
     donor_snapshots.clear()
     if writer is not None:
         writer.close()

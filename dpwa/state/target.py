@@ -1,4 +1,4 @@
-"""Targets: the parts of a node's state that are replaced by those of peers or from disk."""
+"""Targets: the parts of a node's state that the state of a peer or a checkpoint can replace."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from dpwa.wire.state import PartName
 
 
 class UnfitStateError(PeerError):
-    """A state from peers or from disk that cannot be loaded."""
+    """A state from a peer or from disk cannot be loaded."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A part of this node's state that will be replaced by a received one."""
+    """A part of this node's state that a received part will replace."""
 
     part: PartName
-    kind: Layout | None  # what comes must be of it; `None`: any
-    layout: ImageLayout | None  # of the image, if that is known beforehand
-    most_bytes: int  # the largest image that is taken
-    # takes over an image and its numbers, or raises `UnfitStateError` and changes nothing
+    kind: Layout | None  # the required kind of the received part; `None`: any
+    layout: ImageLayout | None  # the layout of the image, if it is known
+    most_bytes: int  # maximum size of the image
+    # loads an image and its numbers, or raises `UnfitStateError` and changes nothing
     load: Callable[[ByteArray, bytes], None]
-    # raises it alike, and never changes anything; `None`: there is no such check
+    # raises the same error if they do not fit, and never changes anything; `None`: not available
     check: Callable[[ByteArray, bytes], None] | None = None
 
 
@@ -39,19 +39,19 @@ class Target:
 class Origin:
     """The origin of a state: peers, or a checkpoint of this node."""
 
-    clock: float  # the training clock that came with it
+    clock: float  # the training clock of the state
     updates: int
-    # names of the peers, and which copy of each it was
+    # the names of the peers, with a token of each peer's copy
     donors: Mapping[str, bytes] = field(default_factory=dict)
     checkpoint: str = ""
-    nbytes: int = 0  # of the part that was replaced
+    nbytes: int = 0  # the size of the replaced part
 
 
 _NUMERIC_KINDS = "biufc"
 
 
 def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, StatePart]:
-    """Copy raw parameters, of any strides. `layout` is of one tensor, or of plain bytes."""
+    """Copy raw parameters with any strides. `layout` has a single tensor, or plain bytes."""
     spec = layout.tensors[0]
     image_layout = _layout_of(source.nbytes)
     image = image_layout.empty()
@@ -62,15 +62,15 @@ def values_part(layout: Layout, source: npt.NDArray[Any]) -> dict[str, StatePart
 
 
 def values_of(image: ByteArray, numbers: bytes) -> bytes | npt.NDArray[Any]:
-    """Return the raw parameters of a part, or raise `UnfitStateError` if it has none."""
+    """Return the raw parameters in a part, or raise `UnfitStateError` if there are none."""
     try:
         dtype, shape = unpack(numbers)
         kind = np.dtype(np.uint8 if dtype == BYTES else dtype)
-        # Bytes may be as many as they like: all but the header, whose length comes first.
+        # Any number of bytes is valid: all bytes after the header, whose length comes first.
         start = 8 + int.from_bytes(image[:8].tobytes(), "little")
         data = _layout_of(max(0, image.nbytes - start)).tensors_of(image)
         if data is None or kind.kind not in _NUMERIC_KINDS:
-            raise UnfitStateError("its header is none of raw parameters")
+            raise UnfitStateError("its header does not describe raw parameters")
         return data.tobytes() if dtype == BYTES else data.view(kind).reshape(shape)
     except (ProtocolError, ValueError, TypeError) as error:
         raise UnfitStateError(f"{type(error).__name__}: {error}") from None

@@ -312,8 +312,8 @@ def test_what_is_unstable_with_so_many_nodes_is_warned_of_with_the_bound(caplog)
     first, second = caplog.messages
     assert first == (
         "AllReduceEA: alpha 0.2 is unstable with 9 nodes: it must be below 0.2 (learning rate * "
-        "curvature = 0). Otherwise the center swings further with every exchange. Recommended "
-        "is 0.1 (0.9/N, at most 0.2) [DPWA-W029]"
+        "curvature = 0). Otherwise the center swings further with every exchange. The "
+        "recommended value is 0.1 (0.9/N, at most 0.2) [DPWA-W029]"
     )
     assert second.startswith("EASGD: alpha 0.225 is unstable with 8 nodes: it must be below 0.222 ")
 
@@ -391,7 +391,7 @@ def test_narrow_parameters_are_averaged_in_float32_and_rounded_by_less_than_a_un
         ([np.ones(1), np.ones(2, np.int64)], r"float64 \(got '\[1\]' int64\[2\]\)"),
         (np.ones(1, np.complex64), r"float64 \(got 'value' complex64\[1\]\)"),
         ([torch.ones(1).to(torch.float8_e4m3fn)], "float8_e4m3fn"),
-        ([1.0], "writable arrays, to be changed in place"),
+        ([1.0], "writable arrays, which can change in place"),
     ],
 )
 def test_what_cannot_be_averaged_is_refused_before_anybody_waits(params, problem):
@@ -405,10 +405,10 @@ def test_parameters_of_another_form_than_the_center_are_refused():
     ea = AllReduceEA(Alone(1), tau=1)
     ea.average_parameters([np.ones(1)])
     with pytest.raises(
-        ParametersError, match=r"a different form .*here '\[0\]' float64\[2\], there "
+        ParametersError, match=r"different shapes or dtypes: here '\[0\]' float64\[2\], there "
     ):
         ea.average_parameters([np.ones(2)])
-    with pytest.raises(ParametersError, match="a different form"):
+    with pytest.raises(ParametersError, match="different shapes or dtypes"):
         ea.synchronize_center([np.ones(1), np.ones(1)])
 
 

@@ -125,7 +125,7 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
             "DPWA_LOCAL__LR",
             "2",
             "expected a number below 2, the limit for momentum 0, so that nodes "
-            "do not drift apart without bound (got 2)",
+            "do not diverge from each other (got 2)",
         ),
         (
             "DPWA_CODEC",

@@ -194,19 +194,19 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("symmetric: {factor: 1}", "2:13: symmetric.factor: unknown key, expected none"),
         ("gossip: 1", "2:9: gossip: expected 0, for no options (got 1)"),
         ("noloco: {gamma: 1.5}", "2:17: noloco.gamma: expected a number below 1.5, which is "
-         "2(1 - alpha^2) for alpha 0.5, so that nodes do not drift apart without bound (got 1.5)"),
+         "2(1 - alpha^2) for alpha 0.5, so that nodes do not diverge from each other (got 1.5)"),
         ("noloco: {gamma: .4, alpha: .9}", "2:17: noloco.gamma: expected a number below 0.38, "
-         "which is 2(1 - alpha^2) for alpha 0.9, so that nodes do not drift apart without bound "
+         "which is 2(1 - alpha^2) for alpha 0.9, so that nodes do not diverge from each other "
          "(got .4)"),
         ("noloco: {alpha: .9}", "2:9: noloco.gamma: missing, expected a number below 0.38, which "
-         "is 2(1 - alpha^2) for alpha 0.9, so that nodes do not drift apart without bound"),
+         "is 2(1 - alpha^2) for alpha 0.9, so that nodes do not diverge from each other"),
         ("noloco: {alpha: 1}", "2:17: noloco.alpha: expected a number of at least 0 and below 1 "
          "(got 1)"),
         ("noloco: {beta: 0}", "2:16: noloco.beta: expected a number above 0 (got 0)"),
         ("local: {momentum: .9}", "2:8: local.lr: missing, expected a number below 0.8478, the "
-         "limit for momentum 0.9, so that nodes do not drift apart without bound"),
+         "limit for momentum 0.9, so that nodes do not diverge from each other"),
         ("local: {lr: 2}", "2:13: local.lr: expected a number below 2, the limit for momentum 0, "
-         "so that nodes do not drift apart without bound (got 2)"),
+         "so that nodes do not diverge from each other (got 2)"),
         ("small_world: {neighbours: 3}", "2:27: small_world.neighbours: expected an even number of "
          "at least 2 (got 3)"),
         ("file: {}", "2:7: file.path: missing, expected text"),

@@ -73,7 +73,7 @@ def test_a_state_that_was_offered_and_did_not_come_was_waited_for_to_the_end(mon
     restore = StateRestore("w4", joiner, None, SystemClock(), timeout_s=0.4)
     target = Target("model", LAYOUT.tensors, LAYOUT, LAYOUT.nbytes, lambda *_: None)
     assert restore.start(target, "ahead") is None
-    assert "has handed over all of its in 0.4 s (0.0 of " in caplog.text
+    assert "has sent all of its state in 0.4 s (0.0 of " in caplog.text
 
 
 @pytest.mark.parametrize("token", [b"12345678", b"87654321"])

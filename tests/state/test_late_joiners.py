@@ -102,8 +102,8 @@ def test_another_model_is_told_by_its_first_difference_and_nothing_is_changed(ca
             assert second.clock == 0.0
     (warning,) = [text for text in caplog.messages if "starts with its own" in text]
     assert warning == (
-        "w2: starts with its own model, as w1 has another one: first difference: "
-        "here 'weight' float32[4, 3], there 'weight' float32[3, 3] [DPWA-W062]"
+        "w2: starts with its own model, because w1 has a different one (first difference: "
+        "here 'weight' float32[4, 3], there 'weight' float32[3, 3]) [DPWA-W062]"
     )
 
 
@@ -147,7 +147,7 @@ def test_a_donor_whose_trainer_does_nothing_is_waited_for_so_long_only(caplog):
         with nodes(adapter_of(Net(2), "w2", config)) as (second,):
             assert 0.7 <= time.monotonic() - before < at_most(3.0)
             assert second.clock == 0.0
-    assert any("no peer has handed over all of its in 0.7 s" in text for text in caplog.messages)
+    assert any("no peer has sent all of its state in 0.7 s" in text for text in caplog.messages)
 
 
 class Liar(Donor):

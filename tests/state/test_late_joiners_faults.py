@@ -69,7 +69,7 @@ def pieces_asked(joiner):
 
 def had_come(text):
     """How many MB of how many the last warning says had come."""
-    found = re.findall(r"no peer has handed over .*\((.*) of (.*) MB had come\)", text)
+    found = re.findall(r"no peer has sent all .*\((.*) of (.*) MB arrived\)", text)
     return tuple(map(float, found[-1]))
 
 
