@@ -190,10 +190,14 @@ class OwnAddress:
         """Return the endpoint to which others connect, now that the socket is bound."""
         if self.advertised is not None:
             return self.advertised
-        host, _, port = bound.removeprefix("tcp://").rpartition(":")
-        if not bound.startswith("tcp://") or not is_wildcard(host.strip("[]")):
+        if not _is_on_all_addresses(bound):
             return bound
-        return tcp_endpoint(self.host, int(port))
+        return tcp_endpoint(self.host, int(bound.rpartition(":")[2]))
+
+
+def _is_on_all_addresses(endpoint: str) -> bool:
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return endpoint.startswith("tcp://") and is_wildcard(host)
 
 
 def own_address(config: Config, name: str) -> OwnAddress:
@@ -210,7 +214,9 @@ def own_address(config: Config, name: str) -> OwnAddress:
     if config.listen is None:
         host = local_address(_nearest(hosts) if hosts else "localhost")
         return OwnAddress(resolved(tcp_endpoint(host, ANY_PORT)), host, config.advertise)
-    return OwnAddress(resolved(config.listen), _reachable_host(config, hosts), config.advertise)
+    must_be_found = config.advertise is None and _is_on_all_addresses(config.listen)
+    host = _reachable_host(config.listen, hosts) if must_be_found else ""
+    return OwnAddress(resolved(config.listen), host, config.advertise)
 
 
 def _nearest(hosts: list[str]) -> str:
@@ -218,17 +224,15 @@ def _nearest(hosts: list[str]) -> str:
     return next((host for host in hosts if has_address(host)), ELSEWHERE)
 
 
-def _reachable_host(config: Config, hosts: list[str]) -> str:
-    """Return the address for others if it listens on all. `AddressError` if it is loopback."""
+def _reachable_host(listen: str, hosts: list[str]) -> str:
+    """Return an address of this machine for other nodes. `AddressError` if it has loopback only."""
     for toward in (*hosts, ELSEWHERE):
         host = local_address(toward)
         if not is_of_this_machine(tcp_endpoint(host, 1)):
             return host
-    listened = split_tcp(config.listen or "")
-    is_anywhere = listened is None or is_wildcard(listened[0])
-    if not hosts and is_anywhere and config.advertise is None:
+    if not hosts:
         raise AddressError(
-            f"listens on {config.listen}, and no address is known that others could use: set "
+            f"listens on {listen}, and no address is known that others could use: set "
             "`advertise` too, or the address itself in `listen` [DPWA-E053]"
         )
     return host
