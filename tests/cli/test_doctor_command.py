@@ -260,7 +260,7 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
         found = json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "b was at tcp://127.0.0.1:7001, and is taken for dead",
+        "b was at tcp://127.0.0.1:7001. Its peers consider it dead",
         "1 of 1 nodes answer; all is well",
     ]
     assert found["taken_for_dead"] == {"b": "tcp://127.0.0.1:7001"}

@@ -138,4 +138,4 @@ def test_what_stands_out_names_the_run(tmp_path):
 def test_the_command_compare_names_what_has_its_work(folders):
     result = run_dpwa("compare", *folders, "--loss", "0.5")
     assert result.exit_code == 2
-    assert "dpwa: compare is gone: use `dpwa report RUN_DIR RUN_DIR`" in result.stderr
+    assert "dpwa: compare was removed. Use `dpwa report RUN_DIR RUN_DIR` instead" in result.stderr

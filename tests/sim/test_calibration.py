@@ -268,7 +268,7 @@ def test_the_command_writes_a_scenario_that_runs(logs, tmp_path):
     assert all(line.endswith(" simulated") for line in compared)
     again = run_dpwa("sim", "calibrate", logs, "--out", file)
     assert again.exit_code == 2
-    assert "--force overwrites it" in again.stderr
+    assert "Use --force to overwrite it" in again.stderr
     ran = run_dpwa("sim", file, "--set", "seed=3", "--set", "seconds=5", "--json")
     assert json.loads(ran.stdout)["rounds"] > 20
 
