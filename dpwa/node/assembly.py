@@ -1,4 +1,4 @@
-"""The parts of a node that depend on the configuration."""
+"""Create the parts of a node that depend on the configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpwa.node")
 
-WARM_UP = 15  # distances: most of fewer may be those of one adversary among eight, by chance
+WARM_UP = 15  # distances; among fewer, most may by chance come from one adversary of eight nodes
 
 
 def algorithm_of(config: Config) -> Algorithm:
@@ -41,7 +41,7 @@ def algorithm_of(config: Config) -> Algorithm:
 
 
 def clip_of(config: Config) -> ClipRadius | None:
-    """Return the radius that clips peers' parameters, or `None` if nothing does."""
+    """Return the radius that clips peers' parameters, or `None` if they are not clipped."""
     if config.robust == "none":
         return None
     from dpwa.policy.clipping import ClipRadius
@@ -51,7 +51,7 @@ def clip_of(config: Config) -> ClipRadius | None:
 
 
 def quarantine_of(config: Config) -> Quarantine | None:
-    """Return the quarantine for peers whose merges hurt, or `None` if there is none."""
+    """Return the quarantine for peers whose merges hurt, or `None` if it is switched off."""
     if config.quarantine_s == 0.0:
         return None
     from dpwa.policy.quarantine import Quarantine
@@ -71,7 +71,7 @@ def neighbours_in(config: Config, own: str) -> Neighbours:
 
 def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSettings]:
     """Return a function from the name of a peer to the settings for fetching from it."""
-    # Its module is imported now, and not by the thread that answers when a peer asks.
+    # Import the codec's module now, so that the thread that answers peers does not import it later.
     codec(config.codecs_for("")(own_name))
     codec_from = config.codecs_for(own_name)
 
@@ -88,7 +88,7 @@ def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSe
 
 
 def authorizer_of(config: Config, name: str) -> Authorizer:
-    """Raises `UserError` without CURVE or the node's key, or if others can access its files."""
+    """Raises `UserError` without CURVE or a key of the node, or if others can access its files."""
     if config.security == "none":
         return Authorizer()
     from dpwa.transport.curve import CurveAuthorizer
@@ -99,7 +99,7 @@ def authorizer_of(config: Config, name: str) -> Authorizer:
 
 
 def warn_if_open(config: Config, name: str, endpoint: str) -> None:
-    """Warn, once for a node, that every process that reaches it has full access."""
+    """Warn, once for a node, that every process that can reach the node has full access."""
     if config.security == "none" and not is_of_this_machine(endpoint):
         log.warning(
             "%s: any process that can connect to %s can read and change the training. Set "
@@ -110,7 +110,7 @@ def warn_if_open(config: Config, name: str, endpoint: str) -> None:
 
 
 def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
-    """Warn if there are nodes on other machines, and this one listens on loopback by default."""
+    """Warn if there are nodes on other machines, and this node listens on loopback by default."""
     node = next((node for node in config.nodes if node.name == name), None)
     if node is None or node.endpoint or node.bind or not is_of_this_machine(endpoint):
         return
@@ -118,8 +118,9 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
     far = next((host for host in others if host != node.host and is_elsewhere(host)), None)
     if far is not None:
         log.warning(
-            "%s: listens on %s, where no node on %s or any other machine can connect, because %s "
-            'is this machine itself here (see /etc/hosts). Set `bind: "*"` for it [DPWA-W076]',
+            "%s: listens on %s, so no node on %s or any other machine can connect, because %s is a "
+            'name of this machine itself (see /etc/hosts). Set `bind: "*"` for this node '
+            "[DPWA-W076]",
             name,
             endpoint,
             far,
@@ -128,7 +129,7 @@ def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
 
 
 def shared_memory_of(config: Config) -> SharedMemory | None:
-    """Return `None` if it is unwanted or missing. Raises `UserError` if there is no other way."""
+    """Return the shared memory, if there is any. `transport: shm` without it raises `UserError`."""
     if config.transport == "tcp":
         return None
     try:
@@ -136,16 +137,16 @@ def shared_memory_of(config: Config) -> SharedMemory | None:
     except OSError as error:
         problem = f"shared memory cannot be used ({error})"
         if config.transport == "shm":
-            raise UserError(f"{problem}, which `transport: shm` needs [DPWA-E096]") from None
-        log.warning("%s: snapshots can only be streamed [DPWA-W023]", problem)
+            raise UserError(f"{problem}, but `transport: shm` needs it [DPWA-E096]") from None
+        log.warning("%s, so snapshots can only be streamed [DPWA-W023]", problem)
         return None
 
 
 class Neighbours:
     """The neighbours of one node.
 
-    Positions are those of the configuration. Nodes that joined at run time follow by name, and
-    nodes out of view have no position, so all nodes that see the same peers agree.
+    The position of a node is its position in the configuration. Nodes that joined at run time
+    follow, sorted by name. So all nodes that see the same peers compute the same neighbours.
     """
 
     def __init__(
@@ -158,14 +159,14 @@ class Neighbours:
         self._peers: Collection[str] | None = None
         self._nodes: Sequence[str] = ()  # in order of their positions
         self.are_everybody = topology.name in ("random", "full")
-        # whether they change with the round, so that the rounds of both ends must match
+        # whether neighbours change with the round, so that both nodes must be in the same round
         self.are_tagged = topology.period is not same_every_round
 
     def among(self, peers: Collection[str], round_number: int) -> Collection[str] | None:
-        """Return the neighbours in a round, or `None` if these are all peers."""
+        """Return the neighbours in a round, or `None` if all peers are neighbours."""
         if self.are_everybody:
             return None
-        if peers != self._peers:  # which seldom come or go, and may be thousands
+        if peers != self._peers:  # peers seldom change, and there may be thousands
             last = len(self._order)
             nodes = sorted([self._own, *peers], key=lambda n: (self._order.get(n, last), n))
             self._peers, self._nodes = peers, nodes
@@ -175,7 +176,7 @@ class Neighbours:
 
 
 ANY_PORT = 0
-ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): the way there is the way out
+ELSEWHERE = "192.0.2.1"  # no machine has it (RFC 5737), so its route is the route to the internet
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,11 @@ class OwnAddress:
     """The addresses of a node."""
 
     listen: str  # endpoint to bind; its port may be 0
-    host: str  # by which others reach it, where it listens on any address
-    advertised: str | None  # endpoint that others connect to; `None`: the bound one
+    host: str  # address for other nodes, if this node listens on all addresses
+    advertised: str | None  # endpoint that others connect to; `None`: the bound endpoint
 
     def endpoint(self, bound: str) -> str:
-        """Return the endpoint to which others connect, now that the socket is bound."""
+        """Return the endpoint to which others connect, after the socket was bound."""
         if self.advertised is not None:
             return self.advertised
         if not _is_on_all_addresses(bound):
@@ -203,8 +204,8 @@ def _is_on_all_addresses(endpoint: str) -> bool:
 def own_address(config: Config, name: str) -> OwnAddress:
     """Return the addresses of a node. A node that is not listed uses any free port.
 
-    Raises `UnknownNameError` if it is not listed and no node may join, and `AddressError` for a
-    host name without an address.
+    Raises `UnknownNameError` if the node is not listed and nodes cannot join, and `AddressError`
+    for a host name without an address.
     """
     listed = next((node for node in config.nodes if node.name == name), None)
     if listed is not None or not config.is_open:
@@ -220,7 +221,7 @@ def own_address(config: Config, name: str) -> OwnAddress:
 
 
 def _nearest(hosts: list[str]) -> str:
-    """Return the first of these hosts that has an address by now, else one that is far away."""
+    """Return the first of these hosts whose name has an address now, or else `ELSEWHERE`."""
     return next((host for host in hosts if has_address(host)), ELSEWHERE)
 
 
@@ -232,7 +233,7 @@ def _reachable_host(listen: str, hosts: list[str]) -> str:
             return host
     if not hosts:
         raise AddressError(
-            f"listens on {listen}, and no address is known that others could use: set "
+            f"listens on {listen}, and no address is known that others could use. Set "
             "`advertise` too, or the address itself in `listen` [DPWA-E053]"
         )
     return host

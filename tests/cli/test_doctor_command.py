@@ -220,7 +220,7 @@ def test_versions_and_clocks_that_differ_are_told_with_both_nodes(tmp_path):
         ("torch", "1.13.1+cu117", torch.__version__),
     ):
         assert f"! w2 has {name} {theirs}, w1 has {own}\n" in result.stdout
-    assert "! w2: its clock is 3600 s ahead of this machine's\n" in result.stdout
+    assert "! w2: its wall clock is 3600 s ahead of this machine's\n" in result.stdout
 
 
 def test_members_that_no_file_names_are_found(tmp_path):
@@ -320,7 +320,7 @@ def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
         "c has protocol version 4, most others have 7",
         "c has driver 470.82, a has 550.54",
         "c has algorithm lsgd, most others have gossip",
-        "c: its clock is 60 s behind this machine's",
+        "c: its wall clock is 60 s behind this machine's",
     ]
 
 

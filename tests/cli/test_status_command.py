@@ -298,7 +298,7 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
     [
         ([b"\xc1"], "not msgpack"),
         ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
-        ([encode(Status(request=1)), pack([1])], "something that is no status"),
+        ([encode(Status(request=1)), pack([1])], "data that are not a status"),
         (
             [pack({"v": 99})],
             f"the peer speaks protocol version 99, this node speaks {PROTOCOL_VERSION}",
