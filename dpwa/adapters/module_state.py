@@ -31,7 +31,7 @@ from dpwa.adapters.plain_tensors import (
     why_not_mergeable,
     why_not_plain,
 )
-from dpwa.adapters.values import TensorValues
+from dpwa.adapters.tensor_values import TensorValues
 from dpwa.algorithms import Values
 from dpwa.config import Config
 from dpwa.data.kernels import Rounding, is_bit, is_finite, is_narrow, norm

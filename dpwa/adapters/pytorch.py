@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dpwa.adapters.merge import Merge, center_of, require_module
+from dpwa.adapters.merge_result import Merge, center_of, require_module
 from dpwa.adapters.module_state import ModuleState, warn_of_left_out
 from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
 from dpwa.adapters.plain_tensors import is_sharded, reshard
@@ -37,7 +37,7 @@ from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
 
 if TYPE_CHECKING:
-    from dpwa.adapters.gradients import GradientAveraging
+    from dpwa.adapters.gradient_averaging import GradientAveraging
     from dpwa.adapters.ranks.group import RankGroup
     from dpwa.collectives.collectives import Collectives
 
@@ -274,7 +274,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
                 "that each node has whole: expected one that is neither sharded nor in "
                 "DistributedDataParallel [DPWA-E308]"
             )
-        from dpwa.adapters.gradients import GradientAveraging
+        from dpwa.adapters.gradient_averaging import GradientAveraging
 
         return GradientAveraging(
             self.connection, net, self._state, self._training, self._optimizers

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpwa.cli.asking import MAX_PORT
+from dpwa.cli.query_options import MAX_PORT
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:

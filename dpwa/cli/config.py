@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import MAX_PORT
+from dpwa.cli.query_options import MAX_PORT
 from dpwa.cli.screen import write_new
 from dpwa.errors import UserError
 from dpwa.report.wording import plural

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import MAX_PORT, AsOption, AtOption, RunOption, watch
+from dpwa.cli.query_options import MAX_PORT, AsOption, AtOption, RunOption, watch
 from dpwa.cli.screen import open_browser
 from dpwa.errors import from_extra
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 
 if TYPE_CHECKING:
     from dpwa.demo.report import DemoResult

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
+from dpwa.cli.query_options import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.errors import UserError
 from dpwa.report.wording import plural
 

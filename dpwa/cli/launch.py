@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.asking import MAX_PORT, gone
+from dpwa.cli.query_options import MAX_PORT, gone
 from dpwa.errors import UserError
 from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable

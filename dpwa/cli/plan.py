@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 from dpwa.errors import UserError
 from dpwa.report.wording import number, share, size
 
@@ -109,7 +109,7 @@ def plan(
 
 
 def _layout_of(parameters: str, dtype: str) -> Layout:
-    from dpwa.data.codecs.payloads import WIDTHS
+    from dpwa.data.codecs.sizes import WIDTHS
     from dpwa.data.layout import Layout, TensorSpec
     from dpwa.wire import limits
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption, RunNumber
+from dpwa.cli.query_options import JsonOption, RunNumber
 from dpwa.errors import from_extra
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def report(
 def _facts(folder: Path, number: int | None) -> Facts:
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from dpwa.observe.run_reading import read_run
+    from dpwa.observe.run_log_reader import read_run
     from dpwa.report.facts import facts_of
 
     console = screen.console(is_result=False)

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import JsonOption, gone
+from dpwa.cli.query_options import JsonOption, gone
 from dpwa.cli.sim_calibrate import calibrate
 from dpwa.errors import UserError
 

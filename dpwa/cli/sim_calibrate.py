@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import RunDir, RunNumber
+from dpwa.cli.query_options import RunDir, RunNumber
 from dpwa.cli.screen import require_new, write_new
 
 
@@ -40,7 +40,7 @@ def calibrate(
         dpwa sim calibrate runs/1 --out ours.yaml
         dpwa sim ours.yaml --sweep fetch_probability=1,0.5,0.2
     """
-    from dpwa.observe.run_reading import read_run
+    from dpwa.observe.run_log_reader import read_run
     from dpwa.sim.calibration import calibrate as fitted_to
     from dpwa.sim.calibration import yaml_text
 

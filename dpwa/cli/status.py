@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
+from dpwa.cli.query_options import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.policy.health import ABSENT, HAVE_ENDED, REFUSED
 from dpwa.report.wording import number, size
 

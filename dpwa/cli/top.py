@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpwa.cli import asking, exit_codes, screen
+from dpwa.cli import exit_codes, query_options, screen
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ LINES_OF_A_KEY = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
 def top(
-    config: asking.RunOption = None,
-    at: asking.AtOption = None,
-    as_name: asking.AsOption = None,
+    config: query_options.RunOption = None,
+    at: query_options.AtOption = None,
+    as_name: query_options.AsOption = None,
     once: Annotated[bool, typer.Option("--once", help="Print one table, and exit.")] = False,
     as_json: Annotated[
         bool,
@@ -42,7 +42,7 @@ def top(
             "--json", help="Print a JSON object at each update, or one object with --once."
         ),
     ] = False,
-    interval: asking.IntervalOption = 1.0,
+    interval: query_options.IntervalOption = 1.0,
     sort: Annotated[
         str,
         typer.Option(
@@ -77,10 +77,10 @@ def top(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for curves, if the locale has only ASCII
     if config is None and at is None:
-        run = asking.run_here(asking.OR_AT)
+        run = query_options.run_here(query_options.OR_AT)
         config, look.command = run.config, run.command
     try:
-        with asking.watch(config, at, as_name) as watch:
+        with query_options.watch(config, at, as_name) as watch:
             if once:
                 _show_once(watch, look, as_json=as_json)
             elif screen.is_watched() and not as_json:
@@ -172,7 +172,7 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
                 view = watch.view()
                 shown = Shown(view, rows_of(view), view.events)
                 is_new = not view.through and now - began < FIRST_ANSWERS_S
-                due = now + (asking.MIN_INTERVAL_S if is_new else interval_s)
+                due = now + (query_options.MIN_INTERVAL_S if is_new else interval_s)
             terminal.show(Group(*screen_of(shown, look, *console.size)))
             for key in terminal.keys(due - time.monotonic()):
                 if key == "q":

@@ -18,7 +18,7 @@ from rich.text import Text
 from dpwa.config.problems import listing
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow, groups, missing
-from dpwa.observe.run_reading import natural_order
+from dpwa.observe.run_log_reader import natural_order
 from dpwa.observe.run_view import RunView
 from dpwa.observe.verdicts import MAX_NAMES
 from dpwa.report.wording import clock, number, plural, share, size

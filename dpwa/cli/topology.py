@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 from dpwa.errors import ConfigError, UnknownNameError, UserError
 from dpwa.report.wording import plural
 
@@ -137,7 +137,7 @@ def _known(name: str) -> Topology:
 def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
     from dpwa.config.document import Document, Scalar
     from dpwa.config.problems import Place, shown
-    from dpwa.config.reading import read_model
+    from dpwa.config.validation import read_model
 
     document, source = Document(), "--set"
     parts = [setting.partition("=") for setting in settings]

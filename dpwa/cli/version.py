@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 
 
 def _print_short(is_asked: bool) -> None:

@@ -21,8 +21,8 @@ from dpwa.config.graphs import absolute, found_from, require_connected, topology
 from dpwa.config.methods import KINDS, changed_options, method_names, named
 from dpwa.config.model import CLASH, UNKNOWN_NAME, Config, NodeConfig, is_module_name
 from dpwa.config.problems import REMOVED, Place, got, listing, suggestion, unknown_key
-from dpwa.config.reading import means_off, plain_values, read_model
 from dpwa.config.schema import LISTS, PREFIX, options_model, setting_names, variables
+from dpwa.config.validation import means_off, plain_values, read_model
 from dpwa.errors import ConfigError, UserError
 from dpwa.lifecycle import ENDING
 from dpwa.policy.topology import FileOptions

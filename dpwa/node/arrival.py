@@ -22,7 +22,7 @@ from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import PeerError
-from dpwa.node.repeats import MergedVersions
+from dpwa.node.merged_versions import MergedVersions
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.runtime import Runtime

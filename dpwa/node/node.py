@@ -21,18 +21,14 @@ from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process, weakly
-from dpwa.node.assembly import (
-    channel_settings,
-    own_address,
-    warn_if_hidden,
-    warn_if_open,
-)
+from dpwa.node.assembly import channel_settings
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.identity import IdentityService
+from dpwa.node.name_clashes import IdentityService
+from dpwa.node.own_address import OwnAddress, warn_if_hidden, warn_if_open
 from dpwa.node.peers import PeerTable
 from dpwa.node.report import SECTIONS, GossipReport, NodeReport, installed
 from dpwa.node.serving.rx_thread import RxThread
@@ -106,7 +102,7 @@ class Node(Closeable):
         self.check_open = _check_of(self)
         self._context = NodeContext.from_config(name, config, self.seed, runtime)
         try:
-            own = own_address(config, name)
+            own = OwnAddress.from_config(config, name)
             self._threads = NodeThreads(own.listen, self._context)
             # Set before the threads start, because a peer may ask at once for the incarnation.
             self._context.peer_table.own_process = incarnation, ""

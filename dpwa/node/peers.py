@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
-from dpwa.node.repeats import MergedVersions
+from dpwa.node.merged_versions import MergedVersions
 from dpwa.node.report import PeerReport
 from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_out
 from dpwa.policy.deadlines import FLOOR_S, FetchTimes

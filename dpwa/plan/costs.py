@@ -27,7 +27,7 @@ from pydantic import Field
 from dpwa.algorithms import Terms, algorithm
 from dpwa.algorithms.lsgd import LSGDOptions
 from dpwa.config import Config
-from dpwa.data.codecs.payloads import payload_bytes
+from dpwa.data.codecs.sizes import payload_bytes
 from dpwa.data.layout import Layout
 from dpwa.node.serving.upload import BYTES_PER_MBIT
 from dpwa.types import StrictModel

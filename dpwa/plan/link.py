@@ -20,7 +20,7 @@ import zmq
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config.endpoints import split_tcp
 from dpwa.connection import DpwaConnection
-from dpwa.data.arrays import array_layout
+from dpwa.data.array_model import array_layout
 from dpwa.data.layout import Layout, Piece
 from dpwa.errors import PeerError, UserError
 from dpwa.node.query import query_status

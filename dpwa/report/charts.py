@@ -12,7 +12,7 @@ from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.observe.run_data import Run
+from dpwa.observe.run_log_contents import Run
 from dpwa.report.curves import (
     Band,
     as_bands,

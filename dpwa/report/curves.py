@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpwa.observe.history import Floats
-from dpwa.observe.run_data import Run
+from dpwa.observe.run_log_contents import Run
 
 POINTS = 240  # of each curve
 MAX_POINTS_OF_ALL = 8_000

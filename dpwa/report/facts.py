@@ -15,7 +15,7 @@ import numpy as np
 from dpwa.observe.figures import INDEX
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import Rates, rates_of
-from dpwa.observe.run_data import NodeLog, Run
+from dpwa.observe.run_log_contents import NodeLog, Run
 from dpwa.observe.verdicts import Condition, NodeVerdict, verdicts
 from dpwa.report.curves import Band, band_of, curves_of
 from dpwa.report.wording import clock, duration, names

@@ -12,7 +12,7 @@ from dpwa import __version__
 from dpwa.files import writing, written
 from dpwa.observe.events import KINDS
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.observe.run_data import Run
+from dpwa.observe.run_log_contents import Run
 from dpwa.observe.verdicts import NodeVerdict
 from dpwa.report.charts import TRAFFIC, charts_of, moments
 from dpwa.report.facts import Facts, NodeFacts, last_known

@@ -30,7 +30,7 @@ from dpwa.errors import UserError
 from dpwa.observe.figures import COUNTERS, INDEX, figures_of
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
-from dpwa.observe.run_data import NodeLog, Run
+from dpwa.observe.run_log_contents import NodeLog, Run
 from dpwa.report.wording import duration, number, plural, share, size
 from dpwa.sim.load import load_scenario
 from dpwa.sim.scenario import node_name

@@ -20,8 +20,8 @@ from dpwa.config.graphs import absolute
 from dpwa.config.load import config_of
 from dpwa.config.model import Config
 from dpwa.config.problems import Loc, Place, shown
-from dpwa.config.reading import means_off, read_model
 from dpwa.config.schema import OF_REAL_RUNS
+from dpwa.config.validation import means_off, read_model
 from dpwa.errors import ConfigError, UserError
 from dpwa.sim.churn import read_trace
 from dpwa.sim.conditions import Conditions

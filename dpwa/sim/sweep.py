@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import FrameType
 
-from dpwa.config.reading import number
+from dpwa.config.validation import number
 from dpwa.errors import DpwaError, UserError
 from dpwa.files import written
 from dpwa.sim.load import ScenarioSource, load_scenario

@@ -15,7 +15,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.policy.beginners import LEAD
 from dpwa.state.joining import BRIEF, Joiner, JoinResult, Patience, StateRequest
-from dpwa.state.target import Origin, Target, UnfitStateError
+from dpwa.state.replaced_parts import Origin, Target, UnfitStateError
 
 if TYPE_CHECKING:
     from dpwa.state.checkpoints import CheckpointFolder, Saved

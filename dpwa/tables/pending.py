@@ -17,7 +17,7 @@ from dpwa.errors import DpwaError, MismatchError, TableLostError
 from dpwa.policy.group_views import GroupView
 from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
-from dpwa.tables.storage import ShardMemory
+from dpwa.tables.shard_memory import ShardMemory
 
 Key = tuple[int, int]  # number of a table, index of a shard
 AddedParts = list[tuple[int, int | None, ByteArray]]  # shard, number of ids, and data of each

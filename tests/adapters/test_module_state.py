@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dpwa.adapters import merging, module_state, values
+from dpwa.adapters import merging, module_state, tensor_values
 from dpwa.adapters.host_side import DeviceSide
 from dpwa.adapters.module_state import ModuleState, state_tensors
-from dpwa.adapters.values import TensorValues
+from dpwa.adapters.tensor_values import TensorValues
 from dpwa.data.kernels import are_finite
 from dpwa.data.snapshot import MergeTerms
 from dpwa.errors import ParametersError
@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**31)
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    for module in (merging, values):
+    for module in (merging, tensor_values):
         monkeypatch.setattr(module, "TILE_BYTES", TILE_BYTES)
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.commands import run_dpwa
 from support.nodes import eventually
 
-from dpwa.cli.asking import watch
+from dpwa.cli.query_options import watch
 from dpwa.errors import UserError
 from dpwa.launch.configs import run_folder, runs_here
 

@@ -7,7 +7,7 @@ from support.commands import run_dpwa
 from support.pages import Page
 from support.run_logs import BEGAN, write_log
 
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 from dpwa.report.curves import band_of, curves_of
 from dpwa.report.facts import facts_of
 from dpwa.report.page import common_loss, labels_of, page_of, sentences, table_of

@@ -14,7 +14,7 @@ from support.run_logs import BEGAN, write_log
 from support.times import HANGS_AFTER_S
 
 from dpwa import DpwaConnection
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 from dpwa.report.curves import speed_curves
 from dpwa.report.facts import facts_of
 from dpwa.report.page import findings, page_of, sentences

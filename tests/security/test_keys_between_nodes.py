@@ -23,7 +23,7 @@ from dpwa.errors import ConfigError, UserError
 from dpwa.node.peers import STARTUP_GRACE_S, PeerTable
 from dpwa.node.serving.service import Listener, Service
 from dpwa.policy.health import Outcome
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 from dpwa.transport import authenticator
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink

@@ -11,7 +11,7 @@ from support.run_logs import write_log
 from support.simulated_logs import write_simulated_logs
 
 from dpwa.errors import UserError
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 from dpwa.policy import interpolation as registry
 from dpwa.sim.calibration import calibrate, fit, observe, scenario_of, simulated, yaml_text
 from dpwa.sim.load import load_scenario

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 
 from dpwa.config.model import Limits
-from dpwa.policy.rates import ServingBudget
+from dpwa.policy.token_buckets import ServingBudget
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage, Socket, drop_frames, receive_from

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpwa.clock import Clock
 from dpwa.node.serving.service import Reply
-from dpwa.policy.rates import FairBucket, TokenBucket
+from dpwa.policy.token_buckets import FairBucket, TokenBucket
 from dpwa.transport.sockets import Receipt
 from dpwa.types import Frame
 from dpwa.wire.messages import Message

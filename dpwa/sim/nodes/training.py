@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
-from dpwa.data.arrays import ArrayModel, NumericArray, is_finite
-from dpwa.data.codecs.payloads import payload_bytes
+from dpwa.data.array_model import ArrayModel, NumericArray, is_finite
+from dpwa.data.codecs.sizes import payload_bytes
 from dpwa.data.layout import Layout, Piece, TensorSpec
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.node.trainer import Trainer
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.scenario import RunSpec
-from dpwa.state.target import Target, values_of, values_part
+from dpwa.state.replaced_parts import Target, values_of, values_part
 from dpwa.wire import limits
 
 Floats = NDArray[np.float64]
