@@ -34,8 +34,8 @@ class OwnAddress:
     def from_config(cls, config: Config, name: str) -> OwnAddress:
         """Return the addresses of a node. A node that is not listed uses any free port.
 
-        Raises `UnknownNameError` if the node is not listed and nodes cannot join, and `AddressError`
-        for a host name without an address.
+        Raises `UnknownNameError` if the node is not listed and nodes cannot join, and
+        `AddressError` for a host name without an address.
         """
         listed = next((node for node in config.nodes if node.name == name), None)
         if listed is not None or not config.is_open:

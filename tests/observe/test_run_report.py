@@ -230,7 +230,7 @@ def test_importing_what_reads_is_light():
     code = (
         "import sys, dpwa.observe\n"
         "assert not {'pandas', 'matplotlib', 'numpy', 'torch'} & set(sys.modules)\n"
-        "import dpwa.observe.run_reading, dpwa.report.facts\n"
+        "import dpwa.observe.run_log_reader, dpwa.report.facts\n"
         "assert not {'pandas', 'matplotlib', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
