@@ -25,7 +25,7 @@ MODULES = (
     "dpwa.connection",
     "dpwa.adapters.pytorch",
     "dpwa.adapters.optimizer",
-    "dpwa.adapters.merge_result",
+    "dpwa.adapters.merge",
     "dpwa.algorithms",
     "dpwa.tables",
     "dpwa.dataset",

@@ -23,7 +23,7 @@ from dpwa.policy.beginners import TRACE_VALUES, trace_of
 from dpwa.types import Loss
 
 if TYPE_CHECKING:
-    from dpwa.adapters.merge_result import Merge
+    from dpwa.adapters.merge import Merge
     from dpwa.policy.finishing import FinishReport
 
 __all__ = ["Attachment", "GossipOptimizer", "GossipSteps", "OptimizerGossip"]

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dpwa.adapters.merge_result import Merge, center_of, require_module
+from dpwa.adapters.merge import Merge, center_of, require_module
 from dpwa.adapters.module_state import ModuleState, warn_of_left_out
 from dpwa.adapters.optimizer import Attachment, Given, Optimizers, Schedulers
 from dpwa.adapters.plain_tensors import is_sharded, reshard

@@ -18,7 +18,7 @@ with from_extra("accelerate", "dpwa.integrations.accelerate needs accelerate [DP
     from accelerate import Accelerator, DistributedType
 
 if TYPE_CHECKING:
-    from dpwa.adapters.merge_result import Merge
+    from dpwa.adapters.merge import Merge
 
 
 class DpwaGossip(TrainingGossip):

@@ -13,7 +13,7 @@ from dpwa.discovery.connect import connect
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
-    from dpwa.adapters.merge_result import Merge
+    from dpwa.adapters.merge import Merge
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter
     from dpwa.policy.finishing import FinishReport
 

@@ -10,7 +10,7 @@ import torch
 from support.nodes import config_of, eventually, is_connected, merge_of, refuses, status_of
 from torch import nn
 
-from dpwa.adapters.merge_result import Merge
+from dpwa.adapters.merge import Merge
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import ClosedError, ParametersError, UnknownNameError
 

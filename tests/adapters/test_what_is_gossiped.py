@@ -370,7 +370,7 @@ def test_what_is_shown_of_adapters_connections_and_merges():
         assert repr(gossip).startswith(shown)
         eventually(lambda: repr(gossip).endswith("1 of 1 peers connected>"))
         assert repr(connection).startswith("<DpwaConnection 'w2' at tcp://")
-    merge = dpwa.adapters.merge_result.Merge("w2", 0.5, 12.0, None, -1.0, 0.00123456, 1.23456)
+    merge = dpwa.adapters.merge.Merge("w2", 0.5, 12.0, None, -1.0, 0.00123456, 1.23456)
     assert repr(merge) == (
         "Merge(peer='w2', factor=0.5, peer_clock=12, peer_loss=unknown, staleness=-1, "
         "waited_s=0.00123, consensus_distance=1.235)"

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from dpwa import errors
-from dpwa.adapters.merge_result import Merge
+from dpwa.adapters.merge import Merge
 from dpwa.adapters.module_state import ModuleState
 from dpwa.adapters.ranks.alone import Alone, Making
 from dpwa.config import ConfigSource, load_config
