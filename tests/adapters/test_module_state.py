@@ -1,4 +1,4 @@
-"""The flat view of a module: laws of copying and tensor_merging, whatever the tensors look like."""
+"""The flat view of a module: laws of copying and merging, whatever the tensors look like."""
 
 import copy
 import math
