@@ -175,7 +175,7 @@ def test_logs_of_before_there_were_settings_are_told(tmp_path):
 def test_a_node_that_was_killed_before_its_first_sample_has_a_log_that_is_too_short(copy):
     rewrite(next(copy.glob("n2-*")), dict, keep=lambda line: line["type"] == "start")
     assert "too few steps of" in told(copy)
-    assert "(too few of n2)" in told(copy)
+    assert "(too few steps of n2)" in told(copy)
 
 
 def test_logs_of_nodes_with_other_settings_are_not_of_one_run(copy):

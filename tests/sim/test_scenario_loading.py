@@ -7,7 +7,7 @@ from support.snippets import blocks
 from support.times import at_most
 
 from dpwa.errors import ConfigError
-from dpwa.sim.load import load_scenario
+from dpwa.sim.load import NO_OTHERS, load_scenario
 from dpwa.sim.scenario import Scenario
 
 SMALL = {"nodes": 4, "rounds": 10}
@@ -89,7 +89,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ":4:27: network.los: unknown key; did you mean loss?",
         ":5:13: consensus.dimensions: unknown key; did you mean dimension?",
         ":6:19: constant.value: expected a number from 0 to 1 (got 3)",
-        ":7:1: run_log: not allowed here, because a scenario has its own nodes",
+        f":7:1: run_log: {NO_OTHERS}",
         ":8:1: nodes: duplicate key, expected it once (first on line 1)",
     ]
     told = problems_of(path)
