@@ -193,7 +193,7 @@ def test_a_run_may_be_too_short(copy):
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:3]))
     assert "expected 5 steps or more of each node" in told(copy)
-    assert "(too few of n1, n3)" in told(copy)
+    assert "(too few steps of n1, n3)" in told(copy)
 
 
 def test_torn_lines_and_samples_that_are_missing_change_little(copy, calibration):
