@@ -199,7 +199,7 @@ def test_logs_that_say_nothing_yet_make_a_report_whatever_the_nodes_are_called(t
     assert page.mistakes == []
     for text in (" _w2 ", " 日本語 ", " $x$ ", "wwwwwwwwwwwww…"):
         assert text in page.text.partition("Steps per second")[0].partition("Training loss")[2]
-    assert "Who has merged whom" not in page.text  # there is nothing to be drawn
+    assert "Merges between nodes" not in page.text  # there is nothing to be drawn
 
 
 def test_another_run_in_the_folder_is_named(tmp_path):

@@ -128,7 +128,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
             {**SMALL, "compute": {"stragglers": [{"nodes": 5}]}},
             "compute.stragglers[0].nodes: expected at most 4",
         ),
-        ({**SMALL, "compute": {"stragglers": [{}]}}, "stragglers[0]: expected how many"),
+        ({**SMALL, "compute": {"stragglers": [{}]}}, "stragglers[0]: expected the number"),
         ({**SMALL, "churn": {"lost": [{"at_s": 1, "share": 1}]}}, "churn.lost[0].share: expected"),
         ({**SMALL, "churn": {"trace": "none.csv"}}, "none.csv: expected a readable file"),
         ({**SMALL, "join": ["tcp://1.2.3.4:5"]}, "join: not allowed here"),
