@@ -31,7 +31,7 @@ def demo(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Train nodes on this machine that each see only a few digits, and learn all ten by gossip.
+    """Train nodes on this machine that each see only a few digits. By gossip, they learn all ten.
 
     Each node first trains alone, and then again with gossip. At the end, the command compares the
     two results.

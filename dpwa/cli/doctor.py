@@ -87,7 +87,7 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
 
 
 def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
-    """Try to connect, and add the error, because ZeroMQ does not tell refusals from firewalls."""
+    """Try to connect to an unreachable node, and add the system's error to the finding."""
     places = {f"{n.name}: not reachable: no": (n.host, n.port) for n in config.nodes if n.port}
     place = next((places[text] for text in places if finding.text.startswith(text)), None)
     try:
@@ -99,7 +99,7 @@ def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
 
 
 def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | None:
-    """Return the address at which nodes reach this machine, by preference nodes that answer.
+    """Return the address at which a node reaches this machine, if possible a node that answers.
 
     `None` if no node has a TCP address.
 

@@ -171,7 +171,7 @@ def _number(value: float | None, otherwise: str) -> str:
 
 
 def _peer(peer: PeerReport) -> str:
-    """Return a peer's name with its score, unless the peer is absent, and its problem, if any."""
+    """Return a peer's name, its score unless it is absent, and its problem if it has one."""
     if peer.heard_s is None:
         return f"{peer.name} (never seen)"
     remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]

@@ -90,7 +90,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ":5:13: consensus.dimensions: unknown key; did you mean dimension?",
         ":6:19: constant.value: expected a number from 0 to 1 (got 3)",
         f":7:1: run_log: {NO_OTHERS}",
-        ":8:1: nodes: duplicate key, expected it once (first on line 1)",
+        ":8:1: nodes: duplicate key, expected the key only once (first on line 1)",
     ]
     told = problems_of(path)
     assert [line.removeprefix(str(path)).partition(" [")[0] for line in told] == expected
