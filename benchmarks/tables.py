@@ -126,7 +126,7 @@ class _Measures:
         import numpy as np
 
         from dpwa.connection import DpwaConnection
-        from dpwa.tables.tables import Tables
+        from dpwa.tables.node_tables import Tables
 
         if link not in self._made:
             config = self._session.plan.config(link, transport=link)

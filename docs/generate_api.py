@@ -16,6 +16,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel
+
+from dpwa.config import Config
+
 MODULES = (
     "dpwa",
     "dpwa.connection",
@@ -33,19 +37,44 @@ MODULES = (
     "dpwa.testing",
     "dpwa.errors",
 )
+INTERNAL = {  # other modules of dpwa use them, users do not
+    *(f"Config.{name}" for name in ("begins", "codecs_for", "group_of", "is_open", "options_of")),
+    *(f"Config.{name}" for name in ("options", "peers_of", "require", "seeds")),
+    *(f"DpwaConnection.{name}" for name in ("collectives", "described", "states")),
+    *(f"NodeConfig.{name}" for name in ("connect_endpoint", "listen_endpoint", "to_mapping")),
+    *(f"NodeProcess.{name}" for name in ("discard", "reap", "remember", "stray")),
+    *("GossipSteps", "Merge.of", "OptimizerGossip", "center_of", "close_former", "from_extra"),
+    *("peer_config", "require_free_addresses", "require_module", "without_codes"),
+    "DpwaPyTorchAdapter.collectives",
+}
 INDENTED = re.compile(r"(?<=\n\n)(?:    .*\n|\n(?=    ))+\n*")
 HEAD = """\
 # Public names
 
-Every public class, field, function and exception, with its docstring. `python docs/generate.py`
-writes this page; what is not on it may change without notice.
-"""
+This page lists the public classes, functions and errors, with their docstrings. Any other name may change without
+notice. `python docs/generate.py` writes this page.
+
+| you want to | use |
+|---|---|
+| train a torch module | [`dpwa.connect`](#dpwa), or [`DpwaPyTorchAdapter`](#dpwa); [`GossipOptimizer`](#dpwaadaptersoptimizer) |
+| exchange arrays or bytes | [`DpwaConnection`](#dpwa) |
+| read a merge, or the end of a run | [`Merge`](#dpwaadaptersmerge), [`FinishReport`](#dpwa) |
+| wait for all nodes, or average exactly | `barrier`, `broadcast`, `all_reduce` and `all_gather` of [`DpwaConnection`](#dpwa), [`AllReduceSGD`, `AllReduceEA`, `EASGD`](#dpwaalgorithms) |
+| share data | [`SharedSampler`, `shard`](#dpwadataset) |
+| replace `torch.distributed` or Multiverso | [`dpwa.distributed`](#dpwadistributed), [`dpwa.multiverso`](#dpwamultiverso) |
+| write an algorithm or a rule | [`Algorithm`](#dpwaalgorithms), [`register_interpolation`](#dpwa) |
+| load or make a configuration | [`load_config`](#dpwa), [`Config`](#dpwa), [`NodeConfig`](#dpwaconfig) |
+| start nodes from Python | [`run_nodes`](#dpwalaunch) |
+| read run logs | [`load`](#dpwaobserve) |
+| test against faults | [`FaultPlan`, `TcpProxy`, `VirtualNetwork`](#dpwatesting) |
+| catch an error | [`DpwaError` and the errors below it](#dpwaerrors) |
+"""  # noqa: E501
 
 
 def page() -> str:
     """Return the whole page."""
-    shown: dict[int, str] = {}  # where each object was shown first
-    parts = [HEAD, *(f"- [{name}](#{_anchor(name)})" for name in MODULES)]
+    shown: dict[int, str] = {}  # the full name of each object that the page has so far
+    parts = [HEAD, "Modules: " + ", ".join(f"[{name}](#{_anchor(name)})" for name in MODULES)]
     for name in MODULES:
         parts += ["", *_module(importlib.import_module(name), shown)]
     return "\n".join(parts).rstrip() + "\n"
@@ -55,56 +84,67 @@ def _module(module: ModuleType, shown: dict[int, str]) -> Iterator[str]:
     yield f"## {module.__name__}"
     yield ""
     yield from _text(module)
+    repeated = []
     for name in _public_names(module):
         found = getattr(module, name)
-        where = shown.setdefault(id(found), module.__name__)
-        if where != module.__name__:
-            yield from ("", f"### `{name}`", "", f"The same as `{where}.{name}`.")
+        where = shown.setdefault(id(found), f"{module.__name__}.{name}")
+        if where != f"{module.__name__}.{name}":
+            repeated.append(f"`{where}`")
         elif inspect.isclass(found):
-            yield from _class(name, found)
+            yield from _class(name, found, shown)
         elif callable(found):
             yield from ("", f"### `{name}{_signature(found)}`", "", *_text(found))
+    if repeated:
+        yield from ("", f"The module also has {', '.join(repeated)}.")
 
 
 def _public_names(module: ModuleType) -> list[str]:
-    """Return the names in `__all__`, else what the module itself defines."""
-    listed = getattr(module, "__all__", None)
-    if listed is not None:
-        return sorted(listed)
-    return [
+    """Return the names in `__all__`, or else the names that the module itself defines."""
+    own = [
         name
-        for name, value in sorted(vars(module).items())
+        for name, value in vars(module).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
     ]
+    return sorted(name for name in getattr(module, "__all__", own) if name not in INTERNAL)
 
 
-def _class(name: str, found: type) -> Iterator[str]:
+def _class(name: str, found: type, shown: dict[int, str]) -> Iterator[str]:
     is_error = issubclass(found, BaseException)
     of = f"({', '.join(base.__name__ for base in found.__bases__)})" if is_error else ""
     fields = list(_fields(found))
-    arguments = "" if fields else of or _signature(found)
+    arguments = "" if dataclasses.is_dataclass(found) or fields else of or _signature(found)
     yield from ("", f"### class `{name}{arguments}`", "", *_text(found))
     if fields:
         yield from ("", *fields)
+    inherited: dict[str, list[str]] = {}
     for member, value in _members(found):
-        if isinstance(value, property):
+        where = shown.setdefault(id(value), name)
+        if f"{name}.{member}" in INTERNAL:
+            continue
+        if where != name:
+            inherited.setdefault(where, []).append(f"`{member}`")
+        elif isinstance(value, property):
             yield from ("", f"#### `{name}.{member}`", "", *_text(value))
         else:
             function = getattr(found, member)
             yield from ("", f"#### `{name}.{member}{_signature(function)}`", "", *_text(function))
+    for where, members in inherited.items():
+        if not is_error:
+            yield from ("", f"It has the same {', '.join(members)} as `{where}`.")
 
 
 def _fields(found: type) -> Iterator[str]:
-    """Yield one line for each field of a pydantic model or a dataclass."""
-    models = getattr(found, "model_fields", None)
-    if isinstance(models, dict):
-        for name, field in models.items():
+    """Yield one line for each field that the docstring does not describe."""
+    if found is Config:
+        yield "The fields are the [settings](settings.md)."
+    elif issubclass(found, BaseModel):
+        for name, field in found.model_fields.items():
             default = "" if field.is_required() else f", default `{field.get_default()!r}`"
             yield f"- `{name}`{default}: {field.description or 'see above'}"
-    elif dataclasses.is_dataclass(found):
-        for field in dataclasses.fields(found):
-            if not field.name.startswith("_"):
-                yield f"- `{field.name}`: `{field.type}`"
+    elif dataclasses.is_dataclass(found) and "Attributes:" not in (found.__doc__ or ""):
+        for one in dataclasses.fields(found):
+            if not one.name.startswith("_"):
+                yield f"- `{one.name}`: `{one.type}`"
 
 
 def _members(found: type) -> Iterator[tuple[str, Any]]:

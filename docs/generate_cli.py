@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +11,10 @@ from dpwa.cli.main import COMMAND
 HEAD = """\
 # Command line
 
-Every command of `dpwa`, with its arguments and options: the same as `dpwa COMMAND --help` shows.
+This page lists the commands of `dpwa` with their arguments and options, as `dpwa COMMAND --help` shows them.
 `python docs/generate.py` writes this page.
-"""
+"""  # noqa: E501
+MIN_COMMANDS = 3  # an option that as many commands have, with the same text, is explained once
 
 
 def page() -> str:
@@ -22,8 +24,12 @@ def page() -> str:
     for name, command in commands[1:]:
         anchor = name.replace(" ", "-")
         lines.append(f"| [`{name}`](#{anchor}) | {_cell(command.short_help)} |")
-    for name, command in commands:
-        lines += ["", *_section(name, command)]
+    options = Counter(row for name, command in commands for row in _options(name, command))
+    common = {row for row, count in options.items() if count >= MIN_COMMANDS}
+    for number, (name, command) in enumerate(commands):
+        lines += ["", *_section(name, command, common)]
+        if number == 0:
+            lines += ["", "## Options of several commands", "", *_table(sorted(common))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -34,16 +40,32 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
             yield from _commands(f"{name} {below}", found)
 
 
-def _section(name: str, command: Any) -> Iterator[str]:
+def _section(name: str, command: Any, common: set[tuple[str, str]]) -> Iterator[str]:
     context = command.context_class(command, info_name=name)
     usage = " ".join(command.collect_usage_pieces(context))
     yield from (f"## {name}", "", "```text", f"{name} {usage}", "```", "")
     yield from _paragraphs(command.help or "")
+    options = _options(name, command)
+    yield from _table([row for row in options if row not in common])
+    shared = [f"`{row[0]}`" for row in options if row in common]
+    if shared:
+        yield from (
+            "",
+            f"[Options of several commands](#options-of-several-commands): {', '.join(shared)}",
+        )
+
+
+def _options(name: str, command: Any) -> list[tuple[str, str]]:
+    """Return the arguments and options of a command, each with its meaning."""
+    context = command.context_class(command, info_name=name)
     rows = [parameter.get_help_record(context) for parameter in command.params]
-    shown = [row for row in rows if row]
-    if shown:
+    return [row for row in rows if row]
+
+
+def _table(rows: list[tuple[str, str]]) -> Iterator[str]:
+    if rows:
         yield from ("| argument or option | meaning |", "|---|---|")
-        yield from (f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in shown)
+    yield from (f"| `{_cell(option)}` | {_cell(meaning)} |" for option, meaning in rows)
 
 
 def _paragraphs(text: str) -> Iterator[str]:

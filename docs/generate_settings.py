@@ -14,14 +14,13 @@ from dpwa.config.schema import config_schema, variable_of, variables
 HEAD = """\
 # Every setting
 
-This page lists the type, limits, default and environment variable of each setting. "Between nodes"
-says whether a setting must be equal on all nodes. Nodes compare these settings when they connect.
-Both nodes name each setting that differs, with both values. Then they warn
-([DPWA-W087](troubleshooting.md)), or they do not merge each other
+This page lists the type, limits, default and environment variable of each setting. Values may differ between nodes,
+unless a setting says otherwise. Nodes compare the settings that must be equal when they connect, and both nodes name
+each difference. Then they warn ([DPWA-W087](troubleshooting.md)), or they do not merge each other
 ([DPWA-W007](troubleshooting.md)). `dpwa doctor` compares the settings of all nodes, too.
 [Configuration](configuration.md) explains the settings. `python docs/generate.py` writes this page.
 
-"""
+"""  # noqa: E501
 KIND_TITLES = {
     "interpolation": "interpolation rules",
     "algorithm": "algorithms",
@@ -50,10 +49,9 @@ def page() -> str:
     settings = definitions["Config"]["properties"]
     methods = {name: kind.setting for kind in KINDS for name in kind.names()}
     plain = {name: schema for name, schema in settings.items() if name not in methods}
-    lines = [HEAD + " · ".join(f"[{name}](#{name})" for name in plain), "", "## Settings"]
+    lines = [HEAD + ", ".join(f"[{name}](#{name})" for name in plain), "", "## Settings"]
     for name, schema in plain.items():
-        lines += ["", f"### {name}", "", text(schema), "", f"- {facts(schema, (name,))}"]
-        lines += [f"- between nodes: {unlike(name).value}"]
+        lines += ["", f"### {name}", "", text(schema), "", facts(schema, (name,)) + _between(name)]
         lines += options(name, schema, definitions)
     for kind, title in KIND_TITLES.items():
         lines += ["", f"## Options of {title}"]
@@ -69,10 +67,16 @@ def options(name: str, schema: Mapping[str, Any], definitions: Any) -> Iterator[
         model = definitions[part["$ref"].rpartition("/")[2]] if "$ref" in part else {}
         properties = model.get("properties", {})
         if properties:
-            yield from ("", "| key | type | between nodes | meaning |", "|---|---|---|---|")
+            yield from ("", "| key | type | meaning |", "|---|---|---|")
         for option, found in properties.items():
-            between = unlike(name, option).value
-            yield f"| `{option}` | {facts(found, (name, option))} | {between} | {text(found)} |"
+            kind = facts(found, (name, option)) + _between(name, option)
+            yield f"| `{option}` | {kind} | {text(found)} |"
+
+
+def _between(*path: str) -> str:
+    """Return whether nodes must have equal values, or nothing if values may differ."""
+    between = unlike(*path).value
+    return "" if between == "may differ" else f"; {between}"
 
 
 def facts(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpwa.collectives.calls import CollectiveCalls
 from dpwa.config import Config, ConfigSource, load_config
-from dpwa.data.arrays import (
+from dpwa.data.array_model import (
     ArrayModel,
     NumericArray,
     array_layout,
@@ -40,8 +40,8 @@ from dpwa.observe.figures import scalars
 from dpwa.observe.recorder import Recorder
 from dpwa.policy.finishing import FinishReport
 from dpwa.runtime import SYSTEM, Runtime
-from dpwa.state.states import States
-from dpwa.state.target import Target, values_of, values_part
+from dpwa.state.replaced_parts import Target, values_of, values_part
+from dpwa.state.state_transfer import States
 from dpwa.types import Loss, loss_value
 from dpwa.wire import limits
 

@@ -26,9 +26,9 @@ import numpy as np
 from dpwa.config import ConfigSource
 from dpwa.connection import DpwaConnection
 from dpwa.errors import DpwaError, TableLostError, UserError
+from dpwa.tables.node_tables import Tables
 from dpwa.tables.rows import as_array, as_integers
 from dpwa.tables.table import PendingGet, SyncedArray
-from dpwa.tables.tables import Tables
 
 if TYPE_CHECKING:
     from dpwa.adapters.tables import ModuleParameterManager as _ModuleParameterManager

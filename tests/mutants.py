@@ -48,7 +48,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
-        "lease", "policy/leases.py",
+        "lease", "policy/range_leases.py",
         "is_left |= now - self._since > self._lease_s",
         "is_left |= now - self._since > 0.0",
         "tests/policy/test_leases.py",
@@ -114,7 +114,7 @@ MUTANTS = [
         "tests/wire/test_fetch_and_serve.py",
     ),
     Mutant(
-        "checksum", "data/boards.py",
+        "checksum", "data/shared_records.py",
         "return checksum(header + posted.record)",
         "return checksum(header)",
         "tests/data/test_boards.py",
@@ -229,7 +229,7 @@ MUTANTS = [
         "tests/policy/test_leaders.py",
     ),
     Mutant(
-        "version", "node/repeats.py",
+        "version", "node/merged_versions.py",
         "return version if shard in shards or WHOLE in shards else 0",
         "return version",
         "tests/node/test_repeats.py",
@@ -241,13 +241,13 @@ MUTANTS = [
         "tests/tables/test_table_regressions.py",
     ),
     Mutant(
-        "acknowledgement", "policy/leases.py",
+        "acknowledgement", "policy/range_leases.py",
         "return self._row(self._own, self._own, is_done=True)",
         "return self._row(self._own, NOBODY, is_done=True)",
         "tests/policy/test_leases.py",
     ),
     Mutant(
-        "acknowledgement", "policy/leases.py",
+        "acknowledgement", "policy/range_leases.py",
         "while self._left and items >= self._left[0][1]:",
         "while self._left and items > 0:",
         "tests/policy/test_leases.py",

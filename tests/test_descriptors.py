@@ -9,7 +9,7 @@ from support.nodes import at_once, config_of
 from support.processes import descriptors
 
 from dpwa import DpwaConnection
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 
 
 def _use(connection):

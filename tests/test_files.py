@@ -10,7 +10,7 @@ from support.open_cluster import cluster
 
 from dpwa import DpwaConnection, fault_points
 from dpwa.files import open_regular, written
-from dpwa.observe.run_reading import find_files
+from dpwa.observe.run_log_reader import find_files
 from dpwa.report.style import drawing, new_figure, save_png
 from dpwa.state.checkpoints import CheckpointFolder
 

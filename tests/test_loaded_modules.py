@@ -39,9 +39,9 @@ FOLDERS = (
 FILES = {
     "adapters/cuda_side",
     "adapters/gradient_buckets",
-    "adapters/gradients",
+    "adapters/gradient_averaging",
     "adapters/optimizer_state",
-    "adapters/plain_trees",
+    "adapters/object_state",
     "adapters/ranks/group",
     "adapters/ranks/replicas",
     "adapters/ranks/shards",
@@ -53,7 +53,7 @@ FILES = {
     "algorithms/noloco",
     "algorithms/push_sum",
     "algorithms/together",
-    "data/boards",
+    "data/shared_records",
     "data/codecs/half",
     "data/codecs/int8",
     "data/payload",
@@ -69,7 +69,7 @@ FILES = {
     "policy/elastic",
     "policy/group_views",
     "policy/outer",
-    "policy/pace",
+    "policy/wait_budgets",
     "policy/push_sum",
     "policy/quarantine",
     "policy/transactions",
@@ -216,5 +216,5 @@ def test_a_message_whose_code_cannot_be_loaded_is_refused(caplog):
             assert isinstance(question(node.endpoint, hello, None), Refused)
         assert isinstance(question(node.endpoint, AskStatus(request=3), None), Status)
     assert [record.getMessage() for record in caplog.records] == [
-        "w1: a message is refused, as its code cannot be loaded: no such file here [DPWA-W103]"
+        "w1: a message is refused, because its code cannot be loaded: no such file here [DPWA-W103]"
     ]

@@ -81,10 +81,9 @@ def _show(paper: Paper, claims: Sequence[Claim], cpu_s: float, out: object) -> N
 
 def markdown(paper: Paper, claims: Sequence[Claim]) -> str:
     rows = [f"## {paper.title}", "", f"{paper.source}. {paper.setting}", ""]
-    rows += ["| paper | ours | verdict |", "|---|---|---|"]
+    rows += ["| claim | verdict | remark |", "|---|---|---|"]
     for claim in claims:
-        reason = f"<br>*{claim.reason[0].upper()}{claim.reason[1:]}.*" if claim.reason else ""
-        ours = f"{claim.ours}.{reason}"
-        cells = (claim.paper, ours, f"**{claim.verdict}**")
+        remark = f"{claim.reason[0].upper()}{claim.reason[1:]}." if claim.reason else ""
+        cells = (claim.paper, f"**{claim.verdict}**", remark)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*rows, ""])

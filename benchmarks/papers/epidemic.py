@@ -33,13 +33,13 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
     sizes = sorted(means)
     return [
         Claim(
-            "News of one node reaches all N in log2 N + O(log log N) rounds of pulling: "
+            "A message of one node reaches all N in log2 N + O(log log N) rounds of pulling: "
             + ", ".join(f"{EXPECTED[nodes]:g}" for nodes in sizes)
             + f" rounds at N = {', '.join(map(str, sizes))}",
             ", ".join(f"{means[nodes]:.1f}" for nodes in sizes)
             + f" rounds, mean of {', '.join(str(trials[nodes]) for nodes in sizes)} runs",
             verdict(*fits),
-            "the sources give the growth; the figures are those of the exact Markov chain",
+            "the sources give the growth. The figures are those of the exact Markov chain",
         )
     ]
 

@@ -32,15 +32,15 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
             verdict(max(exact) < EXACT),
         ),
         Claim(
-            "It is not if N is another number",
+            "The mean is not exact for any other N",
             f"N = 3 to {others[-1]}: {min(once):.2g} to {max(once):.2g} of the distance is left "
             f"after ceil(log2 N) rounds, at most {max(thrice):.1g} after three times as many",
             verdict(min(once) > EXACT),
-            "each further period brings it down again",
+            "each further period reduces the distance again",
         ),
         Claim(
-            "Exact as well with the steps 1, 2, 4, ... in a random order in each period; not if "
-            "each round draws its step anew",
+            "The mean is also exact if each period has the steps 1, 2, 4, ... in a random order, "
+            "but not if each round picks a random step",
             f"N = 4 to {powers[-1]}: at most {max(permuted):.0e} in a random order; drawn anew "
             f"up to {max(replaced):.2f} is left",
             verdict(max(permuted) < EXACT, max(replaced) > EXACT),
@@ -81,7 +81,7 @@ def gaps(even: list[int], others: list[int]) -> Claim:
         off = (1.0 - modulus) - 2.0 / (1 + degree)
         (above if nodes % 2 else equal).append(off)
     return Claim(
-        "Spectral gap of the static graph: 2 / (1 + ceil(log2 N)) for even N, more for odd N",
+        "The static graph has a spectral gap of 2 / (1 + ceil(log2 N)) for even N, more for odd N",
         f"even N: off by at most {max(map(abs, equal)):.0e}; odd N: more by "
         f"{min(above):.2f} to {max(above):.2f}",
         verdict(max(map(abs, equal)) < EXACT, min(above) > EXACT),

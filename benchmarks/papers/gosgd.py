@@ -71,8 +71,8 @@ def rarely_is_enough(alike: dict[float, Result], apart: dict[float, Result]) -> 
         f"{', '.join(f'{r.accuracy:.2f}' for r in apart.values())}) with private digits "
         "of few classes",
         verdict(costs[0] < 1 + NEAR, costs[1] < 1 + NEAR),
-        "true where all draw from the same data, though there the mean model is as good with "
-        "p = 0; where each node has classes of its own, every exchange counts",
+        "true if all nodes have the same data, but then the mean model is as good with p = 0. "
+        "If each node has its own classes, every exchange counts",
     )
 
 
@@ -92,7 +92,7 @@ def beside_elastic(alike: dict[float, Result], elastic: dict[float, Result]) -> 
     losses = [elastic[p].loss for p in elastic]
     distances = [elastic[p].distance for p in elastic]
     return Claim(
-        "GoSGD beside EASGD that exchanges as often: lower loss after as many steps",
+        "With as many exchanges and steps, GoSGD has a lower loss than EASGD",
         f"p = {_list(elastic)}: loss {', '.join(f'{alike[p].loss:.3f}' for p in elastic)}, of "
         f"`elastic` with period 1/p {', '.join(f'{loss:.3f}' for loss in losses)}; distance "
         f"{', '.join(f'{alike[p].distance:.2f}' for p in elastic)} and "
@@ -101,8 +101,8 @@ def beside_elastic(alike: dict[float, Result], elastic: dict[float, Result]) -> 
             all(alike[p].loss < elastic[p].loss for p in elastic),
             all(alike[p].distance < elastic[p].distance for p in elastic),
         ),
-        "EASGD is dpwa's `elastic`, whose center has no server; its pull to a center that lags "
-        "behind takes part of each step",
+        "EASGD is dpwa's `elastic`, whose center has no server. Its center lags behind, and the "
+        "pull to it undoes part of each step",
     )
 
 

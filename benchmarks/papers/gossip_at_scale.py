@@ -163,7 +163,7 @@ def stragglers(nodes: int, times: dict[str, tuple[float, float]]) -> Claim:
         "Synchronous SGD is not resilient to lagging processors; gossiping SGD avoids that",
         f"{nodes} nodes, one of them {SLOWER:g} times as slow: {'; '.join(rows)}",
         verdict(ratios["all-reduce"] > 2, ratios["gossip"] < 2, ratios["gossip, mean model"] < 2),
-        "the slow node's own model is one of those whose losses count",
+        "the loss of the slow node's own model counts, too",
     )
 
 
@@ -188,8 +188,8 @@ def scale(sizes: Sequence[int], found: dict[str, list[tuple[float, float]]]) -> 
             verdict(
                 2 in wins["gossip"], up_to >= 32, wins["gossip, mean model"][: len(few)] == few
             ),
-            f"by the loss of the nodes' own models gossip is first up to {up_to} nodes; where the "
-            "lines cross depends on noise, target and network",
+            f"by the loss of the nodes' own models, gossip is faster up to {up_to} nodes. The "
+            "limit depends on noise, target and network",
         ),
         Claim(
             "Synchronous SGD scales better to more nodes (up to about 100)",
@@ -201,8 +201,8 @@ def scale(sizes: Sequence[int], found: dict[str, list[tuple[float, float]]]) -> 
                 seconds["all-reduce"][-1] < seconds["gossip"][-1],
                 seconds["all-reduce"][-1] < seconds["gossip, mean model"][-1],
             ),
-            "the noise of a single model's last steps limits its learning rate, however many "
-            "nodes there are; it is gone in the mean of all models, which gossip users can take",
+            "the noise of a single model's last steps limits its learning rate, for any number "
+            "of nodes. The mean of all models does not have this noise",
         ),
     ]
 

@@ -66,13 +66,13 @@ def factorisation(ranks: tuple[int, ...], seeds: range) -> Claim:
     rows = [f"{name} {', '.join(f'{s:.0f}' for s in found)}" for name, found in steps.items()]
     pairs = zip(steps["lsgd"], steps["elastic"], strict=True)
     return Claim(
-        "On low-rank matrix problems the best of LSGD's workers gets there sooner than EASGD's, "
-        "whose workers are drawn to the mean of different minima",
+        "On low-rank matrix problems the best worker of LSGD reaches the minimum sooner than the "
+        "best worker of EASGD, which pulls workers to the mean of different minima",
         f"steps until the best of {WORKERS} has {REACHED:g} of its loss, ranks "
         f"{', '.join(map(str, ranks))}: {'; '.join(rows)}",
         verdict(*(ours < theirs for ours, theirs in pairs)),
-        "without noise there is nothing that talking could gain, so the best of workers that never "
-        "talk is as fast as LSGD's, or faster",
+        "without noise an exchange cannot help, so the best of workers without exchanges is at "
+        "least as fast as the best of LSGD",
     )
 
 
@@ -115,15 +115,15 @@ def network(seed: int, steps: int, runs: int) -> list[Claim]:
                 means["lsgd"][early] < means["elastic"][early],
                 means["lsgd"][late] < means["elastic"][late],
             ),
-            "here, no faster than plain gossip, or than the mean of workers that never talk: "
-            "digits are an easy problem",
+            "here, LSGD is no faster than plain gossip, or than the mean of workers without "
+            "exchanges, because digits are an easy problem",
         ),
         Claim(
-            "and ends with a lower test error",
+            "On networks LSGD ends with a lower test error than EASGD",
             f"accuracy after {steps} steps: {', '.join(right)}; LSGD's is "
             f"{apart:+.4f} +- {error:.4f} from that of `elastic`",
             verdict(apart > 2 * error),
-            "" if apart > 2 * error else "no difference is seen on these digits",
+            "" if apart > 2 * error else "the errors on these digits do not differ",
         ),
     ]
 

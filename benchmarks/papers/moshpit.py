@@ -156,11 +156,11 @@ def random_groups(places: int, seed: int, runs: int) -> Claim:
     formula = (groups - 1) / nodes + groups / nodes**2
     mean, error = float(np.mean(ratios)), float(np.std(ratios) / runs**0.5)
     return Claim(
-        "With r random groups a round leaves (r-1)/N + r/N^2 of V in the mean",
+        "With r random groups, a round leaves (r-1)/N + r/N^2 of V on average",
         f"N = {nodes}, r = {groups}: {mean:.4f} +- {error:.4f}, by the formula {formula:.4f}",
         verdict(abs(mean - formula) <= 3 * error),
-        f"exact is (r-1)/(N-1), here {(groups - 1) / (nodes - 1):.4f}: the same but for terms of "
-        "1/N^2",
+        f"the exact value is (r-1)/(N-1), here {(groups - 1) / (nodes - 1):.4f}, which differs by "
+        "terms of 1/N^2",
     )
 
 
@@ -174,11 +174,11 @@ def failures(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
     all_counts = [count for found in counts.values() for count in found]
     rows = [f"N = {size}: {listed(found)}" for size, found in counts.items()]
     return Claim(
-        "Nodes that fail and empty places cost a few rounds more, not the mean",
+        "Failing nodes and empty places cost a few more rounds, but not the mean",
         f"rounds to V = 1e-9 V0 in a {places}x{places} grid, with {listed(shares)} of the nodes "
         f"failing in each round: {'; '.join(rows)}",
         verdict(max(all_counts) <= 15),
-        "the paper has a table of such figures; it was not at hand",
+        "the table of the paper was not available for a comparison",
     )
 
 
@@ -206,12 +206,12 @@ def beside_dpwa(places: int, seed: int, shares: tuple[float, ...]) -> Claim:
     drawn = np.min([counts["`symmetric`"], counts["`gossip`"], counts["`push_sum`"]], axis=0)
     shares_text = " and ".join(f"{share:g}" for share in shares)
     return Claim(
-        "Far fewer rounds than gossip and push-sum, with and without failures",
+        "Moshpit needs far fewer rounds than gossip and push-sum, with and without failures",
         f"N = {nodes}, rounds to V = 1e-9 V0 with {shares_text} failing (models that a node sends "
         f"without failures): {', '.join(rows)}",
         verdict(*(2 * grouped < single for grouped, single in zip(in_groups, drawn, strict=True))),
-        "a round of Moshpit is an all-reduce of a group, which waits for its slowest node; dpwa's "
-        "way to its figures is `one_peer_exponential` with nodes in step",
+        "a round of Moshpit is an all-reduce of a group, which waits for its slowest node. In "
+        "dpwa, `one_peer_exponential` with synchronous rounds comes closest",
     )
 
 

@@ -30,19 +30,19 @@ def reproduce(seed: int, quick: bool) -> list[Claim]:
     at = ", ".join(f"{alpha:g}" for alpha in alphas)
     return [
         Claim(
-            "The nodes stay together for 0 < gamma < 2(1 - alpha^2)",
+            "The distance between nodes stays bounded for 0 < gamma < 2(1 - alpha^2)",
             f"the limit found for alpha = {at} is {'; '.join(rows)}. "
             f"With gamma = 0.05 {sum(v < 0 for v in small)} of {len(small)} come together",
             verdict(
                 *(abs(limit - 1) < NEAR for limits in found.values() for limit in limits),
                 *(value < 0 for value in small),
             ),
-            "the formula was computed here, for many nodes and in mean square, and dpwa refuses "
-            "settings by it; with few nodes a little more is stable",
+            "the formula was derived here, for many nodes and in mean square, and dpwa refuses "
+            "settings beyond it. With few nodes, a slightly larger gamma is stable",
         ),
         Claim(
-            "The usual alpha 0.5, gamma 0.7 is stable; with a momentum of 0.9, as DiLoCo has it, "
-            "the same gamma is not",
+            "The usual alpha 0.5 and gamma 0.7 are stable. With DiLoCo's momentum of 0.9, the same "
+            "gamma is not",
             f"V becomes {np.exp(usual):.2f} times itself a round with alpha 0.5, "
             f"{np.exp(heavy):.2f} with 0.9",
             verdict(usual < 0, heavy > 0),

@@ -51,7 +51,7 @@ def averaging(edges: EdgeList, starts: np.ndarray, seed: int, rounds: int) -> Cl
     off = np.abs(swarm.x - starts.mean(axis=0)).max()
     weights = [worker.mass.weight for worker in swarm.workers]
     return Claim(
-        "With push-sum weights all come to the exact mean on any strongly connected directed graph",
+        "With push-sum weights all nodes reach the exact mean on any strongly connected graph",
         f"{len(starts)} nodes, {rounds} rounds: off by at most {off:.0e}; weights from "
         f"{min(weights):.2g} to {max(weights):.2g} at the end, {sum(weights):g} in all",
         verdict(off < EXACT),
@@ -75,8 +75,8 @@ def plain_pulls(edges: EdgeList, starts: np.ndarray, spread: float, seed: int, r
     bias = float(np.linalg.norm(found - mean))
     off = float(np.linalg.norm(found - weights @ starts))
     return Claim(
-        "Without them it is another mean that they agree on, in which nodes that many hear count "
-        "more",
+        "Without the weights, nodes agree on a different mean, in which nodes with many readers "
+        "count more",
         f"{runs} runs end {bias / spread:.2f} from the mean (in units of the nodes' deviation, "
         f"+- {error / spread:.2f}), and {off / spread:.2f} from the mean by stationary weights "
         f"({weights.min():.3f} to {weights.max():.3f}; fair is {1 / len(starts):.3f})",
@@ -98,9 +98,9 @@ def training(edges: EdgeList, starts: np.ndarray, spread: float, seed: int, quic
         f"the nodes' optima); {divided:.2f} if each step is divided by the node's weight and taken "
         "before `update_send`",
         verdict(plain < near, divided < near),
-        "SGP adds gradients to w x, so that all count alike; dpwa's push_sum has the form of "
-        "GoSGD, in which a step counts by the weight of its node. Where all are heard by equally "
-        "many nodes, the two are the same in the mean",
+        "SGP adds gradients to w x, so that all steps count equally. dpwa's push_sum is GoSGD, in "
+        "which a step counts by the weight of its node. If all nodes have equally many readers, "
+        "both have the same mean",
     )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpwa.algorithms import Algorithm, Ask, Terms, algorithm
-from dpwa.data.arrays import ArrayValues
+from dpwa.data.array_model import ArrayValues
 from dpwa.policy.interpolation import interpolation, merge_factor, mixed_clock
 from dpwa.policy.leaders import LossReports, RunningLoss
 from dpwa.policy.push_sum import Mass

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dpwa.adapters.host_side import DeviceSide
-from dpwa.adapters.merging import CUDA_TILE_BYTES, Tile
+from dpwa.adapters.tensor_merging import CUDA_TILE_BYTES, Tile
 from dpwa.data.kernels import total
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import SnapshotCopy

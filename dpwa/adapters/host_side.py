@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dpwa.adapters.merging import Merging, Tile, overlapping
+from dpwa.adapters.tensor_merging import Merging, Tile, overlapping
 from dpwa.data.kernels import Rounding, squared_distance
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import FinishedCopy, MergeTerms, SnapshotCopy

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dpwa.adapters.values import TensorValues
+from dpwa.adapters.tensor_values import TensorValues
 from dpwa.algorithms import Algorithm
 from dpwa.errors import ParametersError, UserError
 from dpwa.node.arrival import Arrival

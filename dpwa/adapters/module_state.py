@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from dpwa.adapters.host_side import DeviceSide, HostSide
-from dpwa.adapters.merging import Merging, Tile, cut
 from dpwa.adapters.plain_tensors import (
     is_sharded,
     local,
@@ -31,7 +30,8 @@ from dpwa.adapters.plain_tensors import (
     why_not_mergeable,
     why_not_plain,
 )
-from dpwa.adapters.values import TensorValues
+from dpwa.adapters.tensor_merging import Merging, Tile, cut
+from dpwa.adapters.tensor_values import TensorValues
 from dpwa.algorithms import Values
 from dpwa.config import Config
 from dpwa.data.kernels import Rounding, is_bit, is_finite, is_narrow, norm

@@ -16,15 +16,15 @@ import msgpack
 import safetensors.torch
 import torch
 
-from dpwa.adapters.images import copied, dtype_name, layout_of
+from dpwa.adapters.object_state import CPU, KEPT, MISSING, Filler, Trees, is_scalar, modules_of
 from dpwa.adapters.optimizer import Optimizers, is_training, with_inner
 from dpwa.adapters.plain_tensors import local, shard_like_parameters
-from dpwa.adapters.plain_trees import CPU, KEPT, MISSING, Filler, Trees, is_scalar, modules_of
+from dpwa.adapters.tensor_images import copied, dtype_name, layout_of
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.state.image import StatePart
-from dpwa.state.target import UnfitStateError
+from dpwa.state.replaced_parts import UnfitStateError
+from dpwa.state.safetensors_image import StatePart
 from dpwa.wire import limits
 from dpwa.wire.messages import unpack
 

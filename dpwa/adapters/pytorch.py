@@ -37,7 +37,7 @@ from dpwa.policy.learning_rates import lr_scale
 from dpwa.types import JsonObject, Loss, loss_value
 
 if TYPE_CHECKING:
-    from dpwa.adapters.gradients import GradientAveraging
+    from dpwa.adapters.gradient_averaging import GradientAveraging
     from dpwa.adapters.ranks.group import RankGroup
     from dpwa.collectives.collectives import Collectives
 
@@ -277,7 +277,7 @@ class DpwaPyTorchAdapter(ConnectionFacts, CollectiveCalls, Closeable):
                 "DistributedDataParallel. Pass the plain module, or choose another algorithm "
                 "[DPWA-E308]"
             )
-        from dpwa.adapters.gradients import GradientAveraging
+        from dpwa.adapters.gradient_averaging import GradientAveraging
 
         return GradientAveraging(
             self.connection, net, self._state, self._training, self._optimizers

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from dpwa.errors import UserError
+from dpwa.tables.node_tables import Tables
 from dpwa.tables.table import SyncedArray
-from dpwa.tables.tables import Tables
 
 
 class ModuleParameterManager:

@@ -8,16 +8,16 @@ from functools import partial
 
 import torch
 
-from dpwa.adapters.images import Named, copied, layout_of, storable, views
 from dpwa.adapters.module_state import ModuleState, state_tensors
 from dpwa.adapters.optimizer import Optimizers
 from dpwa.adapters.plain_tensors import local
+from dpwa.adapters.tensor_images import Named, copied, layout_of, storable, views
 from dpwa.config import Config
 from dpwa.data.kernels import is_finite
 from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
-from dpwa.state.image import ImageLayout, StatePart
-from dpwa.state.target import Target, UnfitStateError
+from dpwa.state.replaced_parts import Target, UnfitStateError
+from dpwa.state.safetensors_image import ImageLayout, StatePart
 
 log = logging.getLogger("dpwa.adapters")
 

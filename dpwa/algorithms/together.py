@@ -35,7 +35,7 @@ class Together(Algorithm):
     n the number of nodes in sync, and s the number of this node's updates since then. So all
     batches have equal weights.
 
-    `dpwa.policy.pace` decides when rounds end, and when a node rejoins.
+    `dpwa.policy.wait_budgets` decides when rounds end, and when a node rejoins.
 
     Sources: Li et al., Taming Unbalanced Training Workloads in Deep Learning with Partial
     Collective Operations (2019, arXiv:1908.04207); Luo et al., Prague (2019, arXiv:1909.08029);

@@ -1,1 +1,1 @@
-"""The command line, a thin shell over the other packages."""
+"""The command line. It parses options, calls the other packages, and prints their results."""

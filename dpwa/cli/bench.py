@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpwa.cli.asking import MAX_PORT
+from dpwa.cli.query_options import MAX_PORT
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-PORT = 20469  # beside the first one of `dpwa launch`
+PORT = 20469  # the port before the first port of `dpwa launch`
 LONGEST_S = 86_400.0
 MEASURING_S = 15.0
 SERVING_S = 600.0
@@ -38,17 +38,19 @@ SERVING_S = 600.0
 def link(
     host: Annotated[
         str | None,
-        typer.Argument(metavar="HOST[:PORT]", help="The machine that runs --serve."),
+        typer.Argument(
+            metavar="HOST[:PORT]", help="The machine that runs `dpwa bench link --serve`."
+        ),
     ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Answer machines that measure the link to this machine.")
     ] = False,
     port: Annotated[
-        int, typer.Option(min=1, max=MAX_PORT, help="With --serve: port to listen on.")
+        int, typer.Option(min=1, max=MAX_PORT, help="The port on which --serve listens.")
     ] = PORT,
     bind: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="With --serve: address to listen on. Default: all."),
+        typer.Option(metavar="ADDRESS", help="The address on which --serve listens."),
     ] = "*",
     seconds: Annotated[
         float | None,
@@ -56,7 +58,8 @@ def link(
             metavar="S",
             min=1.0,
             max=LONGEST_S,
-            help=f"Maximum time. Default: {MEASURING_S:g} to measure, {SERVING_S:g} to serve.",
+            help=f"Maximum duration in seconds. The default is {MEASURING_S:g} s for a "
+            f"measurement, and {SERVING_S:g} s for --serve.",
         ),
     ] = None,
     as_json: Annotated[
@@ -65,11 +68,12 @@ def link(
 ) -> None:
     """Measure the latency and bandwidth of the link from another machine to this one.
 
-    First start `dpwa bench link --serve` on the other machine. It serves random bytes in the same
-    way as a node serves its snapshots, to anyone who can connect, and ends with Ctrl-C. The command
-    measures the same values that `dpwa status --json` shows for a peer: the time from a request to
-    the header of the answer, and the payload of one stream per time. If both directions differ,
-    measure both.
+    First start `dpwa bench link --serve` on the other machine. It sends random bytes to any machine
+    that connects, in the same way as a node sends its snapshots. Ctrl-C ends it.
+
+    The latency is the time from a request to the header of the answer. The bandwidth is the payload
+    that one stream carries per second. `dpwa status --json` shows the same values for each peer. If
+    the two directions of the link may differ, measure both.
 
     Examples:
         dpwa bench link --serve
@@ -77,7 +81,7 @@ def link(
         dpwa bench link 10.0.0.2 --json > link.json
     """
     if serve == (host is not None):
-        raise UserError("expected the HOST to measure the way from, or --serve [DPWA-E275]")
+        raise UserError("expected either the HOST to measure the link from, or --serve [DPWA-E275]")
     if serve:
         _serve(port, bind, seconds or SERVING_S)
         return
@@ -99,10 +103,10 @@ def _serve(port: int, bind: str, seconds: float) -> None:
         found = reachable_host(os.environ)
         host = bind if not is_wildcard(bind) else "HOST" if found is None else found.host
         target = host if port == PORT else tcp_endpoint(host, port).removeprefix("tcp://")
-        typer.echo(f"serving on port {port}, for {seconds:g} s; on another machine:")
+        typer.echo(f"serving on port {port} for {seconds:g} s. On another machine, run:")
         typer.echo(f"dpwa bench link {target}")
         if found is None and is_wildcard(bind):
-            typer.echo("HOST: this machine, which has no address but loopback by now", err=True)
+            typer.echo("HOST is this machine, which has no address except loopback yet", err=True)
         wait_seconds(seconds)
 
 
@@ -133,7 +137,8 @@ def _show(found: LinkMeasurement) -> None:
             f"{name} {median:.4g} {unit}, median of {len(samples)} ({lowest:.4g} to {highest:.4g})"
         )
     typer.echo(
-        f"from {found.address}, in streams of {found.stream_bytes / 1e6:.3g} MB; to plan with it:\n"
+        f"measured from {found.address}, in streams of {found.stream_bytes / 1e6:.3g} MB. "
+        "To compute the cost of a round over this link, run:\n"
         f"dpwa plan --latency-ms {found.latency_ms:.3g} "
         f"--bandwidth-mbps {found.bandwidth_mbps:.4g} --parameters N --step-ms MS"
     )

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import MAX_PORT
+from dpwa.cli.query_options import MAX_PORT
 from dpwa.cli.screen import write_new
 from dpwa.errors import UserError
 from dpwa.report.wording import plural
@@ -28,7 +28,7 @@ app = typer.Typer(
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="FILE", help="A configuration in YAML.")]
 ConfigOption = Annotated[
-    Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same.")
+    Path | None, typer.Option("-c", "--config", metavar="FILE", help="The same as FILE.")
 ]
 
 
@@ -38,14 +38,14 @@ def init(
     base_port: Annotated[
         int,
         typer.Option(
-            min=1, max=MAX_PORT, help="Port of the first node. The others use the next ports."
+            min=1, max=MAX_PORT, help="Port of the first node. The other nodes get the next ports."
         ),
     ] = 20470,
     host: Annotated[str, typer.Option(help="Host of all nodes.")] = "localhost",
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write; - is standard output.")
+        Path, typer.Option("-o", "--output", help="The file to write, or - for standard output.")
     ] = Path("-"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a commented configuration for nodes w1, w2, ... on one host.
 
@@ -61,7 +61,7 @@ def init(
     last_port = base_port + nodes - 1
     if last_port > MAX_PORT:
         raise UserError(
-            f"expected ports up to {MAX_PORT} (the last of {nodes} would be {last_port})"
+            f"expected ports up to {MAX_PORT} (the last of {nodes} nodes would use {last_port})"
             " [DPWA-E021]"
         )
     try:
@@ -76,7 +76,7 @@ def init(
 
 @app.command()
 def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
-    """Print each mistake with its line and column, or say that there is none.
+    """Check a configuration, and print each mistake with its line and column.
 
     Without a FILE, the command checks the dpwa.yaml of this folder. A dpwa.yaml needs no nodes if
     you use it with `dpwa launch -n`.
@@ -91,11 +91,11 @@ def check(file: ConfigFile = None, config_file: ConfigOption = None) -> None:
 
     file = _one_of(file, config_file) or Path(FILE)
     if not file.exists() and str(file) == FILE:
-        raise typer.BadParameter(f"expected a FILE, as there is no {FILE} here")
+        raise typer.BadParameter(f"expected a FILE, because this folder has no {FILE}")
     if file.name == FILE and settings_in(file).isdisjoint(("nodes", "join")):
         listed = [node.to_mapping() for node in local_nodes(range(20470, 20474), "localhost")]
         load_config(file, overrides={"nodes": listed})
-        typer.echo(f"{file}: OK, settings without nodes: `dpwa launch -n 4` adds them")
+        typer.echo(f"{file}: OK, settings without nodes. `dpwa launch -n 4` adds the nodes")
         return
     config = load_config(file)
     count = len(config.nodes)
@@ -111,10 +111,10 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML.")] = False,
     where: Annotated[
         bool,
-        typer.Option("--where", help="Show where dpwa.connect finds the cluster here."),
+        typer.Option("--where", help="Show where `dpwa.connect` finds the node and its peers."),
     ] = False,
 ) -> None:
-    """Print the settings in effect, with defaults and environment variables.
+    """Print the settings in effect, including defaults and values from environment variables.
 
     Examples:
         dpwa config show -c nodes.yaml
@@ -137,7 +137,7 @@ def show(
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of configurations, for editors.
+    """Print the JSON Schema of configurations, with which editors check and complete them.
 
     Examples:
         dpwa config schema > dpwa.schema.json
@@ -149,7 +149,7 @@ def schema() -> None:
 
 def _one_of(file: Path | None, config_file: Path | None) -> Path | None:
     if file and config_file:
-        raise typer.BadParameter("expected the FILE once, with -c or without")
+        raise typer.BadParameter("expected FILE only once, either with -c or without")
     return file or config_file
 
 
@@ -160,4 +160,4 @@ def _show_where(file: Path | None) -> None:
     for line in discovery.lines():
         typer.echo(line)
     if not discovery.is_complete:
-        raise UserError("nobody says which node this is, and where its peers are [DPWA-E038]")
+        raise UserError("found neither the name of this node nor its peers [DPWA-E038]")

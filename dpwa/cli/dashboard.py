@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import MAX_PORT, AsOption, AtOption, RunOption, watch
+from dpwa.cli.query_options import MAX_PORT, AsOption, AtOption, RunOption, watch
 from dpwa.cli.screen import open_browser
 from dpwa.errors import from_extra
 
@@ -19,7 +19,8 @@ def dashboard(
         str,
         typer.Option(
             metavar="HOST",
-            help="Address to listen on. Beyond this machine, the page needs a token.",
+            help="The address to listen on. If other machines can reach it, the page requires a "
+            "token.",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -27,15 +28,17 @@ def dashboard(
         typer.Option(
             min=0,
             max=MAX_PORT,
-            help="Port to listen on. Default: 8400, or the next free port. 0: any free port.",
+            help="The port to listen on. The default is 8400, or the next free port. 0 means any "
+            "free port.",
         ),
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Serve a web page of a run: the nodes, their speed, and whether their models agree.
+    """Serve a web page that shows the nodes of a run, their speed, and how far they are apart.
 
-    The page shows all living nodes. One node is enough to find the others. The page cannot change
-    anything. Ctrl-C ends the command, without any effect on the training.
+    The page shows all running nodes. The command needs the address of only one node, because each
+    node reports on the others. The page cannot change the run. Ctrl-C ends the command, and the
+    nodes continue to train.
 
     Examples:
         dpwa dashboard --open

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 
 if TYPE_CHECKING:
     from dpwa.demo.report import DemoResult
@@ -20,19 +20,21 @@ LARGEST_SEED = 2**32 - 1
 def demo(
     nodes: Annotated[int, typer.Option(metavar="N", min=2, max=64, help="Number of nodes.")] = 4,
     out_dir: Annotated[
-        Path, typer.Option(help="Folder for the picture, figures and run logs.")
+        Path, typer.Option(help="The folder for the picture, the figures and the run logs.")
     ] = Path("demo-output"),
     steps: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Training steps of each node.")
+        int, typer.Option(metavar="N", min=1, help="Number of training steps of each node.")
     ] = 600,
     seed: Annotated[
-        int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the shards, weights and batches.")
+        int,
+        typer.Option(min=0, max=LARGEST_SEED, help="Seed of the shards, weights and batches."),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Let local processes, which each see only a few digits, learn all ten from each other.
+    """Train nodes on this machine that each see only a few digits. By gossip, they learn all ten.
 
-    Each node first trains alone, and then again with gossip. At the end both results are compared.
+    Each node first trains alone, and then again with gossip. At the end, the command compares the
+    two results.
 
     Examples:
         dpwa demo
@@ -53,7 +55,7 @@ def demo(
 
 
 def _show(result: DemoResult, out_dir: Path, *, is_result: bool) -> None:
-    """Print a table, the result, and next steps. With JSON, print it on standard error."""
+    """Print the table of nodes, the result and the next steps. With --json, use standard error."""
     console = screen.console(is_result=is_result)
     means = (f"{result.mean_accuracy:.3f}", f"{result.mean_alone_accuracy:.3f}")
     rows = [
@@ -71,7 +73,7 @@ def _show(result: DemoResult, out_dir: Path, *, is_result: bool) -> None:
     )
     if result.consensus_distance is not None:
         distance = f"{result.consensus_distance:.2g}"
-        console.print(f"At the end the nodes averaged (finish). They are {distance} apart.")
+        console.print(f"At the end, the nodes averaged. Their consensus distance is {distance}.")
     for title, text in (
         ("Picture", out_dir / "demo.png"),
         ("Figures", out_dir / "result.json"),

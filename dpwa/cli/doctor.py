@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
+from dpwa.cli.query_options import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.errors import UserError
 from dpwa.report.wording import plural
 
@@ -32,13 +32,13 @@ def doctor(
 ) -> None:
     """Ask each node which peers it cannot reach, and explain the problems.
 
-    The output names refused, silent and unknown nodes, wrong keys and names that clash. The command
-    compares versions of dpwa, Python, torch and NVIDIA's driver, settings, models, views and
-    clocks. It runs on this machine, so the nodes may reach a node that this machine cannot reach.
-    If nodes are on other hosts, it shows the address of this machine that a launcher such as
-    torchrun gives them, and the reason.
+    The output names the nodes that refuse a connection, do not answer or are unknown, wrong keys,
+    and names that two nodes use. The command also compares the settings, models, clocks and lists
+    of members of the nodes, and their versions of dpwa, Python, torch and NVIDIA's driver. A node
+    that this machine cannot reach may still be reachable for its peers. If nodes are on other
+    hosts, the output has the address at which they reach this machine, and how it was found.
 
-    Exits with 3 if a connection is missing, and with 1 on any other problem.
+    The exit code is 3 if a connection is missing, and 1 if there is any other problem.
 
     Examples:
         dpwa doctor
@@ -79,7 +79,7 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
     for finding in findings:
         typer.echo(f"! {finding.text}")
     for name, where in _taken_for_dead(answers).items():
-        typer.echo(f"{name} was at {where}, and is taken for dead")
+        typer.echo(f"{name} was at {where}. Its peers consider it dead")
     for name, how in _ended(answers).items():
         typer.echo(f"{name} {how}")
     wrong = plural(len(findings), "problem") if findings else "all is well"
@@ -87,7 +87,7 @@ def _show(answers: Mapping[str, StatusAnswer], findings: list[Finding]) -> None:
 
 
 def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
-    """Add whether a connection is refused, or a firewall drops it, which ZeroMQ does not report."""
+    """Try to connect to an unreachable node, and add the system's error to the finding."""
     places = {f"{n.name}: not reachable: no": (n.host, n.port) for n in config.nodes if n.port}
     place = next((places[text] for text in places if finding.text.startswith(text)), None)
     try:
@@ -99,12 +99,12 @@ def _explained(config: Config, timeout_s: float, finding: Finding) -> Finding:
 
 
 def _own_host(config: Config, answers: Mapping[str, StatusAnswer]) -> OwnHost | None:
-    """Return the address of this machine for the nodes, those that answer first.
+    """Return the address at which a node reaches this machine, if possible a node that answers.
 
-    `None` if none of them is at a TCP address.
+    `None` if no node has a TCP address.
 
     Raises:
-        UserError: the environment names a network card that is not there, or has no address.
+        UserError: the environment names a network interface that is missing or has no address.
     """
     from dpwa.config.endpoints import split_tcp
     from dpwa.discovery.interfaces import own_host
@@ -123,9 +123,9 @@ def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:
 
 
 def _taken_for_dead(answers: Mapping[str, StatusAnswer]) -> dict[str, str]:
-    """Return where members were that others remember and that do not answer, by name.
+    """Return the last address of each member that its peers consider dead, by name.
 
-    None of them is a problem that is sure: they may have ended for good.
+    Such a member may have ended on purpose, so it does not count as a problem.
     """
     from dpwa.node.query import members_of
     from dpwa.wire.messages import printable

@@ -1,4 +1,4 @@
-"""The exit codes of a command. 0 is success, 130 Ctrl-C (128 + signal)."""
+"""The exit codes of all commands. 0 means success, and 130 means Ctrl-C (128 + the signal)."""
 
 from __future__ import annotations
 

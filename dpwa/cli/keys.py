@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def new(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the nodes.")],
     keys: Keys = KEYS,
 ) -> None:
-    """Make a secret and a public key for each node; no file is ever overwritten.
+    """Make a secret key and a public key for each node. No file is overwritten.
 
-    The public keys are printed on standard output, one `NAME KEY` per line.
+    The public keys are printed on standard output, each on a line `NAME KEY`.
 
     Examples:
         dpwa keys new w1 w2
@@ -63,11 +63,12 @@ def new(
 def add(
     name: Name,
     key: Annotated[
-        str, typer.Argument(metavar="PUBLIC_KEY_OR_FILE", help="Its public key, or NAME.pub.")
+        str,
+        typer.Argument(metavar="PUBLIC_KEY_OR_FILE", help="Its public key, or a file NAME.pub."),
     ],
     keys: Keys = KEYS,
 ) -> None:
-    """Allow a node by its public key; running nodes notice within seconds.
+    """Allow a node to connect with its public key. Running nodes notice this within seconds.
 
     Examples:
         dpwa keys add w3 w3.pub
@@ -86,18 +87,18 @@ def add(
     taken = [other for other in folder.names() if folder.public_key(other) == public]
     if taken and taken != [name]:
         raise UserError(
-            f"expected a key of its own for {name} (it is that of {taken[0]}) [DPWA-E107]"
+            f"expected a different key for {name} (this is the key of {taken[0]}) [DPWA-E107]"
         )
     if taken:
-        typer.echo(f"{folder.public_file(name)}: has this key already")
+        typer.echo(f"{folder.public_file(name)}: already has this key")
         return
     folder.allow_key(name, public)
-    typer.echo(f"{name} is let in (fingerprint {fingerprint(public)})")
+    typer.echo(f"{name} is allowed (fingerprint {fingerprint(public)})")
 
 
 @app.command()
 def remove(name: Name, keys: Keys = KEYS) -> None:
-    """Revoke the key of a node; running nodes notice within seconds.
+    """Revoke the key of a node. Running nodes notice this within seconds.
 
     Examples:
         dpwa keys remove w3
@@ -105,12 +106,12 @@ def remove(name: Name, keys: Keys = KEYS) -> None:
     folder = _folder(keys, name)
     public = folder.public_file(name)
     if not public.exists():
-        raise UserError(f"{name} is not admitted: there is no {public} [DPWA-E108]")
+        raise UserError(f"{name} is not allowed, because there is no file {public} [DPWA-E108]")
     folder.remove(name)
-    typer.echo(f"{name} is let in no more by the nodes that use {folder.path}")
+    typer.echo(f"{name} is no longer allowed by the nodes that use {folder.path}")
     secret = folder.secret_file(name)
     if secret.exists():
-        typer.echo(f"Its secret key is still in {secret}; remove it yourself.", err=True)
+        typer.echo(f"The node's secret key is still in {secret}. You can delete it.", err=True)
 
 
 @app.command("list")
@@ -132,7 +133,7 @@ def list_keys(
     if not rows:
         typer.echo(f"dpwa: there are no keys in {folder.path}", err=True)
     console = screen.console()
-    headings = ("node", "fingerprint", "let in", "secret key")
+    headings = ("node", "fingerprint", "allowed", "secret key")
     cells = [
         (row["name"], row["fingerprint"] or "-", *(_yes(row[c]) for c in ("allowed", "secret")))
         for row in rows
@@ -160,8 +161,8 @@ def _yes(is_so: bool) -> str:
 def _what_next(folder: KeyFolder, name: str) -> str:
     public = folder.public_file(name)
     return (
-        f"{folder.secret_file(name)}: secret key, to be on the machine of {name} only\n"
-        f"{public}: public key, to be in the folder `allowed` of every node that is to talk to "
+        f"{folder.secret_file(name)}: the secret key. Keep it on the machine of {name} only.\n"
+        f"{public}: the public key. Allow it on the machine of every node that connects to "
         f"{name}:\n    dpwa keys add {name} {public.name}"
     )
 

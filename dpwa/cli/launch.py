@@ -1,4 +1,4 @@
-"""`dpwa launch` runs a command once for each node, here or by Ray, and shows their output."""
+"""`dpwa launch` runs a command once for each node, on this machine or with Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from dpwa.cli import exit_codes
-from dpwa.cli.asking import MAX_PORT, gone
+from dpwa.cli.query_options import MAX_PORT, gone
 from dpwa.errors import UserError
 from dpwa.files import open_regular
 from dpwa.lifecycle import Closeable
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-WRITE_PATIENCE_MS = 500  # for a reader that is slow, when everything else is over
-TRACEBACK = "Traceback (most recent call last):"  # Python begins so, and indents what follows
+WRITE_PATIENCE_MS = 500  # for a slow reader of the output, when all nodes have ended
+TRACEBACK = "Traceback (most recent call last):"  # its first line; Python indents the next lines
 COLOURS = (36, 33, 35, 32, 34, 31)  # of the ANSI terminal: cyan, yellow, magenta, green, blue, red
 
 
 class NodeConsole:
-    """Shows the output of the nodes, each line after the node's name, and their ends.
+    """Shows the output of the nodes, and reports their ends. Lines begin with the node's name.
 
     The names are coloured if the stream is a terminal with colours, unless NO_COLOR is set.
     """
@@ -47,7 +47,9 @@ class NodeConsole:
     def __init__(self, names: Sequence[str]) -> None:
         self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         for stream in self._streams.values():
-            if isinstance(stream, io.TextIOWrapper):  # nodes may print what this locale cannot
+            if isinstance(
+                stream, io.TextIOWrapper
+            ):  # nodes may print characters outside the locale
                 stream.reconfigure(errors="backslashreplace")
         wants_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._coloured = {n: s.isatty() and wants_colour for n, s in self._streams.items()}
@@ -55,10 +57,10 @@ class NodeConsole:
         self._width = max(map(len, names))
         self._restarts: Counter[str] = Counter()
         self._stopping = False
-        self._tracebacks: dict[str, list[str]] = {}  # of nodes that stop, up to their last lines
+        self._tracebacks: dict[str, list[str]] = {}  # unfinished, of stopping nodes
 
     def show_line(self, node: str, stream: str, line: str) -> None:
-        """Show a line, but no traceback with `KeyboardInterrupt` of a node that is stopped."""
+        """Show a line of a node. If nodes are stopped, hide tracebacks of `KeyboardInterrupt`."""
         is_in_traceback = node in self._tracebacks or (self._stopping and line == TRACEBACK)
         if stream == "stderr" and is_in_traceback:
             self._tracebacks.setdefault(node, []).append(line)
@@ -73,7 +75,7 @@ class NodeConsole:
             self._write("stderr", f"{self._prefix(node, 'stderr')} {line}")
 
     def show_exit(self, node: str, code: int) -> None:
-        """Report a node that failed, unless it was asked to stop."""
+        """Report a failed node, unless the launcher is stopping the nodes."""
         self._end_traceback(node)
         if code and not self._stopping:
             number = self._restarts[node]
@@ -91,14 +93,14 @@ class NodeConsole:
             self.note(f"passing {number.name} on to {', '.join(nodes)}")
             return
         self._stopping = True
-        hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
+        hint = " (a second Ctrl-C kills them)" if number == signal.SIGINT else ""
         self.note(f"stopping {', '.join(nodes)} with {number.name}{hint}")
 
     def note(self, text: str) -> None:
         self._write("stderr", f"dpwa launch: {text}")
 
     def give_up_unread_streams(self) -> None:
-        """Discard the remaining output to a stream whose reader has left, or is stuck."""
+        """Discard the remaining output to a stream whose reader has ended or does not read."""
         for stream in self._streams.values():
             if not _is_read(stream):
                 discard(stream)
@@ -113,7 +115,7 @@ class NodeConsole:
         try:
             self._streams[stream].write(line + "\n")
             self._streams[stream].flush()
-        except KeyboardInterrupt:  # it blocked, and nobody wants to wait any longer
+        except KeyboardInterrupt:  # the write blocked, and the user no longer waits for it
             discard(self._streams[stream])
             raise
         except OSError:
@@ -126,13 +128,13 @@ def _is_read(stream: TextIO) -> bool:
     poll = select.poll()
     try:
         poll.register(stream, select.POLLOUT)
-    except OSError:  # not a stream of the system
+    except OSError:  # the stream has no file descriptor that can be polled
         return True
     return [events for _, events in poll.poll(WRITE_PATIENCE_MS)] == [select.POLLOUT]
 
 
 def discard(stream: TextIO) -> None:
-    """Redirect a stream to nowhere, so that the last flush neither fails nor blocks."""
+    """Redirect a stream to /dev/null, so that its last flush neither fails nor blocks."""
     with suppress(OSError), Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
@@ -149,16 +151,16 @@ def exit_reason(code: int) -> str:
 def restart_notice(restart: Restart) -> str:
     when = f"in {restart.pause_s:g} s" if restart.pause_s else "at once"
     return (
-        f"node {restart.node} failed: {exit_reason(restart.code)}; starting it again {when} "
+        f"node {restart.node} failed: {exit_reason(restart.code)}. Restarting it {when} "
         f"(restart {restart.number} of {restart.most})"
     )
 
 
 class NodeLogs(Closeable):
-    """Appends lines to DIR/NAME.log. A line is in the file when `write` returns.
+    """Appends the output of each node to DIR/NAME.log. When `write` returns, the file has the line.
 
-    A file that cannot be written any more, for example on a full disk, stops no node, and is
-    reported once. Without a folder nothing is written.
+    If a file can no longer be written, for example because the disk is full, the nodes continue,
+    and the error is reported once. Without a folder, nothing is written.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class NodeLogs(Closeable):
         except OSError as error:
             del self._files[node]
             _close(file)
-            self._note(f"{file.name} is not written any more: {error.strerror}")
+            self._note(f"{file.name} can no longer be written: {error.strerror}")
 
     def close(self) -> None:
         for file in self._files.values():
@@ -205,7 +207,7 @@ class NodeLogs(Closeable):
 
 
 def _close(file: TextIO) -> None:
-    with suppress(OSError):  # what is left to be written is what could not be written
+    with suppress(OSError):  # closing a file flushes the lines that could not be written
         file.close()
 
 
@@ -232,24 +234,24 @@ def launch(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--config", metavar="FILE", help="Start the nodes of this file."),
+        typer.Option("-c", "--config", metavar="FILE", help="Start the nodes in this file."),
     ] = None,
     restart: Annotated[
         str,
         typer.Option(
             metavar="no|on-failure[:N]",
-            help=f"Restart a failed node, at most N times ({DEFAULT_RESTARTS}).",
+            help=f"Restart a failed node at most N times, by default {DEFAULT_RESTARTS} times.",
         ),
     ] = "no",
     spare: Annotated[
         bool,
         typer.Option(
-            "--spare", help="With --restart: keep a process ready that has imported torch."
+            "--spare", help="With --restart, keep a spare process that has imported torch already."
         ),
     ] = False,
     nodes_from: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Start the nodes of this host, from a list of hosts."),
+        typer.Option(metavar="FILE", help="Start the nodes of this host from a list of hosts."),
     ] = None,
     host: Annotated[
         str | None,
@@ -258,16 +260,16 @@ def launch(
     port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MAX_PORT, help="With --nodes-from: first port of each host (20470)."
+            min=1, max=MAX_PORT, help="With --nodes-from, first port on each host. Default: 20470."
         ),
     ] = None,
     engine: Annotated[
         EngineName,
-        typer.Option(help="local: processes of this machine; ray: actors of a Ray cluster."),
+        typer.Option(help="Run the nodes as local processes, or as actors of a Ray cluster."),
     ] = EngineName.local,
     resources: Annotated[
         str | None,
-        typer.Option(metavar="CPU=1,...", help="With Ray: resources of each node."),
+        typer.Option(metavar="CPU=1,...", help="With --engine ray, the resources of each node."),
     ] = None,
     log_dir: Annotated[
         Path | None,
@@ -280,33 +282,35 @@ def launch(
 ) -> None:
     """Run COMMAND once for each node, as processes on this machine or on a Ray cluster.
 
-    With -c, the command starts all nodes of the file, or only the first N with -n. With -n alone,
-    it writes a configuration for N nodes w1, w2, ... on free ports. With --nodes-from, a list of
-    hosts such as `10.0.0.1 slots=4`, you run the same command on each host, and it starts the nodes
-    of that host. Names, ranks and ports (from --port on) are then the same on all hosts. With
-    --engine ray, each node runs in a Ray actor. docs/launch.md explains both.
+    With -c, the command starts all nodes in the file, or only the first N nodes with -n. With -n
+    alone, it writes a configuration for N nodes w1, w2, ... on free ports. With --nodes-from, you
+    run the same command on each host. The file is a list of hosts such as `10.0.0.1 slots=4`, and
+    the command starts the nodes of the host that it runs on. Names, ranks and ports (from --port
+    on) are the same on all hosts. With --engine ray, each node runs in a Ray actor. docs/launch.md
+    explains --nodes-from and --engine ray.
 
-    Each process finds its node in its environment: DPWA_NAME, DPWA_CONFIG (the path of the
-    configuration), DPWA_RANK (0 to N-1), DPWA_WORLD_SIZE (N) and, except with --nodes-from,
-    DPWA_RUN_ID. If OMP_NUM_THREADS is not set, the command sets it so that the nodes share the
-    cores. Each line of output begins with the name of its node. Nodes cannot read from the
-    terminal.
+    The command tells each process its node by environment variables: DPWA_NAME, DPWA_CONFIG (the
+    path of the configuration), DPWA_RANK (0 to N-1), DPWA_WORLD_SIZE (N) and, except with
+    --nodes-from, DPWA_RUN_ID. If OMP_NUM_THREADS is not set, the command sets it so that the nodes
+    share the cores. Each line of output begins with the name of its node. Nodes cannot read from
+    the terminal.
 
     One Ctrl-C stops all nodes and all processes that they started. The nodes get SIGINT, then
-    SIGTERM after 5 s, then SIGKILL after 2 s more. A second Ctrl-C kills at once. SIGTERM, SIGHUP
-    and SIGQUIT work in the same way, but begin with the same signal. SIGUSR1, SIGUSR2 and SIGXCPU
-    are only passed on. If the launcher itself is killed (SIGKILL), COMMAND is killed, too, but not
-    the processes that COMMAND started, such as the programs of a shell script.
+    SIGTERM after 5 s, then SIGKILL after 2 s more. A second Ctrl-C kills them at once. SIGTERM,
+    SIGHUP and SIGQUIT stop the nodes in the same way, but the nodes first get that signal. SIGUSR1,
+    SIGUSR2 and SIGXCPU are only passed on to the nodes. If the launcher itself is killed (SIGKILL),
+    COMMAND is killed, too, but not the processes that COMMAND started, such as the programs of a
+    shell script.
 
-    A failed node is reported and does not stop the others. With --restart on-failure it is
-    restarted under its name, and adopts the state of the others (docs/launch.md). A node that
-    leaves its training without `finish` has failed, whatever its exit code (`needs_finish: false`
-    is for scripts that never call `finish`). A node has also failed if its model is not finite at
-    the end, if it finished alone although others have not failed, or if the nodes are still apart.
-    It is then not restarted.
+    If a node fails, the command reports it, and the other nodes continue. With --restart
+    on-failure, the command restarts the node under its name, and the node adopts the state of a
+    peer. A node that ends without `finish` has failed, whatever its exit code. If your script never
+    calls `finish`, set `needs_finish: false`. A node has also failed if its model is not finite at
+    the end, if it finished alone although other nodes have not failed, or if most of its peers
+    still have different parameters. Such a node is not restarted.
 
-    Exit codes: 0 all nodes succeeded, 1 a node failed, 2 wrong usage, configuration or command, or
-    a port in use, 130 interrupted.
+    The exit code is 0 if all nodes succeeded, 1 if a node failed, 2 for wrong usage, a wrong
+    configuration or command, or a port in use, and 130 after Ctrl-C.
 
     Examples:
         dpwa launch -n 4 -- python train.py --epochs 3
@@ -317,22 +321,20 @@ def launch(
     from dpwa.launch import LaunchSpec
 
     is_local = engine is EngineName.local
-    _require(resources is None or not is_local, "--resources is for --engine ray")
+    _require(resources is None or not is_local, "--resources works only with --engine ray")
     has_host_option = host is not None or port is not None
-    _require(
-        nodes_from is not None or not has_host_option, "--host and --port are for --nodes-from"
-    )
+    _require(nodes_from is not None or not has_host_option, "--host and --port need --nodes-from")
     restarts = restarts_of(restart)
-    _require(is_local or not spare, "--spare is for --engine local")
-    _require(restarts > 0 or not spare, "--spare is for --restart on-failure")
+    _require(is_local or not spare, "--spare works only with --engine local")
+    _require(restarts > 0 or not spare, "--spare needs --restart on-failure")
     spec = LaunchSpec(command, Path(), (), restarts=restarts, spare=spare)
     if engine is EngineName.ray:
         _require(count is not None, "--engine ray needs a number of nodes (-n N)")
-        _require(config is None, "-c is for --engine local: Ray says where nodes are")
-        _require(nodes_from is None, "--nodes-from is for --engine local: Ray knows its machines")
+        _require(config is None, "-c needs --engine local, because Ray places the nodes")
+        _require(nodes_from is None, "--nodes-from needs --engine local, because Ray has its hosts")
         run = _ray_run(spec, count or 1, resources_of(resources))
     elif nodes_from is not None:
-        _require(config is None, "give either --nodes-from or -c")
+        _require(config is None, "give either --nodes-from or -c, not both")
         run = _hosts_run(spec, count, nodes_from, host, port)
     else:
         _require(
@@ -357,7 +359,7 @@ def restarts_of(policy: str) -> int:
 
 
 def resources_of(text: str | None) -> dict[str, float]:
-    """Return the resources of each node from a list such as `CPU=2,GPU=0.5`. Default: a CPU."""
+    """Return the resources of a node from text such as `CPU=2,GPU=0.5`. The default is one CPU."""
     found = {"CPU": 1.0}
     for part in text.split(",") if text is not None else ():
         name, _, count = part.strip().partition("=")
@@ -413,7 +415,7 @@ def _summary(count: int, failed: Sequence[str]) -> str:
 def _local_run(
     spec: LaunchSpec, count: int | None, config: Path | None
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield the run of this machine, as long as its configuration is there."""
+    """Yield a run on this machine. Its configuration exists until the block ends."""
     from dpwa.launch import local_config
     from dpwa.launch.configs import run_folder
 
@@ -430,7 +432,7 @@ def _local_run(
 def _hosts_run(
     spec: LaunchSpec, count: int | None, file: Path, host: str | None, first_port: int | None
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield the part of a run on this machine, from the hosts of a file."""
+    """Yield the part of a run that this machine starts, if a file lists the hosts of the run."""
     from dpwa.launch import require_free_addresses
     from dpwa.launch.configs import write_config
     from dpwa.launch.hostfile import nodes_of, own_line, read_hostfile
@@ -454,7 +456,7 @@ def _hosts_run(
 def _ray_run(
     spec: LaunchSpec, count: int, resources: Mapping[str, float]
 ) -> Iterator[tuple[LaunchSpec, NodeEngine | None]]:
-    """Yield the run in actors of Ray, as long as these are there."""
+    """Yield a run whose nodes are Ray actors. The actors exist until the block ends."""
     from dpwa.config import NodeConfig
     from dpwa.launch.configs import write_config
     from dpwa.launch.engine import carried
@@ -476,7 +478,7 @@ def _ray_run(
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Make a folder for a configuration. Settings that name files stay relative to this one."""
+    """Yield a new folder for a configuration. Make paths in variables absolute before that."""
     from dpwa.launch.configs import run_folder
     from dpwa.launch.engine import absolute_paths
 
@@ -492,7 +494,7 @@ def _with_nodes_of(config: Path, spec: LaunchSpec, count: int | None) -> LaunchS
     nodes = load_config(config).nodes
     if not nodes:
         raise UserError(
-            f"{config}: expected nodes to start (it has `join` only: start each node by itself, as "
+            f"{config}: expected nodes to start (the file has only `join`, so start each node by "
             f"DPWA_NAME=w1 DPWA_CONFIG={shlex.quote(str(config))} {shlex.join(spec.command)})"
             " [DPWA-E004]"
         )
@@ -508,6 +510,6 @@ def _require_enough(count: int | None, listed: int, file: Path) -> None:
 
 
 def _require(is_so: bool, message: str) -> None:
-    """Raise an error about the command line, unless it is right."""
+    """Raise an error about the command line with this message, unless `is_so`."""
     if not is_so:
         raise typer.BadParameter(message)

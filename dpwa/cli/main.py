@@ -1,4 +1,4 @@
-"""The command `dpwa`, with its subcommands, and the display of their errors."""
+"""The command `dpwa` with its subcommands. It prints errors and sets exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(
     name="dpwa",
     no_args_is_help=True,
     rich_markup_mode=None,
-    pretty_exceptions_enable=False,  # they print local variables, which hold people's secrets
+    pretty_exceptions_enable=False,  # they print local variables, which may be secrets
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for feature in FEATURES:
@@ -30,22 +30,22 @@ for feature in FEATURES:
             app.add_typer(found)
         else:
             app.command()(found)
-GONE = {"compare": "dpwa report RUN_DIR RUN_DIR"}  # commands, and what to use instead
+GONE = {"compare": "dpwa report RUN_DIR RUN_DIR"}  # removed commands and their replacements
 
 
 @app.callback()
 def describe(is_version_asked: VersionOption = False) -> None:
-    """Train PyTorch models by gossip: peers average their parameters, with no coordinator.
+    """Train PyTorch models by gossip. Peers average their parameters, without a coordinator.
 
     Start with `dpwa demo`. For several machines, write one configuration (`dpwa config init`),
     start `python train.py` on each machine with the name of its node, and watch the nodes with
-    `dpwa top -c FILE`. If the nodes do not find each other, use `dpwa doctor -c FILE`.
+    `dpwa top -c FILE`. If the nodes cannot reach each other, use `dpwa doctor -c FILE`.
 
-    Results go to standard output, as text or, with --json, as JSON for programs. Progress and
-    warnings go to standard error.
+    Commands print results on standard output, as text or, with --json, as JSON. They print
+    progress and warnings on standard error.
 
-    Exit codes: 0 success, 1 failure, 2 wrong usage or configuration, 3 peers unreachable,
-    130 interrupted.
+    The exit code is 0 for success, 1 for a failure, 2 for a mistake in the command line or
+    configuration, 3 for unreachable nodes, and 130 after Ctrl-C.
 
     Examples:
         dpwa demo
@@ -55,7 +55,7 @@ def describe(is_version_asked: VersionOption = False) -> None:
 
 
 def _explained(command: Any) -> Any:
-    """Let help show whole summaries, and examples line by line. Return the command."""
+    """Make help show the whole summary and each example on its own line. Return the command."""
     text = command.help or ""
     command.short_help = " ".join(text.partition("\n\n")[0].split()).removesuffix(".")
     command.help = text.replace("Examples:\n", "\b\nExamples:\n")
@@ -65,7 +65,7 @@ def _explained(command: Any) -> Any:
 
 
 COMMAND = _explained(typer.main.get_command(app))
-# In the order of the table: typer has those with commands of their own last.
+# In the order of FEATURES, because typer puts commands that have subcommands last.
 COMMAND.commands = {each.name: COMMAND.commands[each.name] for each in FEATURES if each.commands}
 
 
@@ -75,13 +75,13 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  (open until the end)
     try:
         _run_command()
-    except BrokenPipeError:  # whoever read the output has had enough
+    except BrokenPipeError:  # the program that reads the output has ended
         discard(sys.stdout)
         sys.exit(exit_codes.FAILURE)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        typer.echo("dpwa: the output cannot be written: no space left", err=True)
+        typer.echo("dpwa: cannot write the output, because no space is left", err=True)
         discard(sys.stdout)
         sys.exit(exit_codes.FAILURE)
 
@@ -90,13 +90,13 @@ def _run_command() -> None:
     command = "".join(sys.argv[1:2])
     try:
         if command in GONE:
-            raise UserError(f"{command} is gone: use `{GONE[command]}` [DPWA-E284]")
+            raise UserError(f"{command} was removed. Use `{GONE[command]}` instead [DPWA-E284]")
         COMMAND(prog_name="dpwa")
     except DpwaError as error:
         typer.echo(_message(error), err=True)
         sys.exit(exit_codes.UNREACHABLE if isinstance(error, PeerError) else exit_codes.USAGE)
     finally:
-        sys.stdout.flush()  # here a closed pipe can still be noticed
+        sys.stdout.flush()  # raises BrokenPipeError here, where main() handles it
 
 
 def _message(error: DpwaError) -> str:

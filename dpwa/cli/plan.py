@@ -1,4 +1,4 @@
-"""`dpwa plan` computes a round's cost over a link, with the present settings and others."""
+"""`dpwa plan` computes the cost of a round over a link, with your settings and alternatives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 from dpwa.errors import UserError
 from dpwa.report.wording import number, share, size
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 FEWEST_NODES = 2
 MAX_NODES = 100_000
 USUAL_NODES = 2
-PORT = 45000  # of a node that is never started
+PORT = 45000  # of nodes in a configuration that is never started
 STDIN = "-"
 MAX_LINK_CHARS = 64 * 1024
-SHARES = (0.5, 0.25, 0.1)  # of the parameters in a fetch, and of the rounds with one
+SHARES = (0.5, 0.25, 0.1)  # the alternatives for `fraction` and `fetch_probability`
 HEADINGS = ("settings", "a round", "a fetch", "waiting", "Mbit/s", "GB/h")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([KMBG]?)", re.IGNORECASE)
@@ -41,10 +41,10 @@ Change = Mapping[str, str | int | float]
 def plan(
     parameters: Annotated[
         str,
-        typer.Option(metavar="N", help="Size of the model: a number such as 300000, 124M or 7B."),
+        typer.Option(metavar="N", help="Number of parameters, such as 300000, 124M or 7B."),
     ],
     step_ms: Annotated[
-        float, typer.Option(metavar="MS", help="Milliseconds of one training step.")
+        float, typer.Option(metavar="MS", help="Duration of a training step in milliseconds.")
     ],
     dtype: Annotated[
         str, typer.Option(metavar="NAME", help="dtype of the parameters.")
@@ -52,7 +52,7 @@ def plan(
     config: Annotated[
         Path | None,
         typer.Option(
-            "-c", "--config", metavar="FILE", help="Your settings. Without it, the defaults."
+            "-c", "--config", metavar="FILE", help="Your settings. Without a file, the defaults."
         ),
     ] = None,
     nodes: Annotated[
@@ -63,27 +63,29 @@ def plan(
             metavar="N",
             min=FEWEST_NODES,
             max=MAX_NODES,
-            help="Number of nodes, if it is not that of the file.",
+            help="Number of nodes. The default is the number in the file, or 2 without a file.",
         ),
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-", help="Output of `dpwa bench link --json`. Or give:"),
+        typer.Option(metavar="FILE|-", help="A file with the output of `dpwa bench link --json`."),
     ] = None,
     latency_ms: Annotated[
-        float | None, typer.Option(metavar="MS", help="the round trip of the link,")
+        float | None,
+        typer.Option(metavar="MS", help="Without --link, the round trip in milliseconds."),
     ] = None,
     bandwidth_mbps: Annotated[
         float | None,
-        typer.Option(metavar="MBIT", help="and its payload, in 10^6 bits per second."),
+        typer.Option(metavar="MBIT", help="Without --link, the payload in 10^6 bits per second."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute the cost of a round of gossip over a link, for your settings and for alternatives.
 
     The first row is for your settings. In each other row, one setting differs: `codec`, `fraction`,
-    `fetch_probability` or `algorithm: together`. The columns are the payload of a round, the
-    seconds of a fetch, and the share of the time that a node waits. See docs/links.md.
+    `fetch_probability` or `algorithm: together`. The columns are the payload that a node receives
+    in a round, the duration of a fetch, and the share of the time that a node waits. The last two
+    columns are the payload that a node receives per second and per hour. See docs/links.md.
 
     Examples:
         dpwa plan --parameters 124M --step-ms 400 --latency-ms 20 --bandwidth-mbps 200
@@ -97,7 +99,7 @@ def plan(
     base = _config_of(config)
     count = nodes or len(base.nodes)
     if count < FEWEST_NODES:
-        raise UserError(f"{config}: expected the number of nodes beside it (-n N) [DPWA-E271]")
+        raise UserError(f"{config}: expected at least 2 nodes. Give their number by -n [DPWA-E271]")
     setting = Setting(_layout_of(parameters, dtype), count, step_ms / 1000, figures)
     rows = list(_rows(base, setting))
     if as_json:
@@ -107,7 +109,7 @@ def plan(
 
 
 def _layout_of(parameters: str, dtype: str) -> Layout:
-    from dpwa.data.codecs.payloads import WIDTHS
+    from dpwa.data.codecs.sizes import WIDTHS
     from dpwa.data.layout import Layout, TensorSpec
     from dpwa.wire import limits
 
@@ -125,7 +127,7 @@ def _layout_of(parameters: str, dtype: str) -> Layout:
     most_bytes = limits.CHUNK_BYTES * limits.MAX_PIECES
     if count * WIDTHS[dtype] > most_bytes:
         raise UserError(
-            f"a model of {count * WIDTHS[dtype] / 1e9:.0f} GB: a node streams at most "
+            f"the model has {count * WIDTHS[dtype] / 1e9:.0f} GB, but a node can stream at most "
             f"{most_bytes / 1e9:.0f} GB [DPWA-E270]"
         )
     return Layout((TensorSpec("parameters", dtype, (count,), WIDTHS[dtype]),))
@@ -144,8 +146,8 @@ def _link_of(
         return read_link(link)
     if latency_ms is None or bandwidth_mbps is None:
         raise UserError(
-            "expected the link: --latency-ms and --bandwidth-mbps, or --link FILE with what "
-            "`dpwa bench link HOST --json` has measured [DPWA-E262]"
+            "expected the figures of the link: give --latency-ms and --bandwidth-mbps, or --link "
+            "FILE with the output of `dpwa bench link HOST --json` [DPWA-E262]"
         )
     _require_positive("--bandwidth-mbps", bandwidth_mbps)
     if not 0.0 <= latency_ms < math.inf:
@@ -193,17 +195,17 @@ def _config_of(path: Path | None) -> Config:
     found = load_config(path)
     if found.transport == "shm":
         raise UserError(
-            "transport: shm is for nodes of one host, which send nothing: expected a configuration "
-            "of nodes with a link between them [DPWA-E264]"
+            "`transport: shm` is for nodes on one host, which use no link. Expected a "
+            "configuration with a different transport [DPWA-E264]"
         )
     return found
 
 
-Row = tuple[Change, "RoundCost"]  # what differs from the present settings, and what a round costs
+Row = tuple[Change, "RoundCost"]  # the changed settings, and the cost of a round
 
 
 def _rows(base: Config, setting: Setting) -> Iterator[Row]:
-    """Yield the present settings, and each change that has an effect alone."""
+    """Yield the cost with the present settings, and then with each change that affects it."""
     from dpwa.plan.costs import cost_of
 
     present = cost_of(base, setting)
@@ -214,8 +216,8 @@ def _rows(base: Config, setting: Setting) -> Iterator[Row]:
             continue
         cost = cost_of(config, setting)
         if cost == present:
-            continue  # it has no effect
-        if cost.is_late:  # it would bring nothing
+            continue  # the change has no effect
+        if cost.is_late:  # no fetch would end before the timeout
             timeout = {"timeout_ms": cost.timeout_ms}
             change = {**change, **timeout}
             cost = cost_of(config.model_copy(update=timeout), setting)
@@ -259,16 +261,16 @@ def _show(base: Config, setting: Setting, rows: list[Row]) -> None:
         screen.plain(
             f"{setting.nodes} nodes, a model of {size(setting.layout.nbytes or 0)}, steps of "
             f"{_seconds(setting.step_s)}, over {number(link.bandwidth_mbps)} Mbit/s and "
-            f"{link.latency_ms:.3g} ms; present: algorithm {base.algorithm}, codec {base.codec}, "
+            f"{link.latency_ms:.3g} ms. Present: algorithm {base.algorithm}, codec {base.codec}, "
             f"fraction {base.fraction:g}, fetch_probability {base.fetch_probability:g}, "
             f"timeout_ms {base.timeout_ms}"
         )
     )
     if any(node.codec for node in base.nodes) or base.links:
-        console.print("Codecs of single nodes and links are left out.")
+        console.print("The table ignores the codecs of single nodes and links.")
     if (present := rows[0][1]).is_late:
         console.print(
-            screen.plain(f"Present fetches bring nothing: timeout_ms must be {present.timeout_ms}.")
+            screen.plain(f"Your fetches all time out. Set timeout_ms to {present.timeout_ms}.")
         )
     cells = [_cells(change, cost) for change, cost in rows]
     console.print()

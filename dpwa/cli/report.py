@@ -1,4 +1,4 @@
-"""`dpwa report` makes a page of one run, or of several in comparison, from their run logs."""
+"""`dpwa report` makes a page about a run from its run logs, or a page that compares runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import JsonOption, RunNumber
+from dpwa.cli.query_options import JsonOption, RunNumber
 from dpwa.errors import from_extra
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_DIR", help="The folder of `run_log`, or several folders."),
+        typer.Argument(metavar="RUN_DIR", help="The folder of the run logs, or several folders."),
     ],
     out_dir: Annotated[
         Path | None,
@@ -28,7 +28,8 @@ def report(
             "-o",
             "--output",
             metavar="DIR",
-            help="Folder to write to. Default: RUN_DIR/report, or comparison for several runs.",
+            help="The folder to write to. The default is RUN_DIR/report, or the folder "
+            "`comparison` for several runs.",
         ),
     ] = None,
     number: RunNumber = None,
@@ -36,8 +37,8 @@ def report(
         float | None,
         typer.Option(
             metavar="L",
-            help="Compare the times to a mean loss of L. Default: the lowest loss that all "
-            "runs reached.",
+            help="Compare the times until the nodes' mean loss is L. The default is the lowest "
+            "mean loss that all runs reached.",
         ),
     ] = None,
     is_opened: Annotated[
@@ -45,12 +46,14 @@ def report(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a page from the run logs of nodes (`run_log`): slow nodes, lost nodes, losses, speeds.
+    """Make a page about a run from the run logs of its nodes (`run_log`).
 
-    With several folders, the page compares the runs: losses, time to a loss, speeds, bytes.
+    The page shows slow nodes, lost nodes, losses and speeds. With several folders, it compares the
+    losses of the runs, the time until each run reached a loss, the speeds and the sent bytes.
 
-    The page is one HTML file that needs no other file. Each picture is also a PNG file. The page of
-    an unfinished run shows its state so far. The command needs matplotlib (the extra `plot`).
+    The page is one HTML file that needs no other file. Each picture is also written as a PNG file.
+    If a run has not ended, the page shows the run so far. The command needs matplotlib (the extra
+    `plot`).
 
     Examples:
         dpwa report runs/1
@@ -60,7 +63,7 @@ def report(
     from dpwa.report.page import common_loss, findings, labels_of, sentences, table_of, write_report
 
     with from_extra("plot", "dpwa report needs matplotlib [DPWA-E285]"):
-        import matplotlib  # noqa: F401  (before anything takes its time)
+        import matplotlib  # noqa: F401  (an error before the slow work)
     read = [_facts(folder, number) for folder in folders]
     runs = dict(zip(labels_of(folders), read, strict=True))
     default = Path("comparison") if len(runs) > 1 else folders[0] / "report"
@@ -87,7 +90,7 @@ def report(
 def _facts(folder: Path, number: int | None) -> Facts:
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from dpwa.observe.run_reading import read_run
+    from dpwa.observe.run_log_reader import read_run
     from dpwa.report.facts import facts_of
 
     console = screen.console(is_result=False)
@@ -99,6 +102,6 @@ def _facts(folder: Path, number: int | None) -> Facts:
     for remark in run.remarks:
         typer.echo(f"dpwa: {remark}", err=True)
     if len(run.spans) > 1:
-        text = f"dpwa: {folder} has {len(run.spans)} runs; this is number {run.number}"
+        text = f"dpwa: {folder} has {len(run.spans)} runs. Reading run number {run.number}"
         typer.echo(text, err=True)
     return facts_of(run, time.time())

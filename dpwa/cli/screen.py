@@ -1,8 +1,8 @@
-"""The output of all commands, with results on standard output, in the available columns.
+"""The output of all commands: tables that fit the terminal, and files.
 
-On a terminal that is too narrow for a table, each row becomes a few lines of its own, so that no
-word is broken. If standard output is no terminal, lines have any length, so that one row is one
-line, for `grep`, `cut` and `less`. Files that people may have changed are not overwritten.
+If a terminal is too narrow for a table, each row is printed as several lines, so that no word is
+broken. If standard output is not a terminal, each row is one line of any length, for `grep`, `cut`
+and `less`. An existing file is overwritten only with --force, because a user may have edited it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dpwa.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-ANY_WIDTH = 4000  # columns of a file or a pipe, which have no edge
-MIN_TEXT_COLUMNS = 20  # columns for a cell of several words
+ANY_WIDTH = 4000  # columns of a file or a pipe, which have no width of their own
+MIN_TEXT_COLUMNS = 20  # minimum for a cell of several words
 GAP = 1  # columns between two cells
 
 
 def console(*, is_result: bool = True) -> Console:
-    """Return the console for people: standard output, or standard error if it is no result."""
+    """Return a console on standard output for results, or on standard error for other text."""
     from rich.console import Console
 
     found = Console(stderr=not is_result, highlight=False)
@@ -36,12 +36,12 @@ def console(*, is_result: bool = True) -> Console:
 
 
 def is_watched() -> bool:
-    """Tell whether standard output is a terminal on which a line can be written again."""
+    """Return whether standard output is a terminal that can overwrite lines."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def age(seconds: float) -> str:
-    """Return a duration, or an age, in a suitable unit."""
+    """Return a number of seconds as text in a suitable unit, such as `5 min`."""
     for length, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -56,10 +56,10 @@ def table(
     right: Sequence[int] = (),
     text: Sequence[int] = (),
 ) -> RenderableType:
-    """Return a table, or each row as separate lines if it needs more than the `columns`.
+    """Return a table, or each row as several lines if the table is wider than `columns`.
 
-    `right` are indices of right-aligned columns, such as numbers, and `text` of columns that may be
-    wrapped between words. Cells are shown as they are, without markup.
+    `right` has the indices of right-aligned columns, such as numbers. `text` has the indices of
+    columns that may be wrapped between words. Cells are shown literally, without markup.
     """
     from rich.cells import cell_len
     from rich.table import Table
@@ -83,7 +83,7 @@ def table(
 
 
 def plain(text: str) -> RenderableType:
-    """Return text that is shown as it is, and wrapped between words."""
+    """Return text that is shown literally, without markup, and wrapped between words."""
     from rich.text import Text
 
     return Text(text, overflow="fold")
@@ -92,12 +92,12 @@ def plain(text: str) -> RenderableType:
 def _records(
     headings: Sequence[str], rows: Sequence[Sequence[str]], text: Sequence[int]
 ) -> RenderableType:
-    """Return the name of each row, and below it its other cells."""
+    """Return each row as several lines. The other cells of a row are below its name."""
     from rich.console import Group
     from rich.padding import Padding
 
     parts: list[RenderableType] = []
-    if len(headings) == 2:  # what the other column is can be seen
+    if len(headings) == 2:  # the only other column needs no heading
         headings = (headings[0], "")
     for name, *others in rows:
         cells = list(enumerate(zip(headings[1:], others, strict=True), 1))
@@ -112,30 +112,30 @@ def _records(
 
 
 def open_browser(address: str) -> None:
-    """Open a page in the browser, or say where it is."""
+    """Open a page in the browser, or print its address if there is no browser."""
     import webbrowser
 
     if not webbrowser.open(address):
-        typer.echo(f"dpwa: there is no browser here; open {address} in one", err=True)
+        typer.echo(f"dpwa: found no browser. Open {address} in a browser", err=True)
 
 
 def require_new(output: Path, *, force: bool) -> None:
-    """Refuse to overwrite a file without `force`, before the work whose result it would have."""
+    """Raise an error if a file exists, unless `force`. Call this before long work."""
     if not force and os.path.lexists(output):
-        raise UserError(f"{output}: exists already; --force overwrites it [DPWA-E023]")
+        raise UserError(f"{output}: already exists. Use --force to overwrite it [DPWA-E023]")
 
 
 def write_new(output: Path, text: str, *, force: bool) -> None:
-    """Write a file, and report it. An existing one is overwritten only with `force`.
+    """Write a file, and report this. An existing file is overwritten only with `force`.
 
-    The file `-` is standard output.
+    The file `-` stands for standard output.
     """
     if output == Path("-"):
         typer.echo(text, nl=False)
         return
     require_new(output, force=force)
     try:
-        # "x" leaves no moment between looking for the file and creating it.
+        # With "x", no other process can create the file between the check and the write.
         with output.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`dpwa sim` simulates a run of many nodes, and finds the best settings for it."""
+"""`dpwa sim` simulates runs of many nodes, and compares their settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import JsonOption, gone
+from dpwa.cli.query_options import JsonOption, gone
 from dpwa.cli.sim_calibrate import calibrate
 from dpwa.errors import UserError
 
@@ -25,27 +25,27 @@ MAX_REPEATS = 1000
 
 
 class SimGroup(TyperGroup):
-    """`dpwa sim SCENARIO`, unless the first word is one of its own commands."""
+    """Parses `dpwa sim SCENARIO`, or a subcommand such as `dpwa sim calibrate`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Leave all that follows the name of a command to that one."""
+        """Pass the arguments after the name of a subcommand to that subcommand."""
         if args and args[0] in self.commands:
             ctx._protected_args, ctx.args = args[:1], args[1:]
             return list(args[1:])
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line. The commands are listed below it."""
+        """Return the parts of the usage line. Help lists the subcommands below this line."""
         return [piece for piece in super().collect_usage_pieces(ctx) if piece]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run that command, or else simulate."""
+        """Run the subcommand if one was given, or else simulate."""
         if not ctx._protected_args:
             return super().invoke(ctx)
         words: list[str] = [*ctx._protected_args, *ctx.args]
         name, args = words[0], words[1:]
         command: Any = self.commands[name]
-        # Its usage line is without the arguments of `dpwa sim`.
+        # The usage line of a subcommand leaves out the arguments of `dpwa sim`.
         path = f"{ctx.info_name} {name}"
         with ctx, command.make_context(path, args, parent=ctx.parent) as below:
             return command.invoke(below)
@@ -68,20 +68,21 @@ def sim(
         str,
         typer.Argument(
             metavar="SCENARIO",
-            help="A YAML file, or the name of an included scenario.",
+            help="A YAML file with a scenario, or the name of an included scenario.",
         ),
     ],
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key of the scenario; repeatable."
+            "--set", metavar="KEY=VALUE", help="Override a key of the scenario. Can be repeated."
         ),
     ] = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=A,B,C",
-            help="One run for each value, or for each combination of several keys.",
+            help="Simulate one run for each value of the key. If the option is repeated, simulate "
+            "one run for each combination.",
         ),
     ] = None,
     repeat: Annotated[
@@ -90,7 +91,7 @@ def sim(
             metavar="N",
             min=1,
             max=MAX_REPEATS,
-            help="Repeat each run N times, with the next seeds.",
+            help="Simulate each run N times, each time with the next seed.",
         ),
     ] = 1,
     processes: Annotated[
@@ -100,14 +101,14 @@ def sim(
             "--processes",
             metavar="N",
             min=1,
-            help="Number of runs at once. Default: one per core.",
+            help="Number of runs to simulate at the same time. The default is one per core.",
         ),
     ] = None,
     as_json: JsonOption = False,
     out_dir: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="DIR", help="Write samples, nodes and events to this folder."
+            "--out", metavar="DIR", help="Write files with samples, nodes and events to DIR."
         ),
     ] = None,
     _seed: Annotated[str | None, gone("--seed", "--set seed=N")] = None,
@@ -117,13 +118,13 @@ def sim(
     The included scenarios are datacenter, two-datacenters, home-broadband, spot-instances and
     one-straggler.
 
-    You can set the keys of a scenario (nodes, rounds, network.latency_ms,
-    compute.stragglers.0.slower, ...) and of a configuration (algorithm, topology, interpolation,
-    codec, ...). docs/simulator.md lists the keys and the limits of the simulation. The same seed
-    gives the same result.
+    With --set and --sweep, you can set the keys of a scenario (nodes, rounds, network.latency_ms,
+    compute.stragglers.0.slower, ...) and the settings of a configuration (algorithm, topology,
+    interpolation, codec, ...). docs/simulator.md lists the keys and the limits of the simulation.
+    The same seed gives the same result.
 
-    On Ctrl-C or SIGTERM the run stops, and its results are printed and written. With several
-    processes, only finished runs are printed. The command then exits with 130 or 143.
+    On Ctrl-C or SIGTERM, the simulation stops, and the results so far are printed and written. With
+    several processes, only finished runs are printed. The exit code is then 130 or 143.
 
     Examples:
         dpwa sim one-straggler
@@ -154,7 +155,7 @@ def sim(
     if out_dir is not None:
         _write(found, out_dir)
     if stop.number:
-        typer.echo(f"stopped, with {len(runs)} of {len(planned)} runs", err=True)
+        typer.echo(f"stopped after {len(runs)} of {len(planned)} runs", err=True)
         raise typer.Exit(128 + stop.number)
     if any(run.error for run in runs):
         raise typer.Exit(exit_codes.FAILURE)
@@ -179,7 +180,7 @@ def _varied(sweep: Sequence[str], fixed: Mapping[str, object]) -> dict[str, list
         key, value = _pair("--sweep", text, "A,B,C")
         if key in varied or key in fixed:
             raise UserError(
-                f"--sweep: expected each key once, and not with --set (got {key}) [DPWA-E289]"
+                f"--sweep: expected each key only once, and not in --set (got {key}) [DPWA-E289]"
             )
         varied[key] = [item.strip() for item in value.split(",")]
         if not all(varied[key]):

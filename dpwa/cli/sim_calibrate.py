@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpwa.cli import screen
-from dpwa.cli.asking import RunDir, RunNumber
+from dpwa.cli.query_options import RunDir, RunNumber
 from dpwa.cli.screen import require_new, write_new
 
 
@@ -20,26 +20,27 @@ def calibrate(
             "-o",
             "--out",
             metavar="FILE",
-            help="File for the scenario. Without it, the scenario is printed.",
+            help="File for the scenario. Without this option, the scenario is printed.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     number: RunNumber = None,
 ) -> None:
-    """Fit a scenario to a real run, from the run logs of its nodes (`run_log`).
+    """Make a scenario that simulates a real run, from the run logs of its nodes (`run_log`).
 
     The command finds the step time of each node and its variation, the cost of publishing and
     merging, the size of the model, and the speed of the links. It simulates the run several times,
     until the simulated nodes measure the same times as the real nodes. The scenario has the
-    settings of the run. Comments at its top say how close the simulation is.
+    settings of the run. Comments at the top of the file give the error of the simulation.
 
-    First copy the folders of all machines into one folder. A run of one minute is long enough.
+    If the nodes ran on several machines, first copy their run logs into one folder. A run of one
+    minute is long enough.
 
     Examples:
         dpwa sim calibrate runs/1 --out ours.yaml
         dpwa sim ours.yaml --sweep fetch_probability=1,0.5,0.2
     """
-    from dpwa.observe.run_reading import read_run
+    from dpwa.observe.run_log_reader import read_run
     from dpwa.sim.calibration import calibrate as fitted_to
     from dpwa.sim.calibration import yaml_text
 

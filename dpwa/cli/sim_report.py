@@ -1,4 +1,4 @@
-"""The output of `dpwa sim`: a run's figures, or a table of several with the best one marked."""
+"""The output of `dpwa sim`: the figures of one run, or a table that compares several runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dpwa.types import JsonObject
 
 BEST = "best"
 OF_SEVERAL = (
-    "Each figure is the median of the runs with these settings; a dash: half of them have none."
+    "Each figure is the median of the runs with these settings. If half of them have none, it is -."
 )
 
 
@@ -39,7 +39,7 @@ class Case:
         return sum(figures.reached for figures in self.figures)
 
     def middle(self, figure: str) -> float | None:
-        """Return the median of a figure over the runs, or `None` if most have none."""
+        """Return the median of a figure over the runs, or `None` if half the runs have none."""
         values = [getattr(figures, figure) for figures in self.figures]
         known = [math.inf if value is None or math.isnan(value) else value for value in values]
         found = median(known) if known else None
@@ -48,9 +48,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Comparison:
-    scenario: str  # as it was called
+    scenario: str  # the name in the command line
     runs: Sequence[SimulatedRun]
-    is_sweep: bool  # there were to be several
+    is_sweep: bool  # several runs were planned
 
     @cached_property
     def cases(self) -> list[Case]:
@@ -65,16 +65,16 @@ class Comparison:
 
     @cached_property
     def quality(self) -> str:
-        """The figure for the quality of a model: accuracy, else loss, else the distance."""
+        """The figure that compares models: accuracy, else loss, else consensus distance."""
         cases = [case for case in self.cases if case.figures]
         known = (f for f in ("accuracy", "loss") if all(c.middle(f) is not None for c in cases))
         return next(known, "consensus_distance") if cases else "consensus_distance"
 
     @cached_property
     def best(self) -> Case | None:
-        """The case that reaches the target first, or without a target, that with the best model.
+        """The case that reaches the target first. Without a target, the case with the best model.
 
-        `None` if runs were stopped, because their lengths differ.
+        `None` if runs were stopped, because their lengths then differ.
         """
         cases = [case for case in self.cases if case.figures]
         were_stopped = any(figures.was_stopped for case in cases for figures in case.figures)
@@ -125,7 +125,7 @@ def show(found: Comparison) -> None:
 
 
 def _columns(found: Comparison) -> Iterator[tuple[str, Callable[[Case], str]]]:
-    """Yield headings, and functions for their cells."""
+    """Yield the heading of each column, and a function that returns the text of a cell."""
 
     def shown(figure: str, text: Callable[[float], str]) -> Callable[[Case], str]:
         def cell(case: Case) -> str:
@@ -163,13 +163,13 @@ def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, st
             )
     yield "length", duration(figures.seconds), "simulated"
     yield "rounds", number(figures.rounds), "updates of a node, mean"
-    yield "nodes", number(figures.nodes), "that lived at the end"
+    yield "nodes", number(figures.nodes), "alive at the end"
     yield "steps per second", number(figures.steps_per_s), "of all nodes together"
-    yield "waiting", share(figures.waiting_share), "of the time of all nodes, for peers"
+    yield "waiting", share(figures.waiting_share), "of the nodes' time was spent waiting for peers"
     yield "sent", size(figures.bytes_per_node), "by a node, mean"
     yield "  most", size(figures.most_bytes_sent), "by one node"
     if figures.serving_fairness is not None:
-        remark = "of serving: 1 if all nodes have served alike (Jain's index)"
+        remark = "Jain's index of serving, 1 if all nodes served the same amount"
         yield "fairness", f"{figures.serving_fairness:.3g}", remark
     if figures.accuracy is not None:
         yield "accuracy", f"{figures.accuracy:.3g}", "of the mean model"
@@ -177,8 +177,6 @@ def _figure_rows(found: Comparison, run: SimulatedRun) -> Iterator[tuple[str, st
         yield "loss", f"{figures.loss:.3g}", "mean of the nodes"
     yield "consensus distance", f"{figures.consensus_distance:.3g}", "of a node from the mean"
     alike = run.planned.scenario.task in BEGIN_ALIKE
-    what = (
-        ("variance", "between nodes") if alike else ("variance ratio", "by that of the beginning")
-    )
+    what = ("variance", "between nodes") if alike else ("variance ratio", "to the first variance")
     yield what[0], f"{figures.variance_ratio:.3g}", what[1]
     yield "engine", figures.detail, f"seed {figures.seed}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import AsOption, JsonOption, RunOption, TimeoutOption, run_of
+from dpwa.cli.query_options import AsOption, JsonOption, RunOption, TimeoutOption, run_of
 from dpwa.policy.health import ABSENT, HAVE_ENDED, REFUSED
 from dpwa.report.wording import number, size
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dpwa.node.report import NodeReport, PeerReport
     from dpwa.types import JsonObject
 
-_NOT_THERE = tuple(health.value for health in ABSENT)  # and not asked, whatever their score
+_NOT_THERE = tuple(health.value for health in ABSENT)  # these are not asked, whatever their score
 _ENDED = tuple(health.value for health in HAVE_ENDED)
 _ABSENT = (*_NOT_THERE, "silent")
 _REFUSED = tuple(health.value for health in REFUSED)
@@ -36,23 +36,22 @@ def status(
         typer.Option(
             "--node",
             metavar="NAME",
-            help="Ask only this node, for example as a probe.",
+            help="Ask only this node of the configuration, for example in a liveness probe.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show clock, steps, loss, scores, traffic and memory of every node.
 
-    With `join`, the command also asks all members that the nodes know. A peer has a high score, up
-    to 1000, if fetches from it succeed. Nodes fetch more often from a peer with a high score. For a
-    peer that does not answer, the table shows the time of its last message, if there was one. The
-    version counts the snapshots that a node has published. Below the table are the algorithm and,
-    under `together`, the nodes in sync. Then come the peers that a node refuses to merge, with the
-    reasons. --json prints many more values.
+    If the run has `join`, the command also asks all members that the nodes know. A peer has a high
+    score, up to 1000, if fetches from it succeed. Nodes fetch more often from a peer with a high
+    score. If a peer does not answer, the table shows the time since its last message. The version
+    is the number of snapshots that a node has published. Below the table are the algorithm and,
+    under `together`, the nodes in sync. After that, the output lists the peers that a node refuses
+    to merge, and the reasons. --json prints many more values.
 
-    --node asks only one of `nodes`, for example as a probe.
-
-    Exits with 3 if a node cannot be reached, unless its peers report that it has finished or left.
+    The exit code is 3 if a node cannot be reached, unless its peers report that it has finished or
+    left.
 
     Examples:
         dpwa status
@@ -105,7 +104,7 @@ def _view(
 
 
 def _in_common(reports: Collection[NodeReport], *, tells_leader: bool) -> str:
-    """Return the nodes' algorithm, leader, and nodes in sync, on which they should agree."""
+    """Return a line with the algorithm, the leader, and the nodes in and out of sync."""
     from dpwa.wire.messages import printable
 
     leaders = [report.news.get("leader") for report in reports] if tells_leader else []
@@ -172,7 +171,7 @@ def _number(value: float | None, otherwise: str) -> str:
 
 
 def _peer(peer: PeerReport) -> str:
-    """Return the status of a peer: its score, if it is there, and its problem, if any."""
+    """Return a peer's name, its score unless it is absent, and its problem if it has one."""
     if peer.heard_s is None:
         return f"{peer.name} (never seen)"
     remarks = [] if peer.health in _NOT_THERE else [str(peer.score)]
@@ -187,9 +186,9 @@ def _peer(peer: PeerReport) -> str:
 
 
 def _heard_by_others(name: str, reports: Mapping[str, NodeReport]) -> str:
-    """Return when others have last heard of a node that does not answer, if any reports it."""
+    """Return the time since any peer last heard from a node that does not answer, if known."""
     told = [p.heard_s for report in reports.values() for p in report.peers if p.name == name]
     ages = [age for age in told if age is not None and not math.isnan(age)]
     if ages:
-        return f"; last heard of {screen.age(min(ages))} ago"
-    return "; never seen" if None in told else ""
+        return f". Its last message was {screen.age(min(ages))} ago"
+    return ". Its peers never saw it" if None in told else ""

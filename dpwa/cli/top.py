@@ -1,4 +1,4 @@
-"""`dpwa top`: all nodes of a run on a terminal, live: who is slow, gone or sick, and why."""
+"""`dpwa top` shows all nodes of a run live on a terminal, with their problems and the reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpwa.cli import asking, exit_codes, screen
+from dpwa.cli import exit_codes, query_options, screen
 from dpwa.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,37 +32,37 @@ LINES_OF_A_KEY = {"up": -1, "k": -1, "down": 1, "j": 1}
 
 
 def top(
-    config: asking.RunOption = None,
-    at: asking.AtOption = None,
-    as_name: asking.AsOption = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one table, and end.")] = False,
+    config: query_options.RunOption = None,
+    at: query_options.AtOption = None,
+    as_name: query_options.AsOption = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one table, and exit.")] = False,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print JSON: one object per line, or only one object with --once."
+            "--json", help="Print a JSON object at each update, or one object with --once."
         ),
     ] = False,
-    interval: asking.IntervalOption = 1.0,
+    interval: query_options.IntervalOption = 1.0,
     sort: Annotated[
         str,
         typer.Option(
             metavar="KEY",
-            help="name, state, loss, clock, taken, steps, rounds, wait, in, out, mapped, "
-            "staleness, distance or score.",
+            help="The column to sort by: name, state, loss, clock, taken, steps, rounds, wait, "
+            "in, out, mapped, staleness, distance or score.",
         ),
     ] = "name",
 ) -> None:
     """Watch all nodes of a run: loss, speed, traffic, and the problems of each node.
 
-    One node that answers is enough, because it reports on the others. If it dies, a different node
-    is asked.
+    The command needs only one node that answers, because each node reports on the others. If this
+    node dies, the command asks a different node.
 
-    On a terminal, ? shows the keys, and q or Ctrl-C ends the command. X marks nodes that have
+    On a terminal, press ? to see the keys. q or Ctrl-C ends the command. X marks nodes that have
     stopped taking part, or that harm others. An exclamation mark marks smaller problems. The
-    reasons are below the table. If the output is not a terminal, one table is printed after the
-    other. docs/watch.md explains the table.
+    reasons are below the table. If the output is not a terminal, the command prints a new table at
+    each update. docs/watch.md explains the table.
 
-    Exits with 3 if --once finds no node that answers.
+    The exit code is 3 if --once finds no node that answers.
 
     Examples:
         dpwa top
@@ -75,12 +75,12 @@ def top(
         raise UserError(f"--sort: expected one of {', '.join(SORTS)} (got {sort}) [DPWA-E287]")
     look = ViewChoices(sort)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # of curves, where only ASCII can be shown
+        sys.stdout.reconfigure(errors="replace")  # for curves, if the locale has only ASCII
     if config is None and at is None:
-        run = asking.run_here(asking.OR_AT)
+        run = query_options.run_here(query_options.OR_AT)
         config, look.command = run.config, run.command
     try:
-        with asking.watch(config, at, as_name) as watch:
+        with query_options.watch(config, at, as_name) as watch:
             if once:
                 _show_once(watch, look, as_json=as_json)
             elif screen.is_watched() and not as_json:
@@ -100,12 +100,12 @@ def _show_once(watch: Watch, look: ViewChoices, *, as_json: bool) -> None:
         tried = "; ".join(
             f"{node.endpoint} ({node.problem or 'no answer in time'})" for node in view.nodes
         )
-        typer.echo(f"dpwa: nobody answers; tried {tried}", err=True)
+        typer.echo(f"dpwa: no node answers. Tried {tried}", err=True)
         raise typer.Exit(exit_codes.UNREACHABLE)
 
 
 def _show_plainly(watch: Watch, look: ViewChoices, interval_s: float, *, as_json: bool) -> None:
-    """Print one view after the other, each with the events since the one before."""
+    """Print the nodes at each interval, with the events since the previous output."""
     known: set[RunEvent] = set()
     view = watch.wait_for_answers(FIRST_ANSWERS_S)
     while True:
@@ -134,7 +134,7 @@ def _print(
 
 
 def _plain_data(view: RunView, rows: Iterable[NodeRow], events: Iterable[RunEvent]) -> JsonObject:
-    """Return all that is known of a run; a number that is NaN or infinite is `None`."""
+    """Return all values of a run for JSON. A number that is NaN or infinite becomes `None`."""
     endpoints = {node.name: node.endpoint for node in view.nodes}
     found: JsonObject = _finite(
         {
@@ -156,7 +156,7 @@ def _finite(value: Any) -> Any:
 
 
 def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
-    """Show the newest view in the place of the one before, until somebody ends it."""
+    """Redraw the screen with the newest values at each interval, until the user ends this."""
     from rich.console import Group
 
     from dpwa.cli.top_page import Shown, screen_of
@@ -172,7 +172,7 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
                 view = watch.view()
                 shown = Shown(view, rows_of(view), view.events)
                 is_new = not view.through and now - began < FIRST_ANSWERS_S
-                due = now + (asking.MIN_INTERVAL_S if is_new else interval_s)
+                due = now + (query_options.MIN_INTERVAL_S if is_new else interval_s)
             terminal.show(Group(*screen_of(shown, look, *console.size)))
             for key in terminal.keys(due - time.monotonic()):
                 if key == "q":
@@ -181,7 +181,7 @@ def _show_live(watch: Watch, look: ViewChoices, interval_s: float) -> None:
 
 
 def _live_console() -> Console:
-    """Return a console that follows the size of the terminal, whatever COLUMNS and LINES say."""
+    """Return a console that follows the size of the terminal, even if COLUMNS or LINES is set."""
     from rich.console import Console
 
     fixed = ("COLUMNS", "LINES")

@@ -1,4 +1,4 @@
-"""Lays out what `dpwa top` shows: pure, from what is known of a run to lines of a terminal."""
+"""Lays out the screen of `dpwa top`. Pure functions turn the values of a run into lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.text import Text
 from dpwa.config.problems import listing
 from dpwa.observe.events import RunEvent
 from dpwa.observe.rows import NodeRow, groups, missing
-from dpwa.observe.run_reading import natural_order
+from dpwa.observe.run_log_reader import natural_order
 from dpwa.observe.run_view import RunView
 from dpwa.observe.verdicts import MAX_NAMES
 from dpwa.report.wording import clock, number, plural, share, size
@@ -27,12 +27,12 @@ from dpwa.wire.messages import printable
 STYLES = {"X": "red", "!": "yellow", "?": "dim", " ": ""}
 SIGNS = {"bad": "X", "odd": "!"}
 MIN_ROWS = 3
-SHARE_OF_MATTERS = 3  # of the lines, one in so many
-MAX_EVENTS = 5  # lines, if the nodes need the room, and there are this many:
-MIN_LINES_FOR_EVENTS = 14
-MAX_EVENTS_AT_ONCE = 20  # where there is no page for all of them
+SHARE_OF_MATTERS = 3  # problems may always have a third of the lines
+MAX_EVENTS = 5  # lines of events, if the nodes need the other lines
+MIN_LINES_FOR_EVENTS = 14  # with fewer lines, there are no events unless lines are free
+MAX_EVENTS_AT_ONCE = 20  # in printed output, which has no page of events
 MAX_EVENTS_OF_PAGE = 500
-MAX_ABOUT_COLUMNS = 16  # columns for the node that an event is about, before what has happened
+MAX_ABOUT_COLUMNS = 16  # columns for the name of the node that an event is about
 MAX_CURVE_COLUMNS = 40
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -40,14 +40,14 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 @dataclass
 class ViewChoices:
     sort: str = "name"  # one of `SORTS`
-    command: str = ""  # of the run, if that was found by itself
+    command: str = ""  # the command of the run, if no option named the run
     is_reversed: bool = False  # the largest first
     page: str = "nodes"  # or matters, events, keys
-    first: int = 0  # line of the list that is shown
-    visible: int = 1  # how many lines of it were shown last
+    first: int = 0  # index of the first line of the list on the screen
+    visible: int = 1  # number of lines of the list that were last on the screen
 
     def show(self, length: int, height: int) -> None:
-        """Show as much of a list of this length as there are lines."""
+        """Choose the visible part of a list with `length` lines on a screen with `height` lines."""
         self.visible = max(height, 0)
         self.first = max(min(self.first, length - self.visible), 0)
 
@@ -60,7 +60,7 @@ class Shown:
 
 
 def printed(shown: Shown, look: ViewChoices, width: int) -> list[Text]:
-    """Return all nodes, their problems and the newest events; no line is wider."""
+    """Return lines of at most `width` columns: all nodes, their problems and the newest events."""
     rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
     events = _hanging(_told(_notable(shown)[-MAX_EVENTS_AT_ONCE:], shown), width)
     head = _head(shown, look.command, width)
@@ -68,7 +68,7 @@ def printed(shown: Shown, look: ViewChoices, width: int) -> list[Text]:
 
 
 def screen_of(shown: Shown, look: ViewChoices, width: int, height: int) -> list[Text]:
-    """Return the lines of a screen; none is wider than it is, and there are as many as it has."""
+    """Return the `height` lines of a screen. No line is wider than `width` columns."""
     rows = sorted_rows(shown.rows, look.sort, is_reversed=look.is_reversed)
     space = max(height - 2, 0)
     if look.page == "nodes":
@@ -91,10 +91,10 @@ def _head(shown: Shown, command: str, width: int) -> Text:
     counts = [f"{count} {word}" for word, count in words.most_common() if word != "live"]
     nodes = ", ".join([plural(len(rows), "node"), *counts])
     if view.through:
-        parts = [nodes, clock(view.time), f"read through {view.through}"]
+        parts = [nodes, clock(view.time), f"reported by {view.through}"]
     else:
         has_answered = any(node.answer is not None for node in view.nodes)
-        told = "nobody answers any more" if has_answered else "nobody answers yet"
+        told = "no node answers any more" if has_answered else "no node has answered yet"
         if view.has_ended or (words and words.keys() <= {"finished", "left"}):
             told = "the run has ended"
         parts = [told, clock(view.time), nodes]
@@ -112,7 +112,7 @@ def _foot(count: int, look: ViewChoices, width: int) -> Text:
 
 
 def _line(parts: Iterable[str], width: int, style: str = "") -> Text:
-    """Return the parts in one line, which is cut if it is too long."""
+    """Return the parts in one line, which is truncated to `width` columns."""
     line = Text("  ".join(filter(None, parts)), style)
     line.truncate(width, overflow="ellipsis")
     return line
@@ -128,10 +128,10 @@ def _nodes(
     most = max(height // SHARE_OF_MATTERS, height - 1 - len(rows) - 2)
     most = min(most, max(height - 1 - MIN_ROWS, 0))
     if len(matters) > most:
-        matters = [*matters[: most - 1], Text("  more of it: key v")] if most else []
+        matters = [*matters[: most - 1], Text("  press v to see more")] if most else []
     left = height - 1 - len(matters)
     kept = MAX_EVENTS if left >= MIN_LINES_FOR_EVENTS else 0
-    for_events = max(left - len(rows), kept) - 1  # below a line of its own
+    for_events = max(left - len(rows), kept) - 1  # and one line for their title
     events = _told(_notable(shown)[: -for_events - 1 : -1], shown) if for_events > 0 else []
     newest = [_line([f"{at} {told}"], width) for at, told, _ in events]
     title = _title("newest events", width) if events else []
@@ -141,29 +141,29 @@ def _nodes(
 
 
 def _notable(shown: Shown) -> list[RunEvent]:
-    """Return the events without checkpoints, of which there are many; key e shows all."""
+    """Return all events except checkpoints, which are frequent. The page of key e shows them."""
     return [event for event in shown.events if event.kind != "checkpoint"]
 
 
 def _list(
     shown: Shown, rows: Sequence[NodeRow], page: str, width: int
 ) -> tuple[str, Sequence[Text]]:
-    """Return the title and the lines of a page that is one list."""
+    """Return the title and the lines of the page of problems, events or keys."""
     if page == "matters":
         return "problems", _matters(rows, width) or [Text("  no problems")]
     if page == "events":
         events = _told(shown.events[: -MAX_EVENTS_OF_PAGE - 1 : -1], shown)
         return "events, newest first", _hanging(events, width) or [Text("  none yet")]
-    told = [("q", "quit; ? and Esc: these keys, and back to the nodes")]
-    told += [("v", "all problems, in full"), ("e", "all events")]
-    told += [("r", "reverse the order; arrows, PgUp, PgDn: scroll")]
+    told = [("q", "quit (? shows these keys, and Esc shows the nodes again)")]
+    told += [("v", "show all problems in full"), ("e", "show all events")]
+    told += [("r", "reverse the order (the arrows, PgUp and PgDn scroll)")]
     told += [(column.key, f"sort by {column.text}") for column in COLUMNS.values() if column.key]
-    told += [("X", "takes no part any more, or harms others"), ("!", "odd"), ("?", "no answer yet")]
+    told += [("X", "has stopped, or harms others"), ("!", "problem"), ("?", "has not answered yet")]
     keys = _hanging([(f"{key} ", text, "") for key, text in told], width)
     return "keys, and signs of nodes", keys
 
 
-# What rich lays out
+# Layout by rich
 
 
 _CONSOLE = Console(file=None, width=80, color_system=None, legacy_windows=False)
@@ -185,7 +185,7 @@ def _title(text: str, width: int) -> list[Text]:
 
 
 def _hanging(rows: Sequence[tuple[str, str, str]], width: int) -> list[Text]:
-    """Return what stands first and a text that is wrapped beside it, for each row in a style."""
+    """Return rows (first cell, text, style) as lines. The text is wrapped beside the first cell."""
     table = Table.grid(padding=(0, 1, 0, 0), expand=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
@@ -195,27 +195,27 @@ def _hanging(rows: Sequence[tuple[str, str, str]], width: int) -> list[Text]:
 
 
 def _harmless(text: str) -> str:
-    """Return foreign text without characters that steer a terminal; not cut, as `printable` is."""
+    """Return untrusted text without control characters. Unlike `printable`, truncate nothing."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _table(rows: Sequence[NodeRow], visible: Sequence[NodeRow], width: int) -> list[Text]:
-    """Return the headings and the visible ones of the rows, in columns as wide as all need."""
+    """Return a table with the visible rows. Its columns are wide enough for all rows."""
     widths = _widths(rows, width)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column(width=1)
     for name, columns in widths.items():
         justify: JustifyMethod = "left" if name in ("name", "state") else "right"
         table.add_column(COLUMNS[name].heading, width=columns, justify=justify, no_wrap=True)
-    for row in visible:  # a name that has no room is whole below the table, if it matters
+    for row in visible:  # a truncated name is complete below the table, if the node has a problem
         cells = (COLUMNS[name].cell(row, columns) for name, columns in widths.items())
         table.add_row(*map(Text, (sign_of(row), *cells)), style=STYLES[sign_of(row)])
     return _lines(table, width)
 
 
 def _widths(rows: Sequence[NodeRow], width: int) -> dict[str, int]:
-    """Return the columns for which there is room, and how wide they are."""
-    found, left = dict[str, int](), width - 1  # for the sign
+    """Return the width of each column that fits, by the name of the column."""
+    found, left = dict[str, int](), width - 1  # one column is for the sign
     unknown = missing(rows)
     needed = {
         name: max([column.width, *(cell_len(column.cell(row, column.width)) for row in rows)])
@@ -248,18 +248,14 @@ def _matters(rows: Sequence[NodeRow], width: int) -> list[Text]:
     found.sort(key=lambda pair: "X!".index(pair[0]))
     unknown = [r for r in rows if r.state == "unknown" and r.problem]
     found += [("?", f"{row.name} has not answered yet: {row.problem}") for row in unknown]
-    finishing: dict[tuple[str, ...], list[str]] = {}  # by whom they wait for
+    finishing: dict[tuple[str, ...], list[str]] = {}  # nodes, by the peers that they wait for
     for row in rows:
         if row.state == "finishing":
             finishing.setdefault(row.waits_for, []).append(row.name)
     for waits_for, names in finishing.items():
-        whom = f", waits for {listing(waits_for, MAX_NAMES)}" if waits_for else ""
+        whom = f", waiting for {listing(waits_for, MAX_NAMES)}" if waits_for else ""
         found.append((" ", f"finishing{whom}: {listing(names, MAX_NAMES)}"))
-    found += [
-        (" ", f"{r.name}: clock and loss as {r.through} has heard of them")
-        for r in rows
-        if r.through
-    ]
+    found += [(" ", f"{r.name}: clock and loss are from {r.through}") for r in rows if r.through]
     found += [(" ", f"in sync: {', '.join(names)}") for names in groups(rows)]
     reasons: dict[str, list[str]] = {}
     for name, why in missing(rows).items():
@@ -270,7 +266,7 @@ def _matters(rows: Sequence[NodeRow], width: int) -> list[Text]:
 
 
 def _told(events: Iterable[RunEvent], shown: Shown) -> list[tuple[str, str, str]]:
-    """Return the moment and the text of each event, for `_hanging`."""
+    """Return the time and the text of each event, as rows for `_hanging`."""
     wide = min(max([1, *(len(other.about) for other in shown.events)]), MAX_ABOUT_COLUMNS)
     rows = []
     for event in events:
@@ -282,7 +278,7 @@ def _told(events: Iterable[RunEvent], shown: Shown) -> list[tuple[str, str, str]
 
 
 def word_of(row: NodeRow) -> str:
-    """Return the problem of a node in short, or its state if it has none."""
+    """Return the name of a node's worst problem, or its state if it has no problem."""
     worst = sorted(row.verdicts, key=lambda verdict: verdict.severity != "bad")
     is_in_sync = row.state == "live" and len(row.in_sync) > 1
     return worst[0].kind if worst else "in sync" if is_in_sync else row.state
@@ -298,18 +294,18 @@ def sign_of(row: NodeRow) -> str:
     return "?" if row.state == "unknown" else " "
 
 
-# The columns, from what is left out last to what is left out first
+# The columns. On a narrow screen, the last columns are left out first.
 
 
 @dataclass(frozen=True)
 class Column:
-    name: str  # by which `--sort` knows it
-    key: str  # that sorts by it; empty: none does
+    name: str  # the name for `--sort`
+    key: str  # the key that sorts by this column, or empty
     heading: str
-    width: int  # at least; it is as wide as its widest cell
-    text: str  # what it is, for the page of keys
-    value: Callable[[NodeRow], Any]  # by which nodes are sorted; `None` where it is not known
-    cell: Callable[[NodeRow, int], str]  # in these columns of the terminal
+    width: int  # minimum; a column is as wide as its widest cell
+    text: str  # the explanation on the page of keys
+    value: Callable[[NodeRow], Any]  # the value to sort by, or `None` if it is unknown
+    cell: Callable[[NodeRow, int], str]  # the text of a cell with this width
 
 
 def _figure(
@@ -348,27 +344,27 @@ COLUMNS = {
         Column("name", "n", "name", 4, "name", _order, lambda row, _: printable(row.name)),
         Column("state", "m", "state", 5, "problem", _sign_order, lambda row, _: word_of(row)),
         _figure("loss", "l", "loss", 7, "training loss", "loss", number),
-        _figure("steps", "s", "steps/s", 7, "steps a second", "rates.steps_per_s", _short),
+        _figure("steps", "s", "steps/s", 7, "steps per second", "rates.steps_per_s", _short),
         _figure("wait", "w", "wait", 5, "share of the time waiting for peers", "rates.wait", share),
         Column("curve", "", "curve", 6, "", _order, lambda row, w: sparkline(row.losses, w)),
         _figure("clock", "c", "clock", 6, "training clock", "clock", number),
         _figure("taken", "z", "steps", 6, "steps of this process so far", "steps", number),
-        _figure("rounds", "u", "rounds/s", 8, "rounds a second", "rates.rounds_per_s", _short),
-        _figure("mapped", "a", "map/s", 7, "bytes mapped a second", "rates.mapped_per_s", size),
-        _figure("in", "i", "in/s", 7, "bytes received a second", "rates.received_per_s", size),
-        _figure("out", "o", "out/s", 7, "bytes sent a second", "rates.sent_per_s", size),
+        _figure("rounds", "u", "rounds/s", 8, "rounds per second", "rates.rounds_per_s", _short),
+        _figure("mapped", "a", "map/s", 7, "bytes mapped per second", "rates.mapped_per_s", size),
+        _figure("in", "i", "in/s", 7, "bytes received per second", "rates.received_per_s", size),
+        _figure("out", "o", "out/s", 7, "bytes sent per second", "rates.sent_per_s", size),
         _figure("staleness", "t", "stale", 5, "staleness of merges", "rates.staleness", _short),
         _figure("distance", "d", "distance", 8, "consensus distance", "consensus_distance", _short),
-        _figure("score", "p", "score", 5, "score that its peers give it", "score", _short),
+        _figure("score", "p", "score", 5, "score from its peers", "score", _short),
     )
 }  # fmt: skip
 SORTS = {column.name: column.key for column in COLUMNS.values() if column.key}
 
 
 def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) -> list[NodeRow]:
-    """Return the rows, the smallest first; those of which the value is not known are last.
+    """Return the rows, smallest value first. Rows without a known value are last.
 
-    By state, nodes with a problem are first.
+    If `by` is `state`, nodes with a problem are first.
     """
     value, by_name = COLUMNS[by].value, sorted(rows, key=_order)
     known = [row for row in by_name if value(row) is not None]
@@ -377,10 +373,10 @@ def sorted_rows(rows: Sequence[NodeRow], by: str, *, is_reversed: bool = False) 
 
 
 def sparkline(losses: Sequence[float], width: int) -> str:
-    """Draw losses, oldest first; if there are too many, the newest and every second or third."""
+    """Return losses as block characters, oldest first. If they do not fit, every n-th is shown."""
     every = max(-(-len(losses) // width), 1)
     newest = losses[::-every][::-1]
-    finite = [loss / 2 for loss in newest if math.isfinite(loss)]  # no difference is infinite
+    finite = [loss / 2 for loss in newest if math.isfinite(loss)]  # half, so no overflow
     low, high = min(finite, default=0.0), max(finite, default=0.0)
 
     def drawn(loss: float) -> str:

@@ -1,4 +1,4 @@
-"""The terminal of `dpwa top`: keys as they are pressed, signals, and all as it was in the end."""
+"""The terminal of `dpwa top`. It reads single keys and signals, and is restored at the end."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _UNKNOWN_SEQUENCE = re.compile(rb"\x1b[\[O][0-9;]*[@-~]")
 _BEGUN_SEQUENCE = re.compile(rb"\x1b([\[O][0-9;]*)?")
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NOTED = (*_ENDS, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
-MAX_BYTES = 4096  # of one reading
+MAX_BYTES = 4096  # of one read
 
 
 def keys_of(typed: bytes) -> tuple[list[str], bytes]:
-    """Return the keys that were pressed, and the beginning of a sequence that is to go on."""
+    """Return the pressed keys, and the bytes of an escape sequence that is not complete yet."""
     keys: list[str] = []
     while typed:
         if _BEGUN_SEQUENCE.fullmatch(typed):
@@ -55,11 +55,11 @@ def keys_of(typed: bytes) -> tuple[list[str], bytes]:
 
 
 class Terminal:
-    """Shows one screen after the other in place, until the block ends; use `open_terminal`."""
+    """Redraws a screen in place, and reads keys and signals. Make it with `open_terminal`."""
 
     def __init__(self, console: Console, wake: int) -> None:
         self._console = console
-        self._wake = wake  # end of a pipe that is readable when a signal has come
+        self._wake = wake  # read end of a pipe that receives the numbers of signals
         self._input = sys.stdin.fileno() if _has_keys() else None
         self._before: list[Any] | None = None
         self._live: Live | None = None
@@ -83,7 +83,7 @@ class Terminal:
                 live.stop()
         finally:
             if before is not None and self._input is not None:
-                with suppress(termios.error):  # it is there no more
+                with suppress(termios.error):  # the terminal is closed
                     termios.tcsetattr(self._input, termios.TCSADRAIN, before)
 
     def show(self, screen: RenderableType) -> None:
@@ -91,7 +91,7 @@ class Terminal:
             self._live.update(screen, refresh=True)
 
     def keys(self, timeout_s: float) -> list[str]:
-        """Wait for keys, a signal or the end of this time; return the keys."""
+        """Wait for keys or a signal, at most `timeout_s` seconds. Return the pressed keys."""
         sources = [self._wake] if self._input is None else [self._wake, self._input]
         ready, _, _ = select.select(sources, [], [], max(timeout_s, 0.0))
         if self._wake in ready:
@@ -104,7 +104,7 @@ class Terminal:
             typed = os.read(self._input, MAX_BYTES)
         except OSError:
             typed = b""
-        if not typed:  # the terminal is there no more
+        if not typed:  # the terminal is closed
             self.ended_by = self.ended_by or signal.SIGHUP
         keys, self._typed = keys_of(self._typed + typed)
         return keys
@@ -114,12 +114,12 @@ class Terminal:
             self.ended_by = self.ended_by or number
         elif number is signal.SIGTSTP:
             self._pause()
-        elif number is signal.SIGCONT:  # also after a SIGSTOP, of which nobody tells
+        elif number is signal.SIGCONT:  # also after SIGSTOP, which no process can handle
             self.end()
             self.begin()
 
     def _pause(self) -> None:
-        """Stop, as Ctrl-Z asks for; go on when the shell says so."""
+        """Stop this process after Ctrl-Z. It continues when the shell sends SIGCONT."""
         self.end()
         previous = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)
@@ -129,9 +129,9 @@ class Terminal:
 
 @contextmanager
 def open_terminal(console: Console) -> Iterator[Terminal]:
-    """Take over the terminal for the time of the block; signals are noted, and do not interrupt.
+    """Yield the terminal, and restore it after the block. Signals do not interrupt the block.
 
-    After the block a signal other than SIGINT that has ended it does what it does to any program.
+    If a signal other than SIGINT ended the block, this function raises that signal again.
     """
     wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = {number: signal.signal(number, _note) for number in _NOTED}
@@ -154,7 +154,7 @@ def open_terminal(console: Console) -> Iterator[Terminal]:
 
 
 def _note(number: int, frame: object) -> None:
-    """Take a signal; its number comes through the pipe."""
+    """Do nothing about a signal, because Python writes its number to the pipe."""
 
 
 def _has_keys() -> bool:

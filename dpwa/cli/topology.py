@@ -1,4 +1,4 @@
-"""`dpwa topology`: who pulls from whom, and how fast that mixes, as a table and as JSON."""
+"""`dpwa topology` shows which nodes pull from each other, and how fast the nodes converge."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpwa.cli import exit_codes, screen
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 from dpwa.errors import ConfigError, UnknownNameError, UserError
 from dpwa.report.wording import plural
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpwa.types import JsonObject, StrictModel
 
 MAX_NODES = 4096  # eigenvalues of larger matrices take too long
-MAX_MATRIX_NODES = 12  # a larger matrix is not for people to read
+MAX_MATRIX_NODES = 12  # a larger matrix is too long to read, and is left out
 DEFAULT_NODES = 8
 
 
@@ -28,7 +28,7 @@ def topology(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME", help="Name of the topology. Without it, list all topologies."
+            metavar="NAME", help="Name of the topology. Without a name, list all topologies."
         ),
     ] = None,
     nodes: Annotated[
@@ -38,15 +38,15 @@ def topology(
             "--nodes",
             min=1,
             max=MAX_NODES,
-            help=f"Number of nodes. Default: {DEFAULT_NODES}, or the nodes of the file.",
+            help=f"Number of nodes. The default is {DEFAULT_NODES}, or the number in the file.",
         ),
     ] = None,
     factor: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the peer in a merge.")
+        float, typer.Option(min=0.0, max=1.0, help="Weight of the peer's parameters in a merge.")
     ] = 0.5,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="An option of the topology; repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Set an option of the topology."),
     ] = None,
     config: Annotated[
         Path | None,
@@ -59,9 +59,9 @@ def topology(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the number of peers in a topology, and how fast the nodes converge.
+    """Show how many peers each node has in a topology, and how fast the nodes converge.
 
-    Exits with 1 if some node can never receive from some other node.
+    The exit code is 1 if the parameters of some node can never reach some other node.
 
     Examples:
         dpwa topology -n 16
@@ -70,7 +70,7 @@ def topology(
     """
     from dpwa.policy.mixing import figures_of
 
-    if not 0.0 <= factor <= 1.0:  # NaN is neither above nor below the limits that typer checks
+    if not 0.0 <= factor <= 1.0:  # the limits of typer do not refuse NaN
         raise UserError(f"--factor: expected a number from 0 to 1 (got {factor}) [DPWA-E026]")
     if config is not None:
         _refuse_beside_config(name, nodes, settings)
@@ -81,7 +81,7 @@ def topology(
         chosen, names = _placed(chosen, options, nodes)
     else:
         if settings:
-            raise UserError("NAME: expected a topology to set something of (got none) [DPWA-E242]")
+            raise UserError("NAME: expected a topology whose options to set (got none) [DPWA-E242]")
         _list_all(nodes or DEFAULT_NODES, factor, as_json=as_json)
         return
     figures = figures_of(chosen, options, len(names), factor)
@@ -99,7 +99,7 @@ def _refuse_beside_config(
     for option, value in (("NAME", name), ("--nodes", nodes), ("--set", settings)):
         if value:
             shown = " ".join(value) if isinstance(value, list) else value
-            raise UserError(f"{option}: expected nothing beside --config (got {shown}) [DPWA-E007]")
+            raise UserError(f"{option} cannot be used with --config (got {shown}) [DPWA-E007]")
 
 
 def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
@@ -110,7 +110,7 @@ def _configured(file: Path) -> tuple[Topology, StrictModel, tuple[str, ...]]:
     names = tuple(node.name for node in config.nodes)
     if not names:
         raise UserError(
-            f"{file}: expected nodes (it has `join` only; try {config.topology} -n {DEFAULT_NODES})"
+            f"{file}: expected nodes (it has only `join`. Try {config.topology} -n {DEFAULT_NODES})"
             " [DPWA-E004]"
         )
     if len(names) > MAX_NODES:
@@ -137,7 +137,7 @@ def _known(name: str) -> Topology:
 def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
     from dpwa.config.document import Document, Scalar
     from dpwa.config.problems import Place, shown
-    from dpwa.config.reading import read_model
+    from dpwa.config.validation import read_model
 
     document, source = Document(), "--set"
     parts = [setting.partition("=") for setting in settings]
@@ -155,7 +155,7 @@ def _options(topology: Topology, settings: Sequence[str]) -> StrictModel:
 def _placed(
     topology: Topology, options: StrictModel, nodes: int | None
 ) -> tuple[Topology, tuple[str, ...]]:
-    """Return the topology and the names of its nodes, those of its file if it has one."""
+    """Return the topology and the names of its nodes. A file of edges has its own names."""
     from dpwa.config.graphs import read_edges
     from dpwa.policy.topology import FileOptions, edges_topology
 
@@ -204,7 +204,7 @@ def _plain_data(
 
 
 def _pulls(topology: Topology, options: StrictModel, nodes: int) -> Iterator[list[tuple[int, ...]]]:
-    """Yield for each round of a period what each node pulls from."""
+    """Yield, for each round of a period, the indices of the peers that each node pulls from."""
     from dpwa.policy.topology import neighbours_of
 
     for number in range(topology.period(options, nodes)):
@@ -218,7 +218,7 @@ def _show(topology: Topology, options: StrictModel, names: Sequence[str], figure
     _print_table([_row(topology, options, figures)], figures.nodes, figures.factor)
     weights = figures.weights
     if weights is not None and not figures.is_doubly_stochastic:
-        rounded = weights.round(12)  # of those that only rounding tells apart, the first
+        rounded = weights.round(12)  # weights that differ by rounding errors become equal
         told = [f"{weights[i]:.4g} ({names[i]})" for i in (rounded.argmin(), rounded.argmax())]
         text = f"Nodes agree on a weighted mean, with weights from {' to '.join(told)}."
         console.print(screen.plain(text))
@@ -249,7 +249,7 @@ def _list_all(nodes: int, factor: float, *, as_json: bool) -> None:
 
 
 def _defaults(topology: Topology) -> JsonObject:
-    """Return the options with their defaults; `None` where there is none."""
+    """Return the default of each option, or `None` for an option without a default."""
     fields = topology.options.model_fields
     return {
         key: None if field.is_required() else field.get_default() for key, field in fields.items()
@@ -257,7 +257,7 @@ def _defaults(topology: Topology) -> JsonObject:
 
 
 def _listed(topology: Topology, nodes: int, factor: float) -> tuple[str, ...]:
-    """Return the row of a topology with its defaults, without figures if it cannot be so."""
+    """Return the row of a topology with its default options, without figures if they do not fit."""
     from dpwa.policy.mixing import figures_of
 
     try:

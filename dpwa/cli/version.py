@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dpwa.cli.asking import JsonOption
+from dpwa.cli.query_options import JsonOption
 
 
 def _print_short(is_asked: bool) -> None:
@@ -27,10 +27,10 @@ VersionOption = Annotated[
 
 
 def version(as_json: JsonOption = False) -> None:
-    """Print the versions of dpwa, of its protocol, of Python, PyTorch and others, and the platform.
+    """Print the versions of dpwa, its protocol, Python and other packages, and the platform.
 
-    Nodes with different versions of the protocol refuse each other. The list has the installed
-    packages that dpwa or one of its extras needs. Add this output to every bug report.
+    Nodes with different versions of the protocol refuse each other. The output lists the installed
+    packages that dpwa or one of its extras needs. Add the output to every bug report.
 
     Examples:
         dpwa version
@@ -60,11 +60,11 @@ def version(as_json: JsonOption = False) -> None:
 
 
 def _packages() -> dict[str, str]:
-    """Return the versions of the packages that dpwa names, none of which is imported."""
+    """Return the versions of the packages that dpwa requires, without importing them."""
     from importlib import metadata
 
     found = {}
-    with suppress(metadata.PackageNotFoundError):  # of dpwa itself
+    with suppress(metadata.PackageNotFoundError):  # dpwa itself is not installed
         named = (re.match(r"[\w.-]+", line) for line in metadata.requires("dpwa") or ())
         for name in sorted({match[0] for match in named if match} - {"dpwa"}, key=str.lower):
             with suppress(metadata.PackageNotFoundError):

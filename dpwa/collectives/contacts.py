@@ -9,10 +9,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from dpwa.data.boards import BOARD_BYTES, BoardReader, BoardWriter
 from dpwa.data.peer_memory import NotMappedError, PeerFiles
 from dpwa.data.segments import NONCE_BYTES, ByteArray, SharedSegment
 from dpwa.data.shared_memory import SharedMemory
+from dpwa.data.shared_records import BOARD_BYTES, BoardReader, BoardWriter
 from dpwa.lifecycle import Closeable, uninterrupted
 from dpwa.policy.group_views import Member
 from dpwa.transport.link import LinkState

@@ -26,7 +26,7 @@ from dpwa.collectives.views import (
     PhaseRecords,
     ViewDiscovery,
 )
-from dpwa.data.boards import Posted
+from dpwa.data.shared_records import Posted
 from dpwa.errors import ClosedError
 from dpwa.policy.ballots import Ballot, Decision, Silence, Stand
 from dpwa.policy.group_views import GroupView, Member, ViewRank, has_precedence

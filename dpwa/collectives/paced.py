@@ -44,7 +44,7 @@ from dpwa.policy.ballots import GONE_S, LATE_S, STALLED_S, Silence
 from dpwa.policy.beginners import SAME_BATCHES
 from dpwa.policy.deadlines import FetchTimes
 from dpwa.policy.group_views import GroupView, Member
-from dpwa.policy.pace import MAX_STEPS, MAX_WAIT_S, Absence, Patience
+from dpwa.policy.wait_budgets import MAX_STEPS, MAX_WAIT_S, Absence, Patience
 from dpwa.wire.fetching import other_model
 from dpwa.wire.messages import pack_layout
 

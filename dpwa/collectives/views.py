@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dpwa.clock import Clock
 from dpwa.collectives.contacts import Contacts
-from dpwa.data.boards import BoardReader, BoardWriter, Posted
+from dpwa.data.shared_records import BoardReader, BoardWriter, Posted
 from dpwa.lifecycle import uninterrupted
 from dpwa.policy.group_views import VIEW_ID_BYTES, GroupView, Member, ViewRank, has_precedence
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote

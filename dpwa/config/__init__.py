@@ -1,4 +1,4 @@
-"""Configuration: YAML, mappings and the environment become one frozen, typed object.
+"""Turns YAML, mappings and environment variables into one frozen, typed configuration.
 
 `load_config` reports every mistake at once, each with file, line and column.
 """

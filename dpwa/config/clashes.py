@@ -1,4 +1,4 @@
-"""Mistakes that only show when settings, nodes and links are looked at together."""
+"""Mistakes in combinations of settings, nodes and links that are valid alone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dpwa.config.endpoints import MAX_PORT, ipc_path, same_host_key, split_tcp
 from dpwa.config.problems import Loc, listing, suggestion
 from dpwa.policy.interpolation import interpolation_names
 
-Clash = tuple[Loc, str]  # where the mistake is, and the sentence about it
+Clash = tuple[Loc, str]  # the path of the mistake, and the message about it
 Plain = Mapping[str, object]
 Kind = type[Algorithm]
 
 
 class _Need(NamedTuple):
-    """What a setting must be with some algorithms, because they have no use for anything else."""
+    """A value that a setting must have with some algorithms."""
 
     setting: str
     value: object
     of: Callable[[Kind], bool]
-    reason: str  # with the name of the algorithm
+    reason: str  # {} stands for the name of the algorithm
     code: str = " [DPWA-E217]"
 
 
@@ -40,15 +40,15 @@ def _has_no_rule(kind: Kind) -> bool:
 
 
 _NEEDS = (
-    _Need("codec", "none", _keeps_sums, "algorithm: {} keeps sums exact"),
-    _Need("robust", "none", _keeps_sums, "algorithm: {} keeps sums exact"),
-    _Need("robust", "none", _averages, "nothing clips the gradients that algorithm: {} averages"),
-    _Need("lr_spread", "none", _averages, "nodes take equal steps with algorithm: {}"),
+    _Need("codec", "none", _keeps_sums, "algorithm: {} must keep its sums exact"),
+    _Need("robust", "none", _keeps_sums, "algorithm: {} must keep its sums exact"),
+    _Need("robust", "none", _averages, "gradients are not clipped with algorithm: {}"),
+    _Need("lr_spread", "none", _averages, "all nodes take equal steps with algorithm: {}"),
     _Need(
         "quarantine_s",
         0,
         lambda kind: kind.repeats or _averages(kind),
-        "the loss tells nothing of a peer with algorithm: {}",
+        "the loss does not show which peer is bad with algorithm: {}",
     ),
     _Need(
         "fraction",
@@ -61,22 +61,22 @@ _NEEDS = (
         _Need(key, value, _has_no_rule, "rules have no effect with algorithm: {}", " [DPWA-E220]")
         for key, value in (("interpolation", "constant"), ("divergence_threshold", 0))
     ),
-    _Need("merge", "delta", _has_no_rule, "it has no effect with algorithm: {}", " [DPWA-E220]"),
-    _Need("repeat", None, _keeps_sums, "it has no effect with algorithm: {}", " [DPWA-E220]"),
+    _Need("merge", "delta", _has_no_rule, "merge has no effect with algorithm: {}", " [DPWA-E220]"),
+    _Need("repeat", None, _keeps_sums, "repeat has no effect with algorithm: {}", " [DPWA-E220]"),
     _Need(
         "topology",
         "random",
         lambda kind: kind.name == "lsgd",
-        "it has no effect with algorithm: {}, which asks leaders",
+        "topology has no effect with algorithm: {}, which fetches from leaders",
         " [DPWA-E220]",
     ),
 )
 
 
 def clashes(settings: Plain) -> Iterator[Clash]:
-    """Find nodes that are alike, links that make no sense, and settings that exclude each other.
+    """Yield nodes with equal names or addresses, wrong links, and settings that clash.
 
-    Settings are plain values as written; wrong ones are reported elsewhere.
+    Settings are plain values as in the source. Values that are wrong alone are reported elsewhere.
     """
     nodes, links = mappings(settings, "nodes"), mappings(settings, "links")
     yield from _nodes_alike(nodes)
@@ -92,11 +92,11 @@ def clashes(settings: Plain) -> Iterator[Clash]:
             yield from _unmet(need, known, places)
     part = settings.get("fraction")
     if settings.get("robust") == "clip" and _is_other(part, 1):
-        yield ("fraction",), f"expected 1, as robust: clip measures whole snapshots (got {part})"
+        yield ("fraction",), f"expected 1, because robust: clip needs whole snapshots (got {part})"
 
 
 def mappings(settings: Plain, key: str) -> list[Plain]:
-    """Return the items of a list as mappings; an empty one for what is none."""
+    """Return the items of a list as mappings. An item that is no mapping becomes an empty one."""
     items = settings.get(key)
     kept = items if isinstance(items, (list, tuple)) else ()
     return [each if isinstance(each, dict) else getattr(each, "__dict__", {}) for each in kept]
@@ -105,7 +105,7 @@ def mappings(settings: Plain, key: str) -> list[Plain]:
 def _places(
     setting: str, settings: Plain, nodes: Sequence[Plain], links: Sequence[Plain]
 ) -> Iterator[tuple[Loc, Plain]]:
-    """Yield where a setting may stand."""
+    """Yield each place that can have a setting, with the values there."""
     yield (), settings
     if setting == "codec":
         for key, items in (("nodes", nodes), ("links", links)):
@@ -114,18 +114,18 @@ def _places(
 
 
 def _unmet(need: _Need, name: str, places: Iterable[tuple[Loc, Plain]]) -> Iterator[Clash]:
-    expected = "it unset" if need.value is None else need.value
+    expected = "no value" if need.value is None else need.value
     for place, item in places:
         value = item.get(need.setting, need.value)
         is_known = need.setting != "interpolation" or value in interpolation_names()
         if is_known and _is_other(value, need.value):
             reason = need.reason.format(name)
-            text = f"expected {expected}, as {reason} (got {value}){need.code}"
+            text = f"expected {expected}, because {reason} (got {value}){need.code}"
             yield (*place, need.setting), text
 
 
 def _is_other(value: object, needed: object) -> bool:
-    """Tell whether a value is another one than is needed, and none that is wrong in any case."""
+    """Return whether a value differs from the needed value, and is not invalid in any case."""
     if isinstance(needed, int):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
@@ -143,11 +143,11 @@ def _nodes_alike(nodes: Sequence[Plain]) -> Iterator[Clash]:
         key, address, text = _address(node)
         if address is not None and addresses.setdefault(address, index) != index:
             first = addresses[address]
-            yield ("nodes", index, key), _taken("an address of its own", text, "nodes", first)
+            yield ("nodes", index, key), _taken("a unique address", text, "nodes", first)
 
 
 def _address(node: Plain) -> tuple[str, object, str]:
-    """Return the key of a node's address, what two nodes of one address share, and its text."""
+    """Return the key of a node's address, a value to compare addresses by, and its text."""
     endpoint = node.get("endpoint")
     if isinstance(endpoint, str):
         path, tcp = ipc_path(endpoint), split_tcp(endpoint)
@@ -175,11 +175,11 @@ def _links_amiss(links: Sequence[Plain], names: Sequence[str]) -> Iterator[Clash
         if ends[0] == ends[1]:
             yield path, f"expected two different nodes (got {ends[0]} twice) [DPWA-E221]"
         elif (first := pairs.setdefault(frozenset(ends), index)) != index:
-            yield path, _taken("each pair once", " and ".join(ends), "links", first)
+            yield path, _taken("each pair of nodes once", " and ".join(ends), "links", first)
 
 
 def _taken(expected: str, got: str, items: str, first: int) -> str:
-    return f"expected {expected} (got {got}, already taken by {items}[{first}])"
+    return f"expected {expected} (got {got}, already used by {items}[{first}])"
 
 
 def _metrics_ports(settings: Plain, nodes: Sequence[Plain]) -> Iterator[Clash]:
@@ -187,27 +187,27 @@ def _metrics_ports(settings: Plain, nodes: Sequence[Plain]) -> Iterator[Clash]:
     port = options.get("port") if isinstance(options, dict) else getattr(options, "port", None)
     most = MAX_PORT + 1 - len(nodes)
     if isinstance(port, int) and most < port <= MAX_PORT:
-        expected = f"expected a port up to {most}, as each of the {len(nodes)} nodes has its own"
+        expected = f"expected a port up to {most}, because {len(nodes)} nodes need one port each"
         yield ("metrics", "port"), f"{expected} (got {port})"
 
 
 def _changing_nodes(settings: Plain) -> Iterator[Clash]:
-    """Find what needs the list of all nodes, where nodes come and go."""
+    """Yield settings that need a list of all nodes although nodes can join, or the reverse."""
     if settings.get("join") is None:
         if settings.get("nodes") in ([], ()):
             yield ("nodes",), "expected a list with at least 1 item (got a list)"
         for key in ("listen", "advertise"):
             if settings.get(key) is not None:
-                yield (key,), f"expected `join` beside it (got {settings[key]}) [DPWA-E218]"
+                yield (key,), f"expected `join` to be set, too (got {settings[key]}) [DPWA-E218]"
         if settings.get("alone") is True:
-            yield ("alone",), "expected `join` beside it (got on) [DPWA-E218]"
+            yield ("alone",), "expected `join` to be set, too (got on) [DPWA-E218]"
         if settings.get("state_dir"):
             got = settings["state_dir"]
-            yield ("state_dir",), f"expected `join` beside it (got {got}) [DPWA-E218]"
+            yield ("state_dir",), f"expected `join` to be set, too (got {got}) [DPWA-E218]"
         return
     if settings.get("topology") == "file":
-        expected = "expected one that fits any number of nodes, beside `join`"
+        expected = "expected a topology for any number of nodes, because `join` is set"
         yield ("topology",), f"{expected} (got file) [DPWA-E219]"
     if settings.get("lr_spread") in ("linear", "power"):
-        expected = "expected none, as with `join` nobody knows all nodes"
+        expected = "expected none, because with `join` a node does not know all nodes"
         yield ("lr_spread",), f"{expected} (got {settings['lr_spread']}) [DPWA-E217]"

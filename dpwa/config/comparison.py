@@ -1,4 +1,4 @@
-"""Which settings all nodes must have alike. The metadata `Unlike` of their fields says so."""
+"""Compares the settings that must be equal on all nodes, as `Unlike` in their fields says."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ MAX_SHOWN = 200  # characters of a value
 
 
 def unlike(setting: str, option: str = "") -> Unlike:
-    """Return what follows if nodes differ in a setting, or in an option below it.
+    """Return the consequence if nodes differ in a setting, or in an option below it.
 
-    An option is like the setting that it stands below, or that selects its method, unless its
-    field says otherwise.
+    Unless its field says otherwise, the consequence for an option is that of the setting above it,
+    or of the setting that selects its method.
     """
     default, fields, name = Unlike.ALLOWED, Config.model_fields, setting
     if option and setting == "nodes":
@@ -29,15 +29,15 @@ def unlike(setting: str, option: str = "") -> Unlike:
 
 
 def compared(config: Config) -> dict[str, str]:
-    """Return the values of the settings in use that all nodes must have alike, as short texts."""
+    """Return the settings in use that must be equal on all nodes, with their values as text."""
     return {".".join(path): _shown(value) for path, value in _compared(config)}
 
 
 def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, Unlike]:
-    """Return in words how a peer's settings differ, and what follows of each difference.
+    """Return each difference between a peer's settings and this node's, with its consequence.
 
-    Settings that one of both does not have are left out: an option of another method, or a
-    setting of another version.
+    Settings that only one of the two nodes has are left out, such as the option of a different
+    method, or a setting of a different version.
     """
     return {
         f"{name} is {value} here, {theirs[name]} there": unlike(*name.rsplit(".", 1))
@@ -47,7 +47,7 @@ def differences(own: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, 
 
 
 def _compared(config: Config) -> Iterator[tuple[tuple[str, ...], object]]:
-    values = config.model_copy(update={"nodes": ()}).to_mapping()  # there may be thousands
+    values = config.model_copy(update={"nodes": ()}).to_mapping()  # thousands are possible
     groups = (f" (group {node.group})" if node.group else "" for node in config.nodes)
     values["nodes"] = ", ".join(
         n.name + group for n, group in zip(config.nodes, groups, strict=True)

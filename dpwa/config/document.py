@@ -1,9 +1,9 @@
-"""Settings before their meaning is known: plain values, and where each was written.
+"""Settings as plain values, before validation, with the file and line of each value.
 
-Files, mappings, variables and arguments are written into one document. A path, as pydantic has it
-in `loc`, finds a value and its place. PyYAML only composes nodes. What a scalar means is decided
-later, by its setting. So `22:22` stays text, `1e-3` can be a number, and no tag ever constructs an
-object.
+Files, mappings, variables and arguments are written into one document. A path, such as pydantic's
+`loc`, finds a value and its place. PyYAML only composes nodes. The setting of a scalar decides
+later whether the scalar is text or a number. So `22:22` stays text, `1e-3` can be a number, and no
+YAML tag constructs an object.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from dpwa.config.problems import Loc, Place, Problems, got, shown
 from dpwa.errors import ConfigError
 
 SOURCE, ARGUMENTS = "<config>", "<arguments>"
-MISSING: Any = object()  # where there is no value
+MISSING: Any = object()  # stands for a value that does not exist
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_VALUES = 100_000
-LONG_TEXT = 100_000  # characters, such as 1,500 nodes
-MAX_DEPTH = 100  # of nodes: libyaml overflows the stack of a thread long after it
+LONG_TEXT = 100_000  # characters, as 1,500 nodes need
+MAX_DEPTH = 100  # of nested nodes; libyaml overflows the stack of a thread at far more
 
-TOO_MANY = f"expected at most {MAX_VALUES} values, aliases included [DPWA-E214]"
+TOO_MANY = f"expected at most {MAX_VALUES} values, including those of aliases [DPWA-E214]"
 TOO_DEEP = "expected settings (lists and mappings are nested too deeply) [DPWA-E211]"
 
 _YAML = "tag:yaml.org,2002:"
@@ -42,26 +42,26 @@ _Entry = tuple[str, object, Place]  # key, value, place of the key
 
 
 class Scalar(str):
-    """An unquoted scalar of a file. Text in quotes is text, whatever it looks like."""
+    """An unquoted scalar in a file, which may be a number. Text in quotes is always text."""
 
     __slots__ = ()
 
 
 class Document:
-    """The settings of all sources. What is written later replaces what is there."""
+    """The settings of all sources. A later value replaces an earlier value."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.problems = Problems()
-        self.folder: Path | None = None  # of relative paths; None: the working directory
-        self.is_list = False  # as in 2017
+        self.folder: Path | None = None  # of relative paths
+        self.is_list = False  # the list form of 2017
         self.places: dict[Loc, Place] = {(): Place(SOURCE)}
         self.key_places: dict[Loc, Place] = {}
 
     def read(self, source: object, name: str = SOURCE) -> None:
-        """Read the path of a file, a mapping, or a list of single-key mappings.
+        """Read a source: the path of a file, a mapping, or a list of single-key mappings.
 
-        Raises `ConfigError` if it cannot be read at all.
+        Raises `ConfigError` if the source cannot be read at all.
         """
         if isinstance(source, (str, os.PathLike)):
             name = os.fspath(source)
@@ -72,7 +72,7 @@ class Document:
         self.is_list = _is_list(source)
 
     def write(self, loc: Loc, value: object, source: str = ARGUMENTS, variable: str = "") -> None:
-        """Set a value below the root; what is no list or mapping on the way becomes a mapping."""
+        """Set the value at a path. A value on the way that has no items becomes a mapping."""
         reader = _Reader(self, source, variable)
         into: Any = self.values
         for depth, step in enumerate(loc[:-1], start=1):
@@ -83,7 +83,7 @@ class Document:
         self.key_places.setdefault(loc, self.places[loc])
 
     def imply(self, key: str, value: object, by: str = "") -> None:
-        """Set a value that follows from another setting, at its place, or from all of them."""
+        """Set a value implied by the setting `by`, whose place it gets, or by the whole source."""
         self.values[key] = value
         self.places[key,] = self.place((by,))
 
@@ -98,24 +98,24 @@ class Document:
         return found
 
     def place(self, loc: Loc) -> Place:
-        """Return the place of a value; if there is none, that of the value that lacks it."""
+        """Return the place of the value at a path, or of the nearest value above that exists."""
         while loc not in self.places or self.at(loc) is MISSING:
             loc = loc[:-1]
         return self.places[loc]
 
     def note(self, loc: Loc, message: str) -> None:
-        """Note what is wrong with the value at a path."""
+        """Record a mistake in the value at a path."""
         self.problems.add(self.place(loc), loc, message)
 
     def note_key(self, loc: Loc, message: str) -> None:
-        """Note what is wrong with the key at the end of a path."""
+        """Record a mistake in the key at the end of a path."""
         self.problems.add(self.key_places.get(loc) or self.place(loc), loc, message)
 
 
 class _Reader:
-    """Copies values, of Python or nodes of YAML, into a document, and keeps where they stand.
+    """Copies Python values or YAML nodes into a document, and records the place of each value.
 
-    It follows aliases and merge keys, and notes what cannot be used at all.
+    It follows aliases and merge keys, and records mistakes in values that cannot be used at all.
     """
 
     def __init__(self, document: Document, source: str, variable: str = "") -> None:
@@ -126,7 +126,7 @@ class _Reader:
         self._parents: set[int] = set()
 
     def settings(self, root: object) -> dict[str, Any]:
-        """Return the settings of a whole source. Raises `ConfigError` if there are none."""
+        """Return the settings of a whole source. Raises `ConfigError` if it has no settings."""
         self._document.places[()] = self._place(root)
         self._parents.add(id(root))
         try:
@@ -171,7 +171,7 @@ class _Reader:
             if key in found:
                 line = places[path].line
                 where = f" (first on line {line})" if line else ""
-                message = f"duplicate key, expected it once{where} [DPWA-E209]"
+                message = f"duplicate key, expected the key only once{where} [DPWA-E209]"
                 self._document.problems.add(place, path, message)
             else:
                 places[path] = place
@@ -188,7 +188,7 @@ class _Reader:
                 self._note(item, (index,), f"expected a single `key: value` (got {found})")
 
     def _entries(self, node: Any, loc: Loc) -> Iterator[_Entry]:
-        """Yield keys and values as written, duplicates included; then those of merge keys."""
+        """Yield the keys and values of a mapping with duplicates, and then those of merge keys."""
         if isinstance(node, Mapping):
             yield from ((str(key), value, self._place(key)) for key, value in node.items())
             return
@@ -207,10 +207,10 @@ class _Reader:
                 yield entry
 
     def _merged(self, node: yaml.Node, loc: Loc) -> Iterator[_Entry]:
-        """Yield the entries that `<<` brings in; of several mappings the first wins."""
+        """Yield the entries that `<<` adds. The first of several entries with a key counts."""
         for part in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not _is_mapping(part) or id(part) in self._parents:
-                self._note(node, loc, "expected an alias of a mapping, or a list of them")
+                self._note(node, loc, "expected an alias of a mapping, or a list of such aliases")
                 return
             self._bound(part, 1 + len(part.value))
             self._parents.add(id(part))
@@ -221,7 +221,7 @@ class _Reader:
         return got(self.value(value, loc))
 
     def _note(self, value: object, loc: Loc, message: str) -> None:
-        """Note what is wrong; the value is read as nothing."""
+        """Record a mistake. The value is then read as `None`."""
         self._document.problems.add(self._place(value), loc, message)
 
     def _place(self, value: object) -> Place:
@@ -229,7 +229,7 @@ class _Reader:
         return Place(self._source, line, column, self._variable)
 
     def _bound(self, value: object, count: int = 1) -> None:
-        """Count nodes; aliases of aliases make a few lines stand for billions of them."""
+        """Count nodes, because a few lines with aliases of aliases can stand for billions."""
         self._count += count
         if isinstance(value, yaml.Node) and self._count > MAX_VALUES:
             _fail(self._source, _position(value.start_mark), TOO_MANY)
@@ -257,9 +257,9 @@ def _items(value: Any) -> Iterable[object]:
 
 
 class _Bounded:
-    """Part of a loader: refuses too many values, and values that are nested too deeply."""
+    """Makes a loader refuse too many values, and values that are nested too deeply."""
 
-    # Nothing but empty values and merge keys is recognised, whatever a program teaches SafeLoader.
+    # Only empty values and merge keys are resolved, even if a program adds resolvers to SafeLoader.
     yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's way to configure a loader)
         first: [(tag, pattern) for tag, pattern in resolvers if tag in (_NULL, _MERGE)]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
@@ -272,7 +272,7 @@ class _Bounded:
         self._source = source
 
     def descend_resolver(self, parent: yaml.Node | None, index: yaml.Node | int | None) -> None:
-        """Note the beginning of a node: an item of a list, or a key or its value."""
+        """Count a node that begins. It is an item of a list, a key, or the value of a key."""
         near = index if isinstance(index, yaml.Node) else parent
         is_key = index is None and isinstance(parent, yaml.MappingNode)
         self._count += not is_key
@@ -295,9 +295,9 @@ class _FastLoader(_Bounded, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # t
 
 
 def compose(text: str, source: str) -> yaml.Node:
-    """Turn YAML text into nodes; `source` names the file in messages.
+    """Return the nodes of YAML text. `source` names the file in messages.
 
-    Raises `ConfigError` for what is empty, not YAML, or nested too deeply.
+    Raises `ConfigError` if the text is empty, not YAML, or nested too deeply.
     """
     try:
         root = _composed(text, source)
@@ -319,7 +319,7 @@ def compose(text: str, source: str) -> yaml.Node:
 
 def _composed(text: str, source: str) -> yaml.Node | None:
     if len(text) >= LONG_TEXT:
-        # libyaml is many times as fast. Python has better messages for what both refuse.
+        # libyaml is many times as fast. The Python loader has better messages about mistakes.
         with suppress(yaml.YAMLError, UnicodeError):
             return _FastLoader(text, source).get_single_node()  # type: ignore[no-any-return]
     return _Loader(text, source).get_single_node()
@@ -348,7 +348,7 @@ def _position(mark: Any) -> tuple[int, int]:
 
 
 def _end(text: str) -> tuple[int, int]:
-    """Return line and column of what follows a text."""
+    """Return the line and column of the character after a text."""
     return text.count("\n") + 1, len(text) - text.rfind("\n")
 
 

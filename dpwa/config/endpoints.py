@@ -1,4 +1,4 @@
-"""Names and addresses of nodes as text: `tcp://host:port` and `ipc:///path`, as in ZeroMQ."""
+"""Names and addresses of nodes as text. Addresses are `tcp://host:port` or `ipc:///path`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 MAX_PORT = 65535
-MAX_IPC_PATH_BYTES = 100  # sockaddr_un holds 108; some are left for a lock file's suffix
+MAX_IPC_PATH_BYTES = 100  # sockaddr_un holds 108; the rest is for a lock file's suffix
 
 _LABEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
@@ -24,12 +24,12 @@ def is_label(value: str) -> bool:
 
 
 def tcp_endpoint(host: str, port: int) -> str:
-    """IPv6 addresses get brackets."""
+    """Return the endpoint of a host and port. An IPv6 address gets brackets."""
     return f"tcp://[{host}]:{port}" if is_ipv6_address(host) else f"tcp://{host}:{port}"
 
 
 def split_tcp(endpoint: str) -> tuple[str, int] | None:
-    """Return host (IPv6 without brackets) and port; `None` if it is no TCP endpoint."""
+    """Return host (IPv6 without brackets) and port, or `None` if this is no TCP endpoint."""
     found = _TCP.fullmatch(endpoint)
     if found is None or not 1 <= int(found["port"]) <= MAX_PORT:
         return None
@@ -39,9 +39,9 @@ def split_tcp(endpoint: str) -> tuple[str, int] | None:
 
 
 def ipc_path(endpoint: str) -> str | None:
-    """Return the absolute path of an `ipc` endpoint; `None` if it is none that can be used.
+    """Return the absolute path of an `ipc` endpoint, or `None` if it is no usable `ipc` endpoint.
 
-    It names a file, and has at most `MAX_IPC_PATH_BYTES` bytes.
+    The path of a usable endpoint names a file, and has at most `MAX_IPC_PATH_BYTES` bytes.
     """
     path = endpoint.removeprefix(_IPC)
     usable = path.startswith("/") and not path.endswith("/") and path.isprintable()
@@ -55,14 +55,14 @@ def is_endpoint(value: str) -> bool:
 
 
 def is_listen_endpoint(value: str) -> bool:
-    """Port 0 is any free one, `*` all addresses of the machine."""
+    """Return whether a node can listen here. Port 0 is any free port, `*` is all addresses."""
     probe = value.replace("tcp://*:", "tcp://any:")
     if probe.startswith("tcp://") and probe.endswith(":0"):
         probe = probe[:-1] + "1"
     return is_endpoint(probe)
 
 
-@lru_cache(maxsize=4096)  # each node of a list asks for all of them
+@lru_cache(maxsize=4096)  # each of N local nodes checks the addresses of all N nodes
 def is_ipv6_address(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).version == 6
@@ -78,12 +78,12 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_bind_address(host: str) -> bool:
-    """Tell whether a node could listen on this host (no scheme, port or brackets)."""
+    """Return whether a node could listen on this host, which has no scheme, port or brackets."""
     return host == "*" or _HOST.fullmatch(host) is not None or is_ipv6_address(host)
 
 
 def same_host_key(host: str) -> str:
-    """Return the same text for all spellings of one host; loopback addresses are one host."""
+    """Return the same text for all spellings of one host. Loopback addresses are one host."""
     try:
         host = str(ipaddress.ip_address(host))
     except ValueError:
@@ -93,14 +93,14 @@ def same_host_key(host: str) -> str:
 
 @dataclass(frozen=True)
 class Seed:
-    """Where a node asks to join; the name of the node there if it is known."""
+    """The address of a node that is asked to admit nodes, with its name if it is known."""
 
     endpoint: str
     name: str = ""
 
 
 def seed_of(address: str) -> Seed:
-    """Read `tcp://host:port`, `ipc:///path` or either with `NAME@` before it."""
+    """Return the seed in `tcp://host:port` or `ipc:///path`, each also with `NAME@` before it."""
     name, at, endpoint = address.partition("@")
     return Seed(endpoint, name) if at and "://" not in name else Seed(address)
 

@@ -1,9 +1,9 @@
-"""Edges from a file: who pulls from whom, one edge a line.
+"""Reads the edges of a topology from a file, one edge per line.
 
-    w1 w2        both pull from each other
+    w1 w2        both nodes pull from each other
     w3 -> w1     w3 pulls from w1
 
-What follows a `#` is a comment.
+The text after a `#` is a comment.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def read_edges(path: str | os.PathLike[str], names: Sequence[str] | None = None)
 
 
 def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<edges>") -> EdgeList:
-    """Turn lines into edges, which may repeat; `source` names the file.
+    """Return the edges in the lines of a file. `source` names the file. Edges may repeat.
 
-    `names` has all nodes in the order of their positions; without it they are the nodes of the
-    edges, in the order they appear. Raises `ConfigError` with all mistakes.
+    `names` has all nodes in the order of their positions. Without `names`, the nodes are those of
+    the edges, in the order in which they appear. Raises `ConfigError` with all mistakes.
     """
     problems = Problems()
     known = None if names is None else dict.fromkeys(names)  # a set that keeps its order
@@ -45,7 +45,7 @@ def parse_edges(text: str, names: Sequence[str] | None = None, source: str = "<e
     if problems.lines():
         raise ConfigError(problems.lines())
     if not edges:
-        raise ConfigError([f"{source}: expected edges, such as w1 w2 (there are none) [DPWA-E003]"])
+        raise ConfigError([f"{source}: expected edges, such as w1 w2 (it has none) [DPWA-E003]"])
     return EdgeList.from_pairs(names or tuple(dict.fromkeys(_flat(edges))), edges)
 
 
@@ -56,21 +56,21 @@ def topology_of(name: str, options: StrictModel, names: Sequence[str]) -> Topolo
 
 
 def found_from(folder: Path | None, options: StrictModel) -> StrictModel:
-    """Make the path in the options of an edge file absolute."""
+    """Return options whose path of an edge file is absolute."""
     if not isinstance(options, FileOptions):
         return options
     return options.model_copy(update={"path": absolute(folder, options.path)})
 
 
 def absolute(folder: Path | None, path: str) -> str:
-    """Return an absolute path; without a folder it is relative to the working directory."""
+    """Return an absolute path. Without a folder, `path` starts at the working directory."""
     return str((folder or Path()).joinpath(path).absolute())
 
 
 def require_connected(topology: Topology, options: StrictModel, names: Sequence[str]) -> None:
-    """Raise `UserError` unless news of any node reaches all others within a period of the topology.
+    """Raise `UserError` unless each node's parameters can reach all other nodes within a period.
 
-    Also if the topology does not fit this number of nodes.
+    The error is also raised if the topology does not work with this number of nodes.
     """
     from dpwa.policy.mixing import period_adjacency, unreachable
 
@@ -80,21 +80,21 @@ def require_connected(topology: Topology, options: StrictModel, names: Sequence[
 
 
 def disconnection(pair: tuple[int, int], names: Sequence[str]) -> str:
-    """Say that nothing of the pair's second node ever reaches the first."""
+    """Return the message that the parameters of the pair's second node never reach the first."""
     deaf, unheard = (names[index] for index in pair)
     return (
-        f"expected a way from every node to every other one "
-        f"(nothing that {unheard} learns ever comes to {deaf})"
+        f"expected a path from every node to every other node "
+        f"(the parameters of {unheard} never reach {deaf})"
     )
 
 
 def _edges_of(
     content: str, place: Place, known: Collection[str] | None, problems: Problems
 ) -> list[tuple[str, str]]:
-    """Return the one or two edges of a line; none if it is a mistake."""
+    """Return the one or two edges of a line, or no edge if the line is a mistake."""
     parts = _EDGE.fullmatch(content)
     if parts is None:
-        expected = "expected two names, as in w1 w2 or w1 -> w2"
+        expected = "expected two names of nodes, such as w1 w2 or w1 -> w2"
         problems.add(place, (), f"{expected} (got {shown(content)}) [DPWA-E222]")
         return []
     puller, arrow, source = parts.groups()

@@ -1,7 +1,7 @@
-"""Loading: any source and the environment become one `Config`, or one error with all mistakes.
+"""Loads a configuration from a source and the environment, or raises one error with all mistakes.
 
-Arguments override variables (DPWA_TIMEOUT_MS=500, DPWA_CONSTANT__VALUE=0.3), which override the
-document.
+Arguments override environment variables (DPWA_TIMEOUT_MS=500, DPWA_CONSTANT__VALUE=0.3). Variables
+override the source.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from dpwa.config.graphs import absolute, found_from, require_connected, topology
 from dpwa.config.methods import KINDS, changed_options, method_names, named
 from dpwa.config.model import CLASH, UNKNOWN_NAME, Config, NodeConfig, is_module_name
 from dpwa.config.problems import REMOVED, Place, got, listing, suggestion, unknown_key
-from dpwa.config.reading import means_off, plain_values, read_model
 from dpwa.config.schema import LISTS, PREFIX, options_model, setting_names, variables
+from dpwa.config.validation import means_off, plain_values, read_model
 from dpwa.errors import ConfigError, UserError
 from dpwa.lifecycle import ENDING
 from dpwa.policy.topology import FileOptions
@@ -37,7 +37,7 @@ RESERVED = (
     "DPWA_FAULTS",
     ENDING,
 )
-_CONNECTED = ("random", "full")  # by definition; 4096 nodes take seconds to look at
+_CONNECTED = ("random", "full")  # always; a check of 4096 nodes takes seconds
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any] | Config
 
@@ -52,26 +52,26 @@ def load_config(
     """Load a configuration.
 
     Args:
-        source: path of a YAML file; or its content as a mapping, or as a list of single-key
-            mappings; or a loaded `Config`, which is returned as it is.
-        beneath: another source, for the settings that the first one does not have.
-        overrides: settings that go before those of the sources and of the environment.
-        environ: variables that override settings; the environment of the process by default.
+        source: the path of a YAML file, its content as a mapping or as a list of single-key
+            mappings, or a loaded `Config`, which is returned unchanged.
+        beneath: a second source, for the settings that the first source does not have.
+        overrides: settings that override the sources and the environment.
+        environ: variables that override settings. The default is the environment of the process.
 
     Raises:
-        ConfigError: the configuration has mistakes; `problems` holds all of them, in order of their
-            position, each as `file:line:column: key.path: what was expected (got X)`.
+        ConfigError: the configuration has mistakes. `problems` has all of them in order of their
+            position, each as `file:line:column: key.path: expected X (got Y)`.
     """
     if isinstance(source, Config):
         if not overrides:
             return source
-        environ = {}  # which had its say when it was loaded
+        environ = {}  # the variables were applied when the source was loaded
     document, environment = Document(), os.environ if environ is None else environ
     try:
         for each in [source] if beneath is None else [beneath, source]:
             document.read(_plain(each))
     except ConfigError as error:
-        # Beyond reading; what is wrong with the environment can still be told.
+        # The source cannot be read. Report mistakes in the environment, too.
         told = Document()
         _write_variables(told, environment, (), methods_known=False)
         raise ConfigError([*str(error).splitlines(), *told.problems.lines()]) from None
@@ -85,7 +85,7 @@ def peer_config(name: str, host: str, port: int) -> NodeConfig:
     """Check the name and address of a peer that joins at run time.
 
     Raises:
-        UserError: one of them is impossible; the message names each that is.
+        UserError: the name or the address is invalid. The message names each mistake.
     """
     node = {"name": name, "host": host, "port": port}
     try:
@@ -108,9 +108,9 @@ def config_of(
     *,
     beside: Sequence[str] = (),
 ) -> Config | None:
-    """Return the configuration of a document, or `None` after noting what is wrong.
+    """Return the configuration of a document, or `None` after recording its mistakes.
 
-    `beside` has other keys that the same file may have, to suggest for misspelt ones.
+    `beside` has other keys that the file may have. They are suggested for misspelt keys.
     """
     values, overrides = document.values, overrides or {}
     for key, value in overrides.items():
@@ -122,10 +122,10 @@ def config_of(
         isinstance(chosen, str) and chosen in algorithm_names() and algorithm(chosen).uses_rule
     )
     if document.is_list and has_rule and "merge" not in values:
-        document.imply("merge", "interpolate")  # its scripts rely on the rule that there was
+        document.imply("merge", "interpolate")  # scripts of 2017 rely on this rule
     if isinstance(values.get("join"), list) and "nodes" not in values:
         document.imply("nodes", [], by="join")
-    # An unknown method or codec may be that of a plugin that cannot be imported.
+    # An unknown method or codec may belong to a plugin that cannot be imported.
     forgiven = () if complete else _picked(document).values()
     known = [*setting_names(), *method_names()]
     for key in values:
@@ -165,13 +165,13 @@ def _plain(source: ConfigSource) -> object:
 
 
 def _picked(document: Document) -> dict[str, str]:
-    """Return the names of methods as they are written, by setting. Other values are no names."""
+    """Return the name of the method that each setting selects, as in the source."""
     written = {kind.setting: document.values.get(kind.setting) for kind in KINDS}
     return {setting: name for setting, name in written.items() if isinstance(name, str)}
 
 
 def _options(document: Document) -> dict[str, StrictModel]:
-    """Read the options of every method that has some written or is selected."""
+    """Read the options of every method that is selected, or has options in the document."""
     found: dict[str, StrictModel] = {}
     picked = _picked(document)
     for key in setting_names():
@@ -190,7 +190,7 @@ def _options(document: Document) -> dict[str, StrictModel]:
 
 
 def _check_options(document: Document, key: str, model: type[StrictModel]) -> None:
-    """Make options that are off an empty mapping, and refuse what is no mapping."""
+    """Replace options that are `off` by an empty mapping, and refuse a value that is no mapping."""
     value = document.values.get(key, {})
     if means_off(value):
         document.values[key] = {}
@@ -203,7 +203,7 @@ def _check_options(document: Document, key: str, model: type[StrictModel]) -> No
 def _note_misfit(
     document: Document, plain: Mapping[str, Any], options: Mapping[str, StrictModel]
 ) -> None:
-    """Note a topology that does not fit the nodes, if both are known well enough."""
+    """Record a topology that does not work with the nodes, if both can be read."""
     chosen = str(plain.get("topology"))
     nodes = mappings(plain, "nodes")
     names = {name: None for node in nodes if isinstance(name := node.get("name"), str)}
@@ -218,14 +218,14 @@ def _note_misfit(
     except UserError as error:
         cut = error.text.removeprefix(f"topology {chosen}: ")
         message = str(error) if cut == error.text else f"{cut} [DPWA-E238]"
-    except Exception as error:  # noqa: BLE001 - whatever the rule of a plugin raises
-        message = f"expected neighbours (got {type(error).__name__}: {error}) [DPWA-E239]"
+    except Exception as error:  # noqa: BLE001 - the topology of a plugin may raise anything
+        message = f"expected neighbours from it (got {type(error).__name__}: {error}) [DPWA-E239]"
     if message:
         document.note(("topology",), message)
 
 
 def _note_file(document: Document, error: ConfigError, options: StrictModel) -> None:
-    """Note mistakes of an edge file at their lines, or at its path."""
+    """Record the mistakes in a file of edges at their lines, or at the path of the file."""
     path = options.path if isinstance(options, FileOptions) else ""
     for line in str(error).splitlines():
         if line.startswith(f"{path}: "):
@@ -241,13 +241,13 @@ def _write_variables(
     *,
     methods_known: bool,
 ) -> None:
-    """Write the settings of the environment, but for overridden ones; empty variables are unset.
+    """Write the settings from variables into the document. Ignore overridden and empty variables.
 
-    Variables that name no setting are noted, unless plugins are still missing and they look like an
-    option of a method.
+    Variables that name no setting are recorded as mistakes, unless a plugin is missing and they may
+    be options of its methods.
     """
     given = [name for name in environ if name.startswith(PREFIX) and name not in RESERVED]
-    known = variables() if given else {}  # which takes longer than all else here
+    known = variables() if given else {}  # slow, so only if needed
     for variable in sorted(given):
         if variable in known:
             path = known[variable]
@@ -262,7 +262,7 @@ def _write_variables(
 
 def _unknown_variable(variable: str, known: tuple[str, ...]) -> str:
     if variable in [PREFIX + name.upper() for name in LISTS]:
-        return "unknown variable, expected this list in the configuration itself [DPWA-E207]"
+        return "unknown variable, expected this list in the configuration file [DPWA-E207]"
     if instead := REMOVED.get(variable.removeprefix(PREFIX).lower()):
         return f"unknown variable, expected {instead} [DPWA-E207]"
     hint = suggestion(variable.removeprefix(PREFIX), [k.removeprefix(PREFIX) for k in known])
@@ -272,9 +272,9 @@ def _unknown_variable(variable: str, known: tuple[str, ...]) -> str:
 
 
 def _import_plugins(document: Document, folder: Path | None) -> bool:
-    """Import the modules of `plugins`, from the folder first; tell whether all could be.
+    """Import the modules of `plugins`, first from the folder. Return whether all were imported.
 
-    What is no module name is left to validation.
+    Validation reports values that are not names of modules.
     """
     complete = True
     named = document.values.get("plugins")
@@ -288,7 +288,7 @@ def _import_plugins(document: Document, folder: Path | None) -> bool:
                 message = f"{expected} (got {name}: {fault}) [DPWA-E215]"
                 document.note(("plugins", index), message)
     for name, first, second in _taken_twice():
-        expected = "expected methods with names of their own"
+        expected = "expected methods with unique names"
         message = f"{expected} (got {name}, used by both {first} and {second}) [DPWA-E216]"
         document.note(("plugins",), message)
     return complete
@@ -296,9 +296,9 @@ def _import_plugins(document: Document, folder: Path | None) -> bool:
 
 def _import_fault(name: str) -> str:
     try:
-        with redirect_stdout(sys.stderr):  # what it prints must not end up among the results
+        with redirect_stdout(sys.stderr):  # keeps the output of the module out of the results
             importlib.import_module(str(name))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's module raises
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module may raise anything
         reason = " ".join(str(error).split())
         return f"{type(error).__name__}, {reason}" if reason else type(error).__name__
     return ""
@@ -319,7 +319,7 @@ def _search(folder: Path | None) -> Iterator[None]:
 
 
 def _taken_twice() -> Iterator[tuple[str, str, str]]:
-    """Yield names that have two meanings, with both."""
+    """Yield each name that has two meanings, with the two meanings."""
     users = dict.fromkeys(setting_names(), "a setting")
     for name, kind in named():
         if name in users:

@@ -1,4 +1,4 @@
-"""What configurations choose by a word and give options under that word: rules, algorithms, ..."""
+"""Methods, such as rules and algorithms: a setting selects one by name, and it has options."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class ClipOptions(StrictModel):
 
     quantile: Fraction = Field(
         default=0.5,
-        description="quantile of the recent distances to peers that is the radius for clipping",
+        description="the radius for clipping is this quantile of the recent distances to peers",
     )
     window: int = Field(default=50, ge=5, description="number of distances to remember")
 
 
 class Method(NamedTuple):
-    """A word, what it stands for, and the model of its options."""
+    """The name of a method, its kind, and the model of its options."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
     setting: str
     names: Callable[[], tuple[str, ...]]
-    found: Callable[[str], tuple[type[StrictModel], object]]  # options, and what describes it
+    found: Callable[[str], tuple[type[StrictModel], object]]  # options; object with its docstring
 
     def method(self, name: str) -> Method:
         return Method(name, self.setting, *self.found(name))
@@ -64,14 +64,14 @@ KINDS = (
 
 
 def named() -> Iterator[tuple[str, Kind]]:
-    """Yield the names of all methods, kind by kind, in the order of registration."""
+    """Yield the names of all methods with their kinds, kind by kind, in order of registration."""
     for kind in KINDS:
         for name in kind.names():
             yield name, kind
 
 
 def methods() -> Iterator[Method]:
-    """Yield all methods; this loads all of them."""
+    """Yield all methods. This imports the modules of all methods."""
     return (kind.method(name) for name, kind in named())
 
 
@@ -90,7 +90,7 @@ def method(name: str) -> Method | None:
 
 
 def default_options(model: type[StrictModel]) -> StrictModel | None:
-    """Return the default options; `None` if some must be set."""
+    """Return the default options, or `None` if an option has no default."""
     try:
         return model()
     except ValidationError:
@@ -98,9 +98,9 @@ def default_options(model: type[StrictModel]) -> StrictModel | None:
 
 
 def changed_options(value: Mapping[str, object]) -> tuple[tuple[str, StrictModel], ...]:
-    """Return options of methods as sorted pairs, without those that only repeat the defaults.
+    """Return the options of methods as sorted pairs, without options that repeat the defaults.
 
-    So `constant: {value: 0.5}` and no `constant` at all give equal configurations.
+    So a configuration with `constant: {value: 0.5}` equals a configuration without `constant`.
     """
     pairs: list[tuple[str, StrictModel]] = []
     for name, options in sorted(value.items()):

@@ -1,6 +1,6 @@
-"""The configuration as typed values: what may be set, its limits and its defaults.
+"""The settings of a configuration, with their types, limits and defaults.
 
-The fields' descriptions are also those of the JSON Schema and of `dpwa config init`.
+The JSON Schema, `dpwa config init` and docs/settings.md have the same descriptions as the fields.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from dpwa.types import Fraction, JsonObject, StrictModel, Unlike, refusal
 MAX_TIMEOUT_MS = 3_600_000
 MAX_SEED = 2**63 - 1
 
-# Types of errors that loading treats in its own way.
+# Types of errors that `load_config` handles in a special way.
 CLASH = "dpwa_clash"
 UNKNOWN_NAME = "dpwa_unknown_name"
 
@@ -94,25 +94,25 @@ def _check_codec(value: str) -> str:
 
 def _check_distinct(value: dict[str, str]) -> AllowedKeys:
     if len(set(value.values())) < len(value):
-        raise refusal("a key of its own for every name")
+        raise refusal("a different key for every name")
     return AllowedKeys(value)
 
 
 _LABEL = "1 to 64 letters, digits, dots, underscores or hyphens"
 _HOST = "a host name or IP address without scheme, port or brackets"
-_REACHABLE = "an address that peers can reach; to listen on all of them, set bind"
+_REACHABLE = "an address that peers can reach (to listen on all addresses, set bind)"
 _ENDPOINT = f"ipc:// and an absolute path of at most {MAX_IPC_PATH_BYTES} bytes, or tcp://host:port"
 _LISTEN = "tcp://host:port, where the host may be * and the port 0, or ipc:///path"
 _JOIN = "tcp://host:port, or NAME@tcp://host:port"
 _PLUGIN = "the name of a Python module, such as my_rules or package.rules"
-_KEY = "a public key, 40 characters as `dpwa keys new` prints them"
+_KEY = "a public key of 40 characters, as `dpwa keys new` prints it"
 
 Label = Annotated[str, _checked(is_label, _LABEL)]
 Bind = Annotated[str, _checked(is_bind_address, _HOST)]
 Host = Annotated[Bind, _checked(lambda host: not is_wildcard(host), _REACHABLE)]
 Codec = Annotated[str, AfterValidator(_check_codec), _one_of(codec_names)]
 PublicKey = Annotated[str, _checked(lambda text: key_bytes(text) is not None, _KEY)]
-# The schema has no null, so that messages speak of numbers only: one who writes a port wants one.
+# The schema has no null, so that a message about a wrong port mentions numbers only.
 Port = Annotated[
     Annotated[int, Field(ge=1, le=MAX_PORT)] | None,
     WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_PORT}),
@@ -120,38 +120,39 @@ Port = Annotated[
 
 
 class NodeConfig(StrictModel):
-    """One node: its name and where its peers reach it, by `port` or by `endpoint`.
+    """One node: its name, and the address by which its peers reach it.
 
-    An endpoint `tcp://host:port` is turned into host and port, so a node with `endpoint` is always
-    one with an `ipc` endpoint, and one without it always has a port.
+    The address is `host` and `port`, or `endpoint`. An endpoint `tcp://host:port` is turned into
+    host and port. So a node with `endpoint` has an `ipc` endpoint, and every other node has a port.
     """
 
     name: Annotated[Label, Unlike.WARNS] = Field(
-        description="unique name of the node, 1 to 64 of A-Z a-z 0-9 . _ -"
+        description="unique name of the node, with 1 to 64 of the characters A-Z a-z 0-9 . _ -"
     )
     host: Host = Field(
         default="localhost", description="host name or IP address that the peers connect to"
     )
     endpoint: Annotated[str, _checked(is_endpoint, _ENDPOINT)] | None = Field(
         default=None,
-        description="replaces host and port: ipc:///path/to/socket, for nodes on one machine",
+        description="address ipc:///path/to/socket, which replaces host and port for nodes on "
+        "one machine",
     )
     port: Port = Field(
         default=None,
         validate_default=True,
-        description="TCP port; no two nodes have the same host and port",
+        description="TCP port. No two nodes may have the same host and port",
     )
     group: Annotated[Label | None, Unlike.WARNS] = Field(
-        default=None, description="name of the node's group; no group if left out"
+        default=None, description="name of the node's group. By default, the node has no group"
     )
     bind: Bind | None = Field(
         default=None,
-        description="address to listen on, if it is not the host; * is all addresses, 0.0.0.0 "
-        "all IPv4 addresses",
+        description="address to listen on, if this is not the host. * means all addresses, and "
+        "0.0.0.0 all IPv4 addresses",
     )
     codec: Codec | None = Field(
         default=None,
-        description="codec for fetches from this node; the codec of the run if left out",
+        description="codec for fetches from this node. The default is the codec of the run",
     )
 
     @model_validator(mode="before")
@@ -188,7 +189,7 @@ class NodeConfig(StrictModel):
     @classmethod
     def _bind_needs_a_port(cls, value: str | None, known: ValidationInfo) -> str | None:
         if value is not None and known.data.get("endpoint"):
-            raise refusal("no bind beside an endpoint")
+            raise refusal("either bind or an endpoint")
         return value
 
     @property
@@ -198,17 +199,17 @@ class NodeConfig(StrictModel):
 
     @property
     def listen_endpoint(self) -> str:
-        """The ZeroMQ endpoint to listen on; its host may be a name, which is not looked up."""
+        """The ZeroMQ endpoint to listen on. Its host may be a name, which is not resolved."""
         return self.endpoint or tcp_endpoint(self.bind or self.host, self.port or 0)
 
     def to_mapping(self) -> JsonObject:
-        """Return what must be written to get this node, as plain values."""
+        """Return the entry of this node in a configuration, as plain values."""
         unused = {"host"} if self.endpoint else set()
         return self.model_dump(mode="json", exclude_none=True, exclude=unused)
 
 
 class LinkConfig(StrictModel):
-    """What is special between two nodes, in both directions."""
+    """Settings for the link between two nodes, in both directions."""
 
     between: tuple[Label, ...] = Field(
         min_length=2, max_length=2, description="the names of the two nodes"
@@ -217,12 +218,12 @@ class LinkConfig(StrictModel):
 
 
 class CheckpointOptions(StrictModel):
-    """Where a node keeps its state on disk, and how often."""
+    """The folder, interval and number of a node's checkpoints."""
 
     dir: str = Field(
         default="",
-        description="folder of the checkpoints, relative to the folder of this file; empty = no "
-        "checkpoints",
+        description="folder of the checkpoints, relative to the folder of this file. Without a "
+        "folder, there are no checkpoints",
     )
     every_steps: int = Field(
         default=1000, ge=1, description="number of updates between two checkpoints"
@@ -233,20 +234,20 @@ class CheckpointOptions(StrictModel):
 
 
 class MetricsOptions(StrictModel):
-    """Where a node serves its metrics to Prometheus."""
+    """The address at which a node serves its metrics to Prometheus."""
 
     port: int | None = Field(
         default=None,
         ge=0,
         le=MAX_PORT,
-        description="port for the first of `nodes`; the others use the next ports; 0 = any "
-        "free port; null = no metrics",
+        description="port for the first of `nodes`. The other nodes use the next ports. 0 = any "
+        "free port, null = no metrics",
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="name or address to listen on")
 
 
 class Limits(StrictModel):
-    """What others may use of a node."""
+    """Limits for the resources of a node that its peers may use."""
 
     sessions_per_peer: int = Field(
         default=2,
@@ -259,31 +260,31 @@ class Limits(StrictModel):
         gt=0.0,
         le=1.0,
         description="share of one core that the requests of peers may use while the node "
-        "trains; further requests wait",
+        "trains. Further requests wait",
     )
     serving_burst_ms: float = Field(
         default=50.0,
         ge=0.0,
         le=60_000.0,
-        description="CPU time in milliseconds that requests of peers may use at once",
+        description="CPU time in milliseconds that a burst of requests may use above this share",
     )
     handshake_timeout_s: float = Field(
-        default=5.0, ge=0.1, le=600.0, description="maximum time of a handshake, in seconds"
+        default=5.0, ge=0.1, le=600.0, description="maximum duration of a handshake, in seconds"
     )
 
 
 class Config(StrictModel):
-    """All settings of a training run; the same for every node of it."""
+    """All settings of a training run. Every node of the run has the same configuration."""
 
     nodes: Annotated[tuple[NodeConfig, ...], Unlike.WARNS] = Field(
-        json_schema_extra={"minItems": 1},  # unless there is `join`, see `clashes`
-        description="the nodes of the run, with one entry each: name, host, port and, if "
-        "needed, group (nodes of one group share a name), bind (address to listen "
-        "on, if it is not the host) and codec (for fetches from this node). "
-        "endpoint: ipc:///path replaces host and port",
+        json_schema_extra={"minItems": 1},  # unless `join` is set, see `clashes`
+        description="the nodes of the run. Each node has an entry with name, host, port and, if "
+        "needed, group (the name of its group), bind (the address to listen on, if "
+        "this is not the host) and codec (for fetches from this node). endpoint: "
+        "ipc:///path replaces host and port",
     )
     fetch_probability: Fraction = Field(
-        default=1.0, description="probability that an update_send fetches from a peer, 0 to 1"
+        default=1.0, description="probability from 0 to 1 that `update_send` fetches from a peer"
     )
     timeout_ms: int = Field(
         default=2500,
@@ -294,50 +295,50 @@ class Config(StrictModel):
     algorithm: Annotated[str, _one_of(algorithm_names), Unlike.REFUSES] = Field(
         default="gossip",
         description="training algorithm: gossip, together (better if all nodes are equally "
-        "fast), lsgd, symmetric, push_sum, noloco, local, elastic, or the "
-        "algorithm of a plugin",
+        "fast), lsgd, symmetric, push_sum, noloco, local, elastic, or an "
+        "algorithm from a plugin",
     )
     topology: Annotated[str, _one_of(topology_names), Unlike.WARNS] = Field(
         default="random",
         description="the peers that a node can fetch from: random, full, ring, grid, torus, "
-        "exponential, one_peer_exponential, star, small_world, file, or the "
-        "topology of a plugin",
+        "exponential, one_peer_exponential, star, small_world, file, or a "
+        "topology from a plugin",
     )
     interpolation: Annotated[str, _one_of(interpolation_names), Unlike.WARNS] = Field(
         default="constant",
-        description="rule for the factor, the share of the peer's parameters in a merge: "
-        "constant, clock, loss, leader, or the rule of a plugin",
+        description="rule that computes the factor, which is the weight of the peer's parameters "
+        "in a merge: constant, clock, loss, leader, or a rule from a plugin",
     )
     divergence_threshold: float = Field(
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="below this loss, the factor shrinks in proportion to the loss; 0 = off",
+        description="loss below which the factor shrinks in proportion to the loss. 0 = off",
     )
     merge: Annotated[Literal["interpolate", "delta"], Unlike.WARNS] = Field(
         default="delta",
         description="delta keeps the local step that the node took during the fetch. "
-        "interpolate is the rule of dpwa in 2017. It is the default only in the "
+        "interpolate is the rule of dpwa in 2017, and the default only in the "
         "list form of 2017",
     )
     buffers: Annotated[Literal["average", "keep"], Unlike.WARNS] = Field(
         default="average",
-        description="floating-point buffers such as batch-norm statistics: average merges them "
-        "like the parameters; with keep, each node keeps its own",
+        description="floating-point buffers such as batch-norm statistics. With average, nodes "
+        "merge them like the parameters. With keep, each node keeps its own buffers",
     )
     transport: Literal["auto", "tcp", "shm"] = Field(
         default="auto",
-        description="how a node reads snapshots: auto reads from shared memory of peers on the "
-        "same host, and streams from others. tcp always streams. shm merges only "
-        "peers on the same host",
+        description="auto reads the shared memory of peers on the same host, and streams "
+        "snapshots from other peers. tcp always streams. shm merges only peers on the "
+        "same host",
     )
     slots: int = Field(
         default=3, ge=2, le=16, description="maximum number of snapshots of the model in memory"
     )
     codec: Annotated[Codec, Unlike.WARNS_IF_AVERAGED] = Field(
         default="none",
-        description="the codec that compresses streamed parameters: none, fp16, bf16, int8 or the "
-        "codec of a plugin. With fp16 or bf16, `algorithm: together` also sends gradients in it",
+        description="codec that compresses streamed parameters: none, fp16, bf16, int8 or a codec "
+        "from a plugin. With fp16 or bf16, `algorithm: together` compresses gradients, too",
     )
     links: tuple[LinkConfig, ...] = Field(
         default=(),
@@ -348,11 +349,11 @@ class Config(StrictModel):
         default=1.0,
         gt=0.0,
         le=1.0,
-        description="share of the parameters in each fetch; each fetch brings a different part",
+        description="share of the parameters in each fetch. Each fetch gets a different part",
     )
     guard: Literal["finite", "off"] = Field(
         default="finite",
-        description="finite refuses snapshots with NaN or infinite values; off merges them",
+        description="finite refuses snapshots with NaN or infinite values. off merges them",
     )
     robust: Literal["none", "clip"] = Field(
         default="none",
@@ -361,38 +362,38 @@ class Config(StrictModel):
     )
     repeat: Annotated[Literal["skip", "merge"] | None, Unlike.WARNS] = Field(
         default=None,
-        description="whether a node merges the same snapshot of a peer again. null = skip for "
-        "gossip, and the choice of the algorithm otherwise",
+        description="whether a node skips a snapshot that it has merged before, or merges it "
+        "again. The default depends on the algorithm, and is skip for gossip",
     )
     quarantine_s: float = Field(
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="seconds of a peer's first quarantine, after the loss jumped at several "
-        "merges of the peer; 0 = off",
+        description="seconds of the first quarantine of a peer, which starts after the loss "
+        "jumped at several merges of this peer. 0 = off",
     )
     loss_window: Annotated[int, Unlike.WARNS] = Field(
         default=50,
         ge=1,
         le=100_000,
-        description="number of updates in the mean loss by which the leader is found",
+        description="number of updates in the mean loss that determines the leader",
     )
     leader_silence_s: Annotated[float, Unlike.WARNS] = Field(
         default=10.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="seconds without an update about a node after which it is not the leader "
-        "any more",
+        description="seconds after which the leader loses this role if there are no reports of "
+        "its loss",
     )
     lr_spread: Annotated[Literal["none", "linear", "power"], Unlike.WARNS] = Field(
         default="none",
-        description="how lr_scale, the factor of each node's learning rate, varies between "
-        "nodes: none, linear (0.5 to 1.5) or power (0.5 to 2)",
+        description="spread of lr_scale, the factor of the learning rate, over the nodes: none, "
+        "linear (0.5 to 1.5) or power (0.5 to 2)",
     )
     statistics: Annotated[tuple[str, ...], Unlike.WARNS] = Field(
         default=(),
-        description="names of frozen parameters that are averaged like buffers. Keras keeps the "
-        'statistics of batch norm in such parameters: ["*/moving_mean", "*/moving_variance"]',
+        description="names of frozen parameters that nodes average like buffers. In Keras, these "
+        'are the statistics of batch norm: ["*/moving_mean", "*/moving_variance"]',
     )
     collective_timeout_s: float = Field(
         default=30.0,
@@ -403,50 +404,50 @@ class Config(StrictModel):
     )
     join: tuple[Annotated[str, _checked(is_join_address, _JOIN)], ...] | None = Field(
         default=None,
-        description="lets nodes join and leave. Give addresses of nodes to ask, of which one "
-        "must run, such as [tcp://10.0.0.1:7000] or, with keys, "
-        "[w1@tcp://10.0.0.1:7000]. The node also asks the addresses in `nodes`. [] "
-        "starts a cluster; null = only the nodes in `nodes` take part",
+        description="lets nodes join and leave. Give the addresses of nodes that a new node "
+        "asks, such as [tcp://10.0.0.1:7000] or, with keys, [w1@tcp://10.0.0.1:7000]. "
+        "One of these nodes must run. The node also asks the addresses in `nodes`. "
+        "[] starts a cluster. null = only the nodes in `nodes` take part",
     )
     join_timeout_s: float = Field(
         default=300.0,
         gt=0.0,
         allow_inf_nan=False,
-        description="with join: seconds that a starting node waits until one of the addresses "
-        "answers. Then it gives up, with exit code 3",
+        description="seconds that a starting node waits until one of the addresses in `join` "
+        "answers. After that, the node gives up with exit code 3",
     )
     alone: bool = Field(
         default=False,
-        description="with join: on lets a node start alone if no address answers soon, and the "
-        "node keeps asking; off waits for an answer",
+        description="with on, a node starts alone if no address in `join` answers soon, and "
+        "continues to ask. With off, the node waits for an answer",
     )
     state_dir: str = Field(
         default="",
-        description="with join: folder in which a node stores the members for its next start, "
-        "relative to the folder of this file; empty = the folder of the "
+        description="with join, the folder in which a node stores the members for its next "
+        "start, relative to the folder of this file. The default is the folder of the "
         "checkpoints, if it is set",
     )
     listen: Annotated[str, _checked(is_listen_endpoint, _LISTEN)] | None = Field(
         default=None,
-        description="address to listen on for a node that is not in `nodes`, such as tcp://*:0 "
-        "(all addresses, any free port). null = any free port of the address that "
-        "reaches `join`",
+        description="address on which a node that is not in `nodes` listens, such as tcp://*:0 "
+        "(all addresses, any free port). null = any free port of the address from which "
+        "the node reaches `join`",
     )
     advertise: Annotated[str, _checked(is_endpoint, "tcp://host:port or ipc:///path")] | None = (
         Field(
             default=None,
-            description="address by which others reach a node that is not in `nodes`, if it "
+            description="address by which peers reach a node that is not in `nodes`, if it "
             "differs from `listen`, such as tcp://203.0.113.7:7001 behind a "
-            "forwarded port. Without keys it must be the address that the node "
-            "sends from",
+            "forwarded port. Without keys, the node must also send from this "
+            "address",
         )
     )
     initial_state: Literal["peers", "own", "newest"] | None = Field(
         default=None,
         description="state that a node starts from: peers (the state of peers, if they have "
-        "trained), own (its newest checkpoint, if there is one) or newest (the one "
-        "with more training). null = peers with join, else newest, but only from "
-        "peers that are far ahead",
+        "trained), own (its newest checkpoint, if there is one) or newest (of these two, "
+        "the state with more training). null = peers if `join` is set, or else newest, "
+        "but only from peers that are far ahead",
     )
     initial_state_timeout_s: float = Field(
         default=60.0,
@@ -456,7 +457,7 @@ class Config(StrictModel):
     )
     state: Literal["all", "trainable"] = Field(
         default="all",
-        description="the part of the model that late nodes receive and checkpoints hold: all, "
+        description="part of the model that late nodes receive and that checkpoints have: all, "
         "or only trainable parameters (such as LoRA), if all nodes have the same "
         "frozen parameters",
     )
@@ -464,50 +465,50 @@ class Config(StrictModel):
         default=2,
         ge=1,
         le=16,
-        description="number of peers from which a node fetches its state in parallel, if they "
-        "have equal copies, as with `together`. Otherwise a node fetches from one "
-        "peer",
+        description="number of peers from which a node fetches the state in parallel, if they "
+        "have equal copies of it, as with `together`. Otherwise, a node fetches the "
+        "state from one peer",
     )
     state_serving: int = Field(
         default=2,
         ge=1,
         le=64,
-        description="maximum number of nodes that fetch the state of a node at once",
+        description="maximum number of nodes that a node sends its state to at the same time",
     )
     checkpoint: CheckpointOptions = Field(
         default=CheckpointOptions(),
-        description="the state of each node on disk: dir (folder; empty = no checkpoints), "
-        "every_steps (updates between two checkpoints) and keep (number of "
-        "checkpoints to keep)",
+        description="checkpoints of each node: dir (the folder, without which there are no "
+        "checkpoints), every_steps (updates between two checkpoints) and keep (number "
+        "of checkpoints to keep)",
     )
     run_log: str = Field(
         default="",
         description="folder in which each node writes its run log, relative to the folder of "
-        "this file; empty = no run log",
+        "this file. Without a folder, there is no run log",
     )
     metrics: MetricsOptions = Field(
         default=MetricsOptions(),
-        description="serves /metrics to Prometheus: port (for the first of `nodes`; the others "
-        "use the next ports; 0 = any free port; null = no metrics) and host "
+        description="serves /metrics to Prometheus: port (for the first of `nodes`, and the "
+        "next ports for the other nodes, 0 = any free port, null = no metrics) and host "
         "(address to listen on)",
     )
     max_upload_mbps: float | None = Field(
         default=None,
         gt=0.0,
         allow_inf_nan=False,
-        description="maximum payload that a node sends to peers, in megabits per second; null "
+        description="maximum payload that a node sends to peers, in megabits per second. null "
         "= no limit",
     )
     needs_finish: bool = Field(
         default=True,
         description="whether a node that ends its training without `finish` counts as failed, "
-        "whatever its exit code; off is for scripts that never call `finish`",
+        "whatever its exit code. off is for scripts that never call `finish`",
     )
     if_refused: Literal["warn", "raise"] = Field(
         default="warn",
-        description="reaction of a node to the refusal of every peer, such as for another model, "
-        "algorithm or settings. With `warn`, the node trains alone and warns every minute. With "
-        "`raise`, `update_send` raises a `MismatchError` a few seconds later",
+        description="reaction of a node that every peer refuses, for example because its model, "
+        "algorithm or settings differ. With `warn`, it trains alone and warns every minute. With "
+        "`raise`, `update_send` raises a `MismatchError` after a few seconds",
     )
     connections: int = Field(
         default=64,
@@ -518,18 +519,18 @@ class Config(StrictModel):
     )
     limits: Limits = Field(
         default=Limits(),
-        description="how much of a node its peers may use: sessions_per_peer (fetches at once), "
-        "serving_share and serving_burst_ms (CPU time for requests), handshake_timeout_s",
+        description="resources of a node that its peers may use: sessions_per_peer (fetches at "
+        "once), serving_share and serving_burst_ms (CPU time for requests), handshake_timeout_s",
     )
     security: Literal["none", "curve"] = Field(
         default="none",
         description="curve encrypts all traffic between nodes, and admits only nodes with a "
-        "known key; none trusts any node that can connect",
+        "known key. none trusts any node that can connect",
     )
     keys: str = Field(
         default="keys",
         min_length=1,
-        description="folder of the keys for `security: curve`, which `dpwa keys` creates; "
+        description="folder of the keys for `security: curve`, which `dpwa keys` creates, "
         "relative to the folder of this file",
     )
     allow: Annotated[dict[Label, PublicKey], AfterValidator(_check_distinct)] = Field(
@@ -539,17 +540,17 @@ class Config(StrictModel):
     )
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = Field(
         default=None,
-        description="seed of the node's random choices; null = a different seed in each run",
+        description="seed of the node's random choices. null = a different seed in each run",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning",
-        description="lowest level of messages to log: debug, info, warning or error. If it is "
-        "not set, the program's own logging decides",
+        description="lowest level of messages to log: debug, info, warning or error. If this "
+        "is not set, the logging of your program decides",
     )
     plugins: tuple[Annotated[str, _checked(is_module_name, _PLUGIN)], ...] = Field(
         default=(),
-        description="Python modules that register algorithms, topologies, interpolation rules or "
-        "codecs of your own",
+        description="Python modules that register your own algorithms, topologies, interpolation "
+        "rules or codecs",
     )
     options: SkipJsonSchema[ChangedOptions] = Field(
         default=(), description="options of methods that differ from their defaults"
@@ -564,10 +565,10 @@ class Config(StrictModel):
         return self
 
     def node(self, name: str) -> NodeConfig:
-        """Return the node of this name.
+        """Return the node with this name.
 
         Raises:
-            UnknownNameError: no node has this name; the message lists those that exist.
+            UnknownNameError: no node has this name. The message lists the known names.
         """
         for node in self.nodes:
             if node.name == name:
@@ -580,42 +581,42 @@ class Config(StrictModel):
 
     @property
     def is_open(self) -> bool:
-        """Whether nodes come and go, so that `nodes` is only where to look for them."""
+        """Whether nodes can join and leave. Then `nodes` only has addresses to ask."""
         return self.join is not None
 
     def begins(self, name: str) -> bool:
-        """Tell whether a node may begin a cluster when nobody answers; else it waits.
+        """Return whether a node may start a cluster if no address answers, instead of waiting.
 
-        With `join: []` those do that are among `nodes`, or all if none is.
+        With `join: []`, the nodes in `nodes` may do so, or every node if `nodes` is empty.
         """
         is_told_to = not self.join and (not self.nodes or any(n.name == name for n in self.nodes))
         return self.alone or is_told_to
 
     @property
     def seeds(self) -> tuple[Seed, ...]:
-        """Where a node asks to join, each address once."""
+        """The addresses that a node asks when it joins, each address once."""
         listed = [Seed(node.connect_endpoint, node.name) for node in self.nodes]
         told = [seed_of(address) for address in self.join or ()]
         found = {seed.endpoint: seed for seed in [*told, *listed]}
         return tuple(found.values()) if self.is_open else ()
 
     def require(self, name: str) -> None:
-        """Check that a node of this name may take part.
+        """Check that a node with this name may take part.
 
         Raises:
-            UnknownNameError: it is not listed, and nobody else may join; or it is no name.
+            UnknownNameError: without `join`, the name is not in `nodes`. With it, it is invalid.
         """
         if not self.is_open:
             self.node(name)
         elif not is_label(name):
-            raise UnknownNameError(f"a node's name has {_LABEL} (got {name!r}) [DPWA-E016]")
+            raise UnknownNameError(f"a node's name must have {_LABEL} (got {name!r}) [DPWA-E016]")
 
     def group_of(self, name: str) -> str:
-        """Return the group of a node; empty for none."""
+        """Return the group of a node, or empty text if the node has no group."""
         return next((node.group or "" for node in self.nodes if node.name == name), "")
 
     def peers_of(self, name: str) -> tuple[NodeConfig, ...]:
-        """Return all nodes but the one of this name; none when nodes come and go.
+        """Return all nodes except the node with this name, or no nodes if nodes can join.
 
         Raises:
             UnknownNameError: no node has this name.
@@ -626,10 +627,10 @@ class Config(StrictModel):
         return tuple(node for node in self.nodes if node is not own)
 
     def codecs_for(self, reader: str) -> Callable[[str], str]:
-        """Return a function from the name of a node to the codec of what `reader` fetches from it.
+        """Return a function from a node's name to the codec of the fetches of `reader` from it.
 
-        That is the codec of the link between them, else that of the node, else that of the run.
-        Peers that joined at run time have no settings of their own.
+        This is the codec of the link between the nodes, else of the node, else of the run. Peers
+        that joined at run time use the codec of the run.
         """
         codecs = {node.name: node.codec for node in self.nodes if node.codec is not None}
         for link in self.links:
@@ -638,11 +639,11 @@ class Config(StrictModel):
         return lambda server: codecs.get(server, self.codec)
 
     def options_of(self, name: str) -> StrictModel:
-        """Return the options of a method (a rule, an algorithm, ...), its defaults where unset.
+        """Return the options of a method (a rule, an algorithm, ...), including defaults.
 
         Raises:
             UnknownNameError: no such method is registered.
-            UserError: it has options without defaults, and they are not set.
+            UserError: the method has an option without a default, and it is not set.
         """
         found = method(name)
         if found is None:
@@ -654,13 +655,13 @@ class Config(StrictModel):
             )
         options = dict(self.options).get(name) or default_options(found.options)
         if options is None:
-            raise UserError(f"{found.kind} {name!r} needs options, and none are set [DPWA-E018]")
+            raise UserError(f"{found.kind} {name!r} needs options, but none are set [DPWA-E018]")
         return options
 
     def to_mapping(self) -> JsonObject:
-        """Return the modern form as plain values, defaults filled in; `load_config` takes it back.
+        """Return all settings with their defaults as plain values, which `load_config` accepts.
 
-        Of the methods' options it holds those of the selected ones and all that were changed.
+        The options of a method are left out if it is not selected and they are unchanged.
         """
         mapping: JsonObject = self.model_dump(mode="json", exclude={"options"})
         mapping["nodes"] = [node.to_mapping() for node in self.nodes]
@@ -670,9 +671,9 @@ class Config(StrictModel):
         return mapping
 
     def to_yaml(self) -> str:
-        """Return the modern form as YAML, defaults filled in.
+        """Return all settings with their defaults as YAML.
 
-        Loading it gives an equal object, as long as the plugins can still be imported.
+        Loading this YAML gives an equal object, if the plugins can still be imported.
         """
-        # None: innermost collections on one line, so that a node is one line.
+        # `default_flow_style: None` puts innermost collections, such as a node, on one line.
         return str(yaml.safe_dump(self.to_mapping(), **_YAML))

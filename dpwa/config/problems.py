@@ -1,4 +1,4 @@
-"""Mistakes in a configuration: where each one is, and how it is worded."""
+"""Mistakes in a configuration: the place of each mistake, and the words of the messages."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from dataclasses import dataclass, field
 
 from dpwa.errors import without_codes
 
-Loc = tuple[str | int, ...]  # the path to a value, as pydantic has it in `loc`
+Loc = tuple[str | int, ...]  # the path to a value, such as pydantic's `loc`
 
 _PLAIN = re.compile(r"[^\s\"'(){}\[\],;]+(?: [^\s\"'(){}\[\],;]+)*")
 _SHOWN_CHARACTERS = 60
 _LISTED_NAMES = 20
 
-IN_PLACE_OF_TOPK = "fraction: 0.05 with codec: int8, as the codec topk was removed"
-_LR = "in your program; lr_spread: {} has lr as its middle (see docs/migration.md)"
-# Settings of earlier versions and of the program of LSGD, and what to set in their place.
+IN_PLACE_OF_TOPK = "fraction: 0.05 with codec: int8, because the codec topk was removed"
+_LR = "in your program, or lr_spread: {}, whose mean is lr (see docs/migration.md)"
+# Settings of earlier versions and of the program of LSGD, with their replacements.
 REMOVED = {
     "topk": IN_PLACE_OF_TOPK,
-    "consensus_control": "algorithm: symmetric or together, which keep nodes closer, as "
+    "consensus_control": "algorithm: symmetric or together, which keep nodes closer, because "
     "consensus_control was removed",
     "dist_optimizer": "algorithm: lsgd (see docs/migration.md)",
-    "l_comm": "lsgd.local_period, which is that times the number of nodes (see docs/migration.md)",
-    "g_comm": "lsgd.global_period, which is that times the number of nodes (see docs/migration.md)",
+    "l_comm": "lsgd.local_period, this value times the number of nodes (see docs/migration.md)",
+    "g_comm": "lsgd.global_period, this value times the number of nodes (see docs/migration.md)",
     "avg_size": "loss_window (see docs/migration.md)",
     "no_prox": "lsgd: {p1: 0, p2: 0} (see docs/migration.md)",
-    "num_groups": "group, at each of the nodes (see docs/migration.md)",
-    "cur_group": "group, at each of the nodes (see docs/migration.md)",
+    "num_groups": "the key group of each node (see docs/migration.md)",
+    "cur_group": "the key group of each node (see docs/migration.md)",
     "lr_lin": f"lr * (gossip.rank + 1) {_LR.format('linear')}",
     "lr_pow": f"lr * 2**gossip.rank {_LR.format('power')}",
 }
@@ -37,12 +37,12 @@ REMOVED = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value was written."""
+    """The file, line and column of a value, or its environment variable."""
 
     source: str  # path of the file, or `<config>` for a mapping
-    line: int = 0  # from 1 on; 0 for a value that comes from no file
-    column: int = 0  # from 1 on, in characters
-    variable: str = ""  # the environment variable that the value comes from, if any
+    line: int = 0  # counted from 1; 0 for a value that comes from no file
+    column: int = 0  # counted from 1, in characters
+    variable: str = ""  # the environment variable that has the value, if any
 
     def order(self) -> tuple[bool, str, int, int]:
         """Return the sort key: files from top to bottom, then variables."""
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass
 class Problems:
-    """Collects mistakes; the first one about a path at a place stands."""
+    """Collects mistakes, and keeps only the first mistake about a path at a place."""
 
     _found: dict[tuple[Place, Loc], str] = field(default_factory=dict)
     _elsewhere: list[str] = field(default_factory=list)
@@ -60,17 +60,17 @@ class Problems:
         self._found.setdefault((place, loc), message)
 
     def add_lines(self, lines: Iterable[str]) -> None:
-        """Add mistakes in another file, as lines that say where they are."""
+        """Add mistakes in a different file, as lines that begin with file and line."""
         self._elsewhere += lines
 
     def lines(self) -> list[str]:
-        """Return one line per mistake, sorted by position; those of other files come last."""
+        """Return one line per mistake, sorted by position. Mistakes in other files are last."""
         ordered = sorted(self._found.items(), key=lambda item: item[0][0].order())
         return [*(_line(*at, message) for at, message in ordered), *self._elsewhere]
 
 
 def _line(place: Place, loc: Loc, message: str) -> str:
-    """Return a line with a code: that of any wrong value, unless the message has its own."""
+    """Return a line with a code. A message without a code gets the code of invalid values."""
     if place.variable:
         told = [f"environment: {place.variable}"]
     else:
@@ -81,7 +81,7 @@ def _line(place: Place, loc: Loc, message: str) -> str:
 
 
 def unknown_key(key: str, known: Iterable[str]) -> str:
-    """Return the message about a key that nothing is known by."""
+    """Return the message about an unknown key."""
     names = list(dict.fromkeys(known))
     if key in REMOVED:
         told = f", expected {REMOVED[key]}"
@@ -100,28 +100,28 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def listing(names: Sequence[str], most: int = _LISTED_NAMES) -> str:
-    """Join names by commas; of more than `most`, the first of them."""
+    """Return names joined by commas, but at most the first `most` of them."""
     rest = len(names) - most
     more = f" and {rest} more" if rest > 0 else ""
     return ", ".join(names[:most]) + more
 
 
 def shown(text: str) -> str:
-    """Quote text where it could be misread, and shorten it."""
+    """Return text for a message, in quotes if it could be misread, and shortened."""
     short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
     plain = _PLAIN.fullmatch(short) and short.isprintable()
     return short if plain else json.dumps(short, ensure_ascii=not short.isprintable())
 
 
 def got(value: object) -> str:
-    """Return a value as messages show it."""
+    """Return a value as text for a message."""
     if value is None:
         return "nothing"
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
     try:
         return shown(str(value))
-    except ValueError:  # Python refuses to show integers of more than 4300 digits
+    except ValueError:  # Python refuses to convert integers of more than 4300 digits to text
         return "a very large number"
 
 

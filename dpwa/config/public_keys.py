@@ -1,4 +1,4 @@
-"""Public keys as configurations and files have them: 40 characters of Z85, 32 bytes."""
+"""Public keys as text. 40 characters of Z85 stand for the 32 bytes of a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DIGIT = {character: digit for digit, character in enumerate(_ALPHABET)}
 
 
 def key_bytes(text: str) -> bytes | None:
-    """Return the 32 bytes of a key in Z85; `None` if the text is none."""
+    """Return the 32 bytes of a key in Z85, or `None` if the text is no key."""
     if len(text) != KEY_CHARACTERS or not set(text) <= _DIGIT.keys():
         return None
     words = [_word(text[start : start + 5]) for start in range(0, KEY_CHARACTERS, 5)]
@@ -27,7 +27,7 @@ def _word(characters: str) -> int:
 
 
 class AllowedKeys(dict[str, str]):
-    """Immutable: public keys by the names of their nodes."""
+    """An immutable mapping from the names of nodes to their public keys."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))

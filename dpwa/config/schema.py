@@ -1,4 +1,4 @@
-"""The keys of a configuration and their environment variables; JSON Schema and a commented file."""
+"""The keys of a configuration, their environment variables, a JSON Schema and a commented file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpwa.config.model import Config, NodeConfig
 from dpwa.data.codecs import codec_names
 from dpwa.types import JsonObject, StrictModel
 
-# Settings about addresses and files, who may come in and who is told: of real runs only.
+# Settings about addresses, files, access and monitoring, which a simulation does not use.
 OF_REAL_RUNS = (
     "advertise",
     "allow",
@@ -32,14 +32,14 @@ OF_REAL_RUNS = (
 
 PREFIX = "DPWA_"
 
-# Settings that name files: relative to the configuration, if they stand in one.
+# Settings that are paths. In a configuration file, they are relative to the folder of the file.
 PATHS = (("keys",), ("state_dir",), ("run_log",), ("checkpoint", "dir"), ("file", "path"))
-# Settings that no variable makes.
+# Settings without an environment variable.
 LISTS = ("nodes", "join", "links", "plugins", "allow", "statistics")
 
 _HEADER = """\
-# Configuration of a dpwa run; every node reads the same file.
-# `dpwa config check FILE` finds mistakes, docs/settings.md explains every key.
+# The configuration of a dpwa run. Every node reads the same file.
+# `dpwa config check FILE` finds mistakes. docs/settings.md explains every key.
 
 """
 
@@ -50,7 +50,7 @@ def setting_names() -> tuple[str, ...]:
 
 
 def options_model(setting: str) -> type[StrictModel] | None:
-    """Return the model of a setting that is a mapping of options, else `None`."""
+    """Return the model of a setting that is a mapping of options, or `None` for other settings."""
     kind: object = Config.model_fields[setting].annotation
     return kind if isinstance(kind, type) and issubclass(kind, StrictModel) else None
 
@@ -73,7 +73,7 @@ def variable_of(path: Iterable[str]) -> str:
 
 
 def config_schema() -> JsonObject:
-    """Return the JSON Schema of both forms, with the options of every registered method."""
+    """Return the JSON Schema of both forms of a configuration, with the options of all methods."""
     found_methods = list(methods())
     models: list[type[StrictModel]] = [Config, *(method.options for method in found_methods)]
     references, found = models_json_schema(
@@ -105,7 +105,7 @@ def config_schema() -> JsonObject:
     definitions["Setting"] = {
         **single,
         "title": "Setting",
-        "description": "One setting of the list form.",
+        "description": "One setting in the list form of 2017.",
         "minProperties": 1,
         "maxProperties": 1,
     }
@@ -121,7 +121,7 @@ def config_schema() -> JsonObject:
 
 
 def config_text(nodes: Sequence[NodeConfig]) -> str:
-    """Return the commented YAML of a new run with these nodes."""
+    """Return the YAML of a configuration with these nodes, default settings and comments."""
     config = Config(nodes=tuple(nodes))
     values = config.to_mapping()
     described = {key: field.description or "" for key, field in Config.model_fields.items()}
@@ -131,20 +131,20 @@ def config_text(nodes: Sequence[NodeConfig]) -> str:
         parts.append(f"\n{yaml_comment(described[key])}{key}: {yaml_flow(values[key])}\n")
     rule = config.interpolation
     parts.append(
-        f"\n# options of the rule {rule}; 0 = its defaults\n{rule}: {yaml_flow(values[rule])}\n"
+        f"\n# options of the rule {rule} (0 = defaults)\n{rule}: {yaml_flow(values[rule])}\n"
     )
     return "".join(parts)
 
 
 def local_nodes(ports: Sequence[int], host: str = "localhost") -> tuple[NodeConfig, ...]:
-    """Return nodes w1, w2, ... on one host, one for each port."""
+    """Return nodes w1, w2, ... on one host, one node for each port."""
     return tuple(
         NodeConfig(name=f"w{number}", host=host, port=port) for number, port in enumerate(ports, 1)
     )
 
 
 def _with_off(setting: JsonObject) -> JsonObject:
-    """Allow `off` where it is possible; an editor may read the word as text or as false."""
+    """Return the schema of a setting that also allows `off`, as text or as false, if possible."""
     if "off" in setting.get("enum", ()):
         return {**setting, "enum": [*setting["enum"], False]}
     if setting.get("type") not in ("integer", "number") or setting.get("minimum", 1) > 0:
@@ -161,7 +161,7 @@ def _options_schema(method: Method, reference: JsonObject) -> JsonObject:
 
 
 def _or_defaults(options: JsonObject) -> JsonObject:
-    """Allow a word in place of options, for the defaults."""
+    """Return a schema that also allows 0, false, null or `off`, which mean the default options."""
     about: JsonObject = {key: options[key] for key in options if key != "$ref"}
     return {**about, "anyOf": [{"$ref": options["$ref"]}, {"enum": [0, False, None, "off"]}]}
 

@@ -1,8 +1,8 @@
 """Computations on the values of tensors: merging in place, distances, the check for NaN.
 
-The tensors are blocks that fit the cache (see `dpwa/adapters/merging.py`), because a new temporary
-as large as the model costs more than the transfer. All arguments of a kernel have one device and
-dtype, and tensors that go together have one shape.
+The tensors are blocks that fit the cache (see `dpwa/adapters/tensor_merging.py`), because a new
+temporary as large as the model costs more than the transfer. All arguments of a kernel have one
+device and dtype, and tensors that go together have one shape.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ import numpy as np
 
 from dpwa.clock import Deadline
 from dpwa.errors import TableLostError, TableTimeoutError
-from dpwa.policy.leases import COLUMNS, Leases, holder_id
+from dpwa.policy.range_leases import COLUMNS, Leases, holder_id
+from dpwa.tables.node_tables import Tables
 from dpwa.tables.table import ArrayTable
-from dpwa.tables.tables import Tables
 
 MAX_SEED = 2**32 - 1  # of numpy.random.RandomState
 

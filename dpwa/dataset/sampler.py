@@ -13,8 +13,8 @@ from dpwa.connection import DpwaConnection
 from dpwa.dataset.range_table import MAX_SEED, DatasetRanges, RangeTable, shuffled
 from dpwa.errors import ClosedError, UserError
 from dpwa.lifecycle import Closeable
-from dpwa.policy.leases import Outstanding
-from dpwa.tables.tables import Tables
+from dpwa.policy.range_leases import Outstanding
+from dpwa.tables.node_tables import Tables
 
 if TYPE_CHECKING:
     from dpwa.adapters.pytorch import DpwaPyTorchAdapter

@@ -1,1 +1,1 @@
-"""The demonstration: nodes with private, one-sided data learn all ten digits by gossip."""
+"""The demonstration: nodes with private data of few classes learn all digits by gossip."""

@@ -28,7 +28,7 @@ class Examples:
 
 
 def load_digits() -> tuple[Examples, Examples]:
-    """Return the 1437 training and 360 test examples, stratified and the same in every process."""
+    """Return 1437 training and 360 test examples, stratified and equal in every process."""
     from sklearn.datasets import load_digits as bundled_digits
     from sklearn.model_selection import train_test_split
 
@@ -46,11 +46,11 @@ def load_digits() -> tuple[Examples, Examples]:
 def label_skewed_shards(
     labels: Integers, count: int, seed: int, shared_fraction: float = SHARED_FRACTION
 ) -> list[Integers]:
-    """Deal every example to exactly one of `count` shards, each with mostly its own few classes.
+    """Divide the examples between `count` shards, each with mostly its own few classes.
 
-    Class c belongs to the shards i with i = c modulo min(count, number of classes). Only
-    `shared_fraction` (0 to 1) of each class is dealt to all shards alike. The same seed gives the
-    same shards: of each, the sorted indices of its examples.
+    Class c belongs to the shards i with i = c modulo min(count, number of classes). A share of each
+    class, `shared_fraction` (0 to 1), is divided equally between all shards. The same seed gives
+    the same shards. Each shard is the sorted indices of its examples.
     """
     rng = np.random.default_rng(seed)
     shards: list[list[int]] = [[] for _ in range(count)]
@@ -75,7 +75,7 @@ def _deal(members: Integers, shards: list[list[int]], owners: list[int]) -> None
 
 
 def _standardised(train: Examples, test: Examples) -> tuple[Examples, Examples]:
-    """Scale both by mean and deviation of all training pixels, as some single pixels never vary."""
+    """Scale both by mean and deviation of all training pixels, because some pixels never vary."""
     mean, deviation = train.images.mean(), train.images.std()
     return (
         Examples((train.images - mean) / deviation, train.labels),

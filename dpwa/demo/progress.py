@@ -1,4 +1,4 @@
-"""Live progress on standard error, as bars on a terminal, else as a line from time to time."""
+"""Live progress on standard error: bars on a terminal, otherwise lines from time to time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def progress_of(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
     from rich.table import Column
 
     console = Console(stderr=True)
-    widest = max(map(len, names))  # else rich takes the room that is missing from the names
+    widest = max(map(len, names))  # otherwise rich shortens the names
     columns = (
         TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=widest)),
         TextColumn("{task.fields[doing]:<12}"),
@@ -41,10 +41,10 @@ def progress_of(names: Sequence[str], steps: int) -> Iterator[ProgressView]:
 
 
 class ProgressView:
-    """One bar per node, which fills once for each kind of training.
+    """One bar per node, which fills once for each phase of training.
 
-    Without a terminal there is a line when all nodes have reached the next phase, and every some
-    seconds a line with the progress of the slowest.
+    Without a terminal, a line is printed when all nodes have reached the next phase. Every few
+    seconds, a line shows the progress of the slowest node.
     """
 
     def __init__(self, bars: Progress, names: Sequence[str], steps: int) -> None:
@@ -57,7 +57,7 @@ class ProgressView:
             name: bars.add_task(name, total=steps, doing="starts", accuracy="") for name in names
         }
         if bars.disable:
-            self.note(f"{len(names)} nodes start; each imports torch, which takes some seconds")
+            self.note(f"{len(names)} nodes start. Each imports torch, which takes some seconds")
 
     def show(self, name: str, record: Record) -> None:
         self._newest[name] = record

@@ -1,4 +1,4 @@
-"""Records of a worker's progress, one JSON object a line, on standard output."""
+"""Records of a worker's progress on standard output, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Phase = Literal["alone", "meeting", "gossip", "finish"]
 
 
 class Record(StrictModel):
-    """The state of one node at one moment.
+    """The progress of one node at one moment.
 
     Attributes:
         phase: training alone, waiting for the others, training with gossip, or `finish`.
-        step: training steps done in this phase (in `finish`: in the gossip phase).
-        loss: mean cross-entropy (nats) on the node's own shard since the record before.
+        step: training steps so far in this phase, or in the gossip phase for `finish`.
+        loss: mean cross-entropy (nats) on the node's shard since the last record.
         accuracy: share of the test set that is classified correctly, 0 to 1.
-        merges: number of merges of a peer's parameters in training so far.
-        consensus_distance: after `finish`, the distance of the peers' parameters from its own.
+        merges: number of merges in training so far.
+        consensus_distance: distance to the peers' parameters after `finish`.
     """
 
     phase: Phase
@@ -33,7 +33,7 @@ class Record(StrictModel):
 
 
 class History:
-    """All records of all nodes, in the order in which they arrived at the parent."""
+    """All records of all nodes, in the order of their arrival at the parent process."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -47,7 +47,7 @@ class History:
 
 
 def parse_record(line: str) -> Record | None:
-    """Read a line of a worker's output, or return `None` if it is not a record."""
+    """Return the record in a line of a worker's output, or `None` if it has none."""
     try:
         return Record.model_validate_json(line)
     except ValidationError:

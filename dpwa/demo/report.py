@@ -1,4 +1,4 @@
-"""The results of the demo, as figures and a picture."""
+"""The results of the demo as figures and a picture."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _STYLES: dict[Phase, dict[str, Any]] = {
     "gossip": {"linestyle": "-", "linewidth": 1.6},
 }
 _TITLES: dict[Phase, str] = {"gossip": "with gossip", "alone": "same training, alone"}
-_FINISH_WIDTH = 0.05  # of the training: `finish` has no steps, so its result is drawn behind it
+_FINISH_WIDTH = 0.05  # share of the axis for the result of `finish`, which has no steps
 Value = Callable[[Record], float | None]
 
 
 class NodeResult(StrictModel):
-    """The result of one node. Accuracies are shares of the test set, 0 to 1."""
+    """The result of one node. Accuracies are shares of the test set, from 0 to 1."""
 
     name: str
     steps: int
@@ -53,7 +53,7 @@ class DemoResult(StrictModel):
     nodes: tuple[NodeResult, ...]  # one entry per node that ended well
     mean_accuracy: float  # test accuracy with gossip
     mean_alone_accuracy: float  # test accuracy of the same training alone
-    consensus_distance: float | None  # the largest after `finish`; `None`: a node was alone
+    consensus_distance: float | None  # the largest after `finish`, or `None` if a node was alone
     seconds: float  # duration of the whole demo
 
     def gossip_won(self) -> bool:
@@ -61,7 +61,7 @@ class DemoResult(StrictModel):
 
 
 def summarise(history: History, names: Sequence[str], seconds: float) -> DemoResult:
-    """Return the result of the nodes that ended well, at least one."""
+    """Return the result of the nodes that ended well. There must be at least one."""
     nodes, distances = [], []
     for name in names:
         alone, end = history.records_of(name, "alone")[-1], history.records_of(name, "finish")[-1]
@@ -85,7 +85,7 @@ def summarise(history: History, names: Sequence[str], seconds: float) -> DemoRes
 
 
 def draw_chart(history: History, names: Sequence[str], path: Path) -> None:
-    """Draw accuracies and losses of nodes over their steps. Of many, two have a colour."""
+    """Draw the accuracy and loss of each node over its steps."""
     from matplotlib.lines import Line2D
 
     order = sorted(names, key=lambda name: history.records_of(name, "alone")[-1].accuracy)
@@ -98,14 +98,14 @@ def draw_chart(history: History, names: Sequence[str], path: Path) -> None:
         last = max(record.step for name in names for record in history.records_of(name, "finish"))
         left.axvline(last, color=FAINT, linestyle=":", linewidth=1)
         label(
-            left, "training step of a node; behind the line: finish", "accuracy on all ten digits"
+            left, "training step of a node (after the line: finish)", "accuracy on all ten digits"
         )
         _draw_curves(right, history, looks, lambda record: record.loss)
         scale(right, np.concatenate([line.get_ydata() for line in right.lines]))
         label(right, "training step of a node", "loss on its own digits (nats)")
         figure.suptitle(
             f"{len(names)} nodes, each with its own few digits, learn all ten by gossip.\n"
-            "No example leaves its node, only parameters do.",
+            "Examples stay on their node. Only parameters are sent.",
             color=INK,
         )
         handles = [Line2D([], [], color=INK, label=_TITLES[p], **_STYLES[p]) for p in _TITLES]
@@ -134,7 +134,7 @@ def _draw_curves(axes: Axes, history: History, looks: Looks, value: Value) -> No
 
 
 def _points(history: History, name: str, phase: Phase, value: Value) -> list[tuple[float, float]]:
-    """Return steps and values of a curve. That of gossip ends with the result of `finish`."""
+    """Return steps and values of a curve. The gossip curve ends with the result of `finish`."""
     points = [(float(record.step), value(record)) for record in history.records_of(name, phase)]
     if phase == "gossip":
         end = history.records_of(name, "finish")

@@ -1,4 +1,4 @@
-"""The parent, which starts one process per node, follows them, and reports the results."""
+"""The parent process, which starts a process per node, and reports the results."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dpwa.launch import LaunchSpec, local_config, run_nodes
 from dpwa.launch.stopping import PASSED_ON
 
 CHART_NAME, RESULT_NAME = "demo.png", "result.json"
-# Unlike `-m`, this keeps the user's folder, whose files may be named like anybody's modules, out of
-# the way of imports. dpwa's own folder comes last, in case it is not installed.
+# Unlike `-m`, this does not import from the user's folder, whose files may shadow modules.
+# dpwa's own folder comes last, in case dpwa is not installed.
 _WORKER_CODE = (
     "import sys; sys.path = [*filter(None, sys.path), sys.argv.pop(1)]; "
     "from dpwa.demo.worker import main; main()"
@@ -31,21 +31,21 @@ _PACKAGE_ROOT = Path(__file__).parents[2]
 def run_demo(
     nodes: int, steps: int, seed: int, out_dir: Path
 ) -> tuple[DemoResult | None, dict[str, int]]:
-    """Run the whole demo. Return its result, and the exit codes of nodes that failed.
+    """Run the whole demo. Return its result, and the exit codes of failed nodes.
 
     Each of at least 2 nodes takes `steps`, once alone and once with gossip. The seed decides the
-    shards, the first weights and the batches. The result is of the nodes that ended well, or `None`
-    if there was none. Raises `UserError` if a library is missing, a file cannot be written, or a
+    shards, the first weights and the batches. The result covers the nodes that ended well, and is
+    `None` if all failed. Raises `UserError` if a library is missing, a file cannot be written, or a
     DPWA_* variable is wrong, and KeyboardInterrupt after all nodes have been stopped.
     """
     _require_libraries()
     chart, figures = out_dir / CHART_NAME, out_dir / RESULT_NAME
     with writing(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-        for path in (chart, figures):  # old ones would look like those of a run that fails
+        for path in (chart, figures):  # old files would look like results of a failed run
             path.unlink(missing_ok=True)
     config_path = local_config(nodes, out_dir)
-    load_config(config_path)  # the environment may override it: wrong here is wrong in every node
+    load_config(config_path)  # find mistakes in environment variables before the start
     began = time.monotonic()
     history = History([f"w{number}" for number in range(1, nodes + 1)])
     codes = _train(history, steps, seed, config_path)
@@ -67,11 +67,11 @@ def _require_libraries() -> None:
 
 
 def _train(history: History, steps: int, seed: int, config_path: Path) -> dict[str, int]:
-    """Run the nodes, keep and show their records, and return their exit codes."""
+    """Run the nodes, collect and show their records, and return their exit codes."""
     environment = {
-        # There are more nodes than cores: threads inside torch would only fight for them.
+        # There are more nodes than cores, so more threads inside torch would only slow them down.
         "OMP_NUM_THREADS": "1",
-        # Nodes come and go within seconds of each other, and warn about it; failures show anyway.
+        # Nodes start and end at different times, and would warn. Failures are shown anyway.
         "DPWA_LOG_LEVEL": "error",
         "DPWA_RUN_LOG": str(config_path.parent.resolve()),
     }
@@ -86,7 +86,7 @@ def _train(history: History, steps: int, seed: int, config_path: Path) -> dict[s
 
 
 class _Follower:
-    """Keeps and shows the launcher's reports about the nodes."""
+    """Collects and shows the launcher's reports about the nodes."""
 
     def __init__(self, history: History, view: ProgressView) -> None:
         self._history = history

@@ -1,4 +1,4 @@
-"""The model, and one training loop, the same with and without gossip."""
+"""The model, and a training loop that is the same with and without gossip."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Tell = Callable[[Record], object]
 def build_model(seed: int) -> nn.Module:
     """Return a perceptron for 64 pixels and 10 digits. The same seed gives the same weights.
 
-    It has LayerNorm, not batch norm, because batches of a skewed shard know only their own classes,
-    and their statistics would not fit other nodes.
+    It has LayerNorm instead of batch norm, because the batch statistics of a shard with few classes
+    would not fit other nodes.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -49,18 +49,18 @@ def build_model(seed: int) -> nn.Module:
 class Task:
     """The data and the settings of one node's training."""
 
-    shard: Examples  # private
+    shard: Examples  # private to the node
     test: Examples  # the same for all nodes
     steps: int
-    seed: int  # which examples of the shard each batch draws
+    seed: int  # seed of the batches
 
 
 class Learner:
     """A model in training, by SGD with momentum and a learning rate that falls geometrically.
 
-    Nodes are never quite at the same step. With this schedule, their rates at one moment differ by
-    at most a constant ratio. Along a cosine, the slowest node would end as the only one that still
-    learns, and pull all others to its own shard.
+    Nodes are at slightly different steps. With this schedule, their rates at one moment differ at
+    most by a constant ratio. With a cosine schedule, only the slowest node would still learn at the
+    end, and would pull all others to its own shard.
     """
 
     def __init__(self, model: nn.Module, task: Task) -> None:
@@ -98,7 +98,7 @@ class Learner:
 def train(
     learner: Learner, phase: Phase, tell: Tell, gossip: DpwaPyTorchAdapter | None = None
 ) -> int:
-    """Take all steps, with records from time to time. Return the number of merged peers."""
+    """Take all steps, and report from time to time. Return the number of merges."""
     steps = learner.task.steps
     every = math.ceil(steps / RECORDS_PER_PHASE)
     losses: list[float] = []

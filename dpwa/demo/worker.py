@@ -1,6 +1,6 @@
-"""The process of one node, which trains alone, then in the same way again with gossip.
+"""The process of one node, which trains alone and then again with gossip.
 
-The launcher starts it, and sets its node in DPWA_NAME, DPWA_CONFIG, DPWA_RANK and DPWA_WORLD_SIZE.
+The launcher starts it, and sets DPWA_NAME, DPWA_CONFIG, DPWA_RANK and DPWA_WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FINISH_SECONDS = 10.0
 
 
 def main() -> None:
-    # Before torch is imported: an interrupt during its seconds of import must end quietly, too.
+    # Set before torch is imported, because an interrupt during the import must also end quietly.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     arguments = _arguments()
@@ -59,11 +59,11 @@ def _work(steps: int, seed: int) -> None:
     shard = examples.subset(label_skewed_shards(examples.labels, count, seed)[rank])
     task = Task(shard, test, steps, seed=seed * count + rank)
     alone, together = (Learner(build_model(seed), task) for _ in range(2))
-    # The node listens from the start: whoever is ready earlier hears "not yet" instead of nothing.
+    # The node listens from the start, so a faster node gets the answer "not ready".
     with DpwaPyTorchAdapter(together.model, name, os.environ["DPWA_CONFIG"]) as gossip:
         train(alone, "alone", _tell)
         _tell(Record(phase="meeting", step=0, loss=None, accuracy=together.accuracy()))
-        with contextlib.suppress(CollectiveError):  # the others begin without one that is gone
+        with contextlib.suppress(CollectiveError):  # nodes start without a failed node
             gossip.barrier(timeout_s=MEET_SECONDS)
         merges = train(together, "gossip", _tell, gossip)
         report = gossip.finish(seconds=FINISH_SECONDS)

@@ -1,7 +1,7 @@
-"""Requests for snapshots, the pieces that arrive in a stream, and snapshots ready to be merged.
+"""Requests for snapshots, the pieces of a stream, and snapshots that are ready to be merged.
 
-Pieces are decoded into one buffer as they arrive, which is merged in one pass when it is complete.
-A snapshot that is not complete in time is dropped, so no merge has to be undone.
+Pieces are decoded into one buffer as they arrive. The buffer is merged in one pass when it is
+complete. A snapshot that is not complete in time is dropped, so no merge has to be undone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpwa.data.peer_memory import PeerMemory
 from dpwa.data.segments import ByteArray
 from dpwa.data.snapshot import Snapshot
 from dpwa.errors import PeerError
-from dpwa.node.repeats import MergedVersions
+from dpwa.node.merged_versions import MergedVersions
 from dpwa.policy.beginners import is_far_behind
 from dpwa.policy.health import Outcome
 from dpwa.runtime import Runtime
@@ -31,15 +31,15 @@ from dpwa.wire.fetching import Ended, pieces_of
 from dpwa.wire.messages import SnapshotHeader
 from dpwa.wire.shards import WHOLE, Shard
 
-IsFinite = Callable[[ByteArray, str, int], bool]  # of a dtype, from a place in a snapshot on
+IsFinite = Callable[[ByteArray, str, int], bool]  # arguments: bytes, dtype, offset in the snapshot
 
 
 @dataclass(frozen=True)
 class FetchTerms:
-    """The contents of a fetch, and whether they are checked."""
+    """The content of a fetch, and how its values are checked."""
 
-    fraction: float = 1.0  # of the parameters, a different part every time
-    # tests the values of a dtype, on any thread; `None`: unchecked
+    fraction: float = 1.0  # share of the parameters; each fetch gets a different part
+    # checks values of a dtype, on any thread; `None`: unchecked
     is_finite: IsFinite | None = None
 
 
@@ -48,34 +48,34 @@ WHOLE_SNAPSHOT = FetchTerms()
 
 @dataclass(eq=False)
 class Arrival:
-    """A peer's snapshot, or the pieces of it that this round fetches, to be merged now.
+    """A peer's snapshot, or the pieces of it that this round fetches, ready to be merged.
 
-    The code that has the bytes makes it. The round that merges it fills in the factor and the like.
+    The code that receives the bytes creates the arrival. The round sets `factor` and later fields.
     """
 
     peer: str
     nbytes: int  # of the whole snapshot
     progress: TrainingProgress  # clock and loss of the peer when it published
     version: int
-    data: ByteArray  # valid until `release`; not to be written to
-    start: int = 0  # where `data` begins in the snapshot
-    # called by the node; what is received lies in the memory of the next fetch
+    data: ByteArray  # read-only, and valid until `release`
+    start: int = 0  # offset of `data` in the snapshot
+    # called by the node; received data are overwritten by the next fetch
     release: Callable[[], object] = lambda: None
-    is_read_late: bool = False  # it was chosen at the end of the update, not at its beginning
-    factor: float = 0.0  # weight to merge it with, from 0 to 1
-    # this node's own snapshot of the round; `None` when it could not be published
+    is_read_late: bool = False  # whether it was chosen at the end of the update
+    factor: float = 0.0  # weight of the merge, from 0 to 1
+    # this node's own snapshot of the round; `None` if it could not be published
     published: Snapshot | None = None
     staleness: float = 0.0  # updates that the peer's clock is behind this node's; negative: ahead
-    ahead: float = 0.0  # share of an update that it is ahead of `published`, as it was read later
+    ahead: float = 0.0  # share of an update by which it is ahead of `published`, as it is later
     waited_s: float = 0.0  # time that `update_wait` spent waiting for the snapshot
-    takes_over: bool = False  # this node is far behind, and takes the parameters in full
+    takes_over: bool = False  # whether this node is far behind, and copies the parameters in full
 
 
-Merge = Callable[[Arrival], float]  # returns the factor that it took
+Merge = Callable[[Arrival], float]  # returns the factor that was used
 
 
 class BrokenFetchError(PeerError):
-    """The received data must not be merged."""
+    """Raised if the received data must not be merged."""
 
     def __init__(self, outcome: Outcome, detail: str = "") -> None:
         super().__init__(detail or outcome.value)
@@ -84,41 +84,41 @@ class BrokenFetchError(PeerError):
 
 
 class IncomingSnapshot:
-    """One snapshot, or some of its pieces. It belongs to the TxThread until it is complete."""
+    """A snapshot that arrives, or some of its pieces. The TxThread owns it until it is complete."""
 
     def __init__(
         self,
         header: SnapshotHeader,
         pieces: Sequence[Piece],
         codec: Codec,
-        buffer: ByteArray,  # room for the whole snapshot, shape `(nbytes,)`
-        is_finite: IsFinite | None = None,  # tests the values of a dtype; `None`: unchecked
+        buffer: ByteArray,  # has room for the whole snapshot, shape `(nbytes,)`
+        is_finite: IsFinite | None = None,  # checks the values of a dtype; `None`: unchecked
     ) -> None:
         self._header, self._codec, self._buffer = header, codec, buffer
         self._start = pieces[0].start
         # clock and loss of the peer
         self._progress = TrainingProgress(clock=header.clock, loss=header.loss, trace=header.trace)
-        # Its publisher has looked, and a checksum says that it comes as it was.
+        # The publisher has checked the values, and a checksum proves that they arrived unchanged.
         is_checked = header.is_finite is True and header.codec == "none"
         self._is_finite = None if is_checked else is_finite
-        self._data = buffer[self._start : pieces[-1].stop]  # complete once all pieces have come
+        self._data = buffer[self._start : pieces[-1].stop]  # complete after the last piece
 
     def arrival(self, peer: str) -> Arrival:
-        """Return the data, once all pieces have arrived. They are valid until the next fetch."""
+        """Return the data after all pieces have arrived, valid until the next fetch begins."""
         nbytes, version = self._header.nbytes, self._header.version
         return Arrival(peer, nbytes, self._progress, version, self._data, self._start)
 
     def snapshot(self, layout: Layout) -> Snapshot:
-        """Return all data as a snapshot of a layout, once all pieces have arrived."""
+        """Return all data as a snapshot of a layout, after all pieces have arrived."""
         return Snapshot(self._header.version, self._progress, layout, self._data, is_finite=True)
 
     def add_piece(self, piece: Piece, payload: Frame) -> None:
-        """Raises `ProtocolError` if undecodable, `BrokenFetchError` if not finite."""
+        """Raises `ProtocolError` if undecodable, and `BrokenFetchError` if not finite."""
         place = self._buffer[piece.start : piece.stop]
         decoded = self._codec.decode(payload, piece.dtype, place)
         if not np.may_share_memory(decoded, place):
             np.copyto(place, decoded)
-        # Afterwards: what was read is in the cache then, and nobody reads the buffer yet.
+        # After decoding, because the values are now in the cache, and no thread reads them yet.
         check = self._is_finite
         if check is not None and not check(decoded, piece.dtype, piece.start):
             raise BrokenFetchError(Outcome.DIVERGED, "its parameters or buffers are not finite")
@@ -126,35 +126,35 @@ class IncomingSnapshot:
 
 @dataclass(eq=False)
 class FetchRequest:
-    """A request for a snapshot, with its peer, terms and deadline, and its result.
+    """A request for a snapshot: its peer, terms, deadline and result.
 
-    The TxThread offers the result, and the training thread takes it.
+    The TxThread offers the result, and the training thread waits for it.
     """
 
-    layout: Layout  # what the snapshot must be like
+    layout: Layout  # the layout that the snapshot must have
     deadline: Deadline
     runtime: Runtime
-    shard: Shard = WHOLE  # which pieces of it
-    is_finite: IsFinite | None = None  # tests the values of a dtype; `None`: unchecked
+    shard: Shard = WHOLE  # the pieces to fetch
+    is_finite: IsFinite | None = None  # checks the values of a dtype; `None`: unchecked
     terms: Terms = Terms.PULL
-    only: str | None = None  # the one peer to ask; `None` if others will do
-    among: Collection[str] | None = None  # peers to choose from; `None` for all
-    version: int = 0  # of the snapshot; 0 for the newest
+    only: str | None = None  # the only peer that may be asked; `None`: any
+    among: Collection[str] | None = None  # peers to choose from; `None`: all
+    version: int = 0  # of the snapshot; 0: the newest
     own_version: int = 0  # of this node's snapshot in a transaction
-    # of this node's training; a peer that is far behind will not do; 0: any will
+    # clock of this node; a peer that is far behind it is not merged; 0: any peer is
     clock: float = 0.0
-    # already merged, and not wanted again; `None`: repeats are wanted
+    # versions that were merged, and are not merged again; `None`: repeats are allowed
     merged: MergedVersions | None = None
-    # the transaction of a peer that this is for; `None`: the trainer's own
+    # the peer's transaction to which the fetch belongs; `None`: the trainer's own
     collects: bytes | None = None
     first: str | None = None  # the peer to ask first
-    may_map: bool = True  # its shared memory will do
-    is_exact: bool = False  # all values as they are, whatever the codec
-    peer: str = ""  # of which something was found
-    # what it has sent, or where its snapshot lies
+    may_map: bool = True  # whether to accept the name of the peer's shared memory
+    is_exact: bool = False  # whether to use no codec, so that all values are exact
+    peer: str = ""  # the peer of the result
+    # the received snapshot, or the memory in which it is
     found: Arrival | PeerMemory | None = None
-    # Whoever acquires it ends the request. There is no lock that the training thread could hold
-    # while a signal handler interrupts it and closes the node, which waits for the TxThread.
+    # The thread that acquires it ends the request. It is no lock that the training thread holds,
+    # because a signal handler may interrupt that thread, close the node and wait for the TxThread.
     _is_over: threading.Lock = field(default_factory=threading.Lock, init=False)
     _result: SimpleQueue[Arrival | PeerMemory | None] = field(init=False)
 
@@ -163,19 +163,19 @@ class FetchRequest:
         self._result = self.runtime.queue()
 
     def merged_of(self, peer: str) -> int:
-        """Return the version of a peer's snapshot that is not wanted again, or 0."""
+        """Return the version of a peer's snapshot that must not be merged again, or 0."""
         return 0 if self.merged is None else self.merged.merged_version(peer, self.shard)
 
     def take_result(self, timeout_s: float) -> Arrival | PeerMemory | None:
-        """Wait for the result and end the request. `None` if no result arrives in time."""
+        """Wait for the result and end the request. Return `None` if no result arrives in time."""
         try:
             return self._result.get(timeout=timeout_s)
         except Empty:
-            # Whoever has ended it just now puts its result in at once.
+            # A thread that has just ended the request will put its result at once.
             return None if self._is_over.acquire(blocking=False) else self._result.get()
 
     def offer(self, peer: str, found: Arrival | PeerMemory) -> bool:
-        """Offer a result, which ends the request. Return whether its thread still waits."""
+        """Offer a result, which ends the request. Return whether a thread still waited for it."""
         if not self._is_over.acquire(blocking=False):
             return False
         self.peer, self.found = peer, found
@@ -187,7 +187,7 @@ class FetchRequest:
             self._result.put(None)
 
     def objection(self, snapshot: Snapshot) -> Ended | None:
-        """Return why a snapshot must not be merged, or `None` if it may be."""
+        """Return the reason why a snapshot must not be merged, or `None` if it may be merged."""
         if snapshot.progress.loss == math.inf:
             return Ended(Outcome.DIVERGED, "its loss is not finite")
         if self.is_finite is not None and not snapshot.is_finite:
@@ -199,7 +199,7 @@ class FetchRequest:
         return None
 
     def _divergence(self, snapshot: Snapshot, check: IsFinite) -> str:
-        """Describe the values of a snapshot that are not finite, and would spread to all nodes."""
+        """Describe values of a snapshot that are not finite, and would spread to all nodes."""
         is_finite = snapshot.is_finite
         if is_finite is None:
             data = snapshot.data

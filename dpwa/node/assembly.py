@@ -1,29 +1,20 @@
-"""The parts of a node that depend on the configuration."""
+"""Create the parts of a node that depend on the configuration."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dpwa.algorithms import Algorithm, algorithm
 from dpwa.config import Config
-from dpwa.config.endpoints import is_wildcard, split_tcp, tcp_endpoint
 from dpwa.config.graphs import topology_of
 from dpwa.data.codecs import codec
 from dpwa.data.shared_memory import SharedMemory
-from dpwa.errors import AddressError, UserError
+from dpwa.errors import UserError
 from dpwa.node.fetching.peer_channel import ChannelSettings
 from dpwa.policy.topology import Topology, neighbours_of, same_every_round
-from dpwa.transport.addresses import (
-    has_address,
-    is_elsewhere,
-    is_of_this_machine,
-    local_address,
-    resolved,
-)
 from dpwa.transport.authorizer import Authorizer
 from dpwa.types import StrictModel
 
@@ -33,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpwa.node")
 
-WARM_UP = 15  # distances: most of fewer may be those of one adversary among eight, by chance
+WARM_UP = 15  # distances; among fewer, most may by chance come from one adversary of eight nodes
 
 
 def algorithm_of(config: Config) -> Algorithm:
@@ -41,7 +32,7 @@ def algorithm_of(config: Config) -> Algorithm:
 
 
 def clip_of(config: Config) -> ClipRadius | None:
-    """Return the radius that clips peers' parameters, or `None` if nothing does."""
+    """Return the radius that clips peers' parameters, or `None` if they are not clipped."""
     if config.robust == "none":
         return None
     from dpwa.policy.clipping import ClipRadius
@@ -51,7 +42,7 @@ def clip_of(config: Config) -> ClipRadius | None:
 
 
 def quarantine_of(config: Config) -> Quarantine | None:
-    """Return the quarantine for peers whose merges hurt, or `None` if there is none."""
+    """Return the quarantine for peers whose merges hurt, or `None` if it is switched off."""
     if config.quarantine_s == 0.0:
         return None
     from dpwa.policy.quarantine import Quarantine
@@ -71,7 +62,7 @@ def neighbours_in(config: Config, own: str) -> Neighbours:
 
 def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSettings]:
     """Return a function from the name of a peer to the settings for fetching from it."""
-    # Its module is imported now, and not by the thread that answers when a peer asks.
+    # Import the codec's module now, so that the thread that answers peers does not import it later.
     codec(config.codecs_for("")(own_name))
     codec_from = config.codecs_for(own_name)
 
@@ -88,7 +79,7 @@ def channel_settings(config: Config, own_name: str) -> Callable[[str], ChannelSe
 
 
 def authorizer_of(config: Config, name: str) -> Authorizer:
-    """Raises `UserError` without CURVE or the node's key, or if others can access its files."""
+    """Raises `UserError` without CURVE or a key of the node, or if others can access its files."""
     if config.security == "none":
         return Authorizer()
     from dpwa.transport.curve import CurveAuthorizer
@@ -98,37 +89,8 @@ def authorizer_of(config: Config, name: str) -> Authorizer:
     return CurveAuthorizer(name, Keyring(KeyFolder(config.keys), name, config.allow))
 
 
-def warn_if_open(config: Config, name: str, endpoint: str) -> None:
-    """Warn, once for a node, that every process that reaches it has full access."""
-    if config.security == "none" and not is_of_this_machine(endpoint):
-        log.warning(
-            "%s: any process that can connect to %s can read and change the training. Set "
-            "`security: curve`, unless you trust the whole network [DPWA-W024]",
-            name,
-            endpoint,
-        )
-
-
-def warn_if_hidden(config: Config, name: str, endpoint: str) -> None:
-    """Warn if there are nodes on other machines, and this one listens on loopback by default."""
-    node = next((node for node in config.nodes if node.name == name), None)
-    if node is None or node.endpoint or node.bind or not is_of_this_machine(endpoint):
-        return
-    others = (peer.host for peer in config.peers_of(name) if not peer.endpoint)
-    far = next((host for host in others if host != node.host and is_elsewhere(host)), None)
-    if far is not None:
-        log.warning(
-            "%s: listens on %s, where no node on %s or any other machine can connect, because %s "
-            'is this machine itself here (see /etc/hosts). Set `bind: "*"` for it [DPWA-W076]',
-            name,
-            endpoint,
-            far,
-            node.host,
-        )
-
-
 def shared_memory_of(config: Config) -> SharedMemory | None:
-    """Return `None` if it is unwanted or missing. Raises `UserError` if there is no other way."""
+    """Return the shared memory, if there is any. `transport: shm` without it raises `UserError`."""
     if config.transport == "tcp":
         return None
     try:
@@ -136,16 +98,16 @@ def shared_memory_of(config: Config) -> SharedMemory | None:
     except OSError as error:
         problem = f"shared memory cannot be used ({error})"
         if config.transport == "shm":
-            raise UserError(f"{problem}, which `transport: shm` needs [DPWA-E096]") from None
-        log.warning("%s: snapshots can only be streamed [DPWA-W023]", problem)
+            raise UserError(f"{problem}, but `transport: shm` needs it [DPWA-E096]") from None
+        log.warning("%s, so snapshots can only be streamed [DPWA-W023]", problem)
         return None
 
 
 class Neighbours:
     """The neighbours of one node.
 
-    Positions are those of the configuration. Nodes that joined at run time follow by name, and
-    nodes out of view have no position, so all nodes that see the same peers agree.
+    The position of a node is its position in the configuration. Nodes that joined at run time
+    follow, sorted by name. So all nodes that see the same peers compute the same neighbours.
     """
 
     def __init__(
@@ -158,77 +120,17 @@ class Neighbours:
         self._peers: Collection[str] | None = None
         self._nodes: Sequence[str] = ()  # in order of their positions
         self.are_everybody = topology.name in ("random", "full")
-        # whether they change with the round, so that the rounds of both ends must match
+        # whether neighbours change with the round, so that both nodes must be in the same round
         self.are_tagged = topology.period is not same_every_round
 
     def among(self, peers: Collection[str], round_number: int) -> Collection[str] | None:
-        """Return the neighbours in a round, or `None` if these are all peers."""
+        """Return the neighbours in a round, or `None` if all peers are neighbours."""
         if self.are_everybody:
             return None
-        if peers != self._peers:  # which seldom come or go, and may be thousands
+        if peers != self._peers:  # peers seldom change, and there may be thousands
             last = len(self._order)
             nodes = sorted([self._own, *peers], key=lambda n: (self._order.get(n, last), n))
             self._peers, self._nodes = peers, nodes
         own, count = self._nodes.index(self._own), len(self._nodes)
         found = neighbours_of(self._topology, self._options, own, count, round_number)
         return [self._nodes[position] for position in found]
-
-
-ANY_PORT = 0
-ELSEWHERE = "192.0.2.1"  # of no machine (RFC 5737): the way there is the way out
-
-
-@dataclass(frozen=True)
-class OwnAddress:
-    """The addresses of a node."""
-
-    listen: str  # endpoint to bind; its port may be 0
-    host: str  # by which others reach it, where it listens on any address
-    advertised: str | None  # endpoint that others connect to; `None`: the bound one
-
-    def endpoint(self, bound: str) -> str:
-        """Return the endpoint to which others connect, now that the socket is bound."""
-        if self.advertised is not None:
-            return self.advertised
-        host, _, port = bound.removeprefix("tcp://").rpartition(":")
-        if not bound.startswith("tcp://") or not is_wildcard(host.strip("[]")):
-            return bound
-        return tcp_endpoint(self.host, int(port))
-
-
-def own_address(config: Config, name: str) -> OwnAddress:
-    """Return the addresses of a node. A node that is not listed uses any free port.
-
-    Raises `UnknownNameError` if it is not listed and no node may join, and `AddressError` for a
-    host name without an address.
-    """
-    listed = next((node for node in config.nodes if node.name == name), None)
-    if listed is not None or not config.is_open:
-        node = config.node(name)
-        return OwnAddress(resolved(node.listen_endpoint), node.host, node.connect_endpoint)
-    hosts = [address[0] for seed in config.seeds if (address := split_tcp(seed.endpoint))]
-    if config.listen is None:
-        host = local_address(_nearest(hosts) if hosts else "localhost")
-        return OwnAddress(resolved(tcp_endpoint(host, ANY_PORT)), host, config.advertise)
-    return OwnAddress(resolved(config.listen), _reachable_host(config, hosts), config.advertise)
-
-
-def _nearest(hosts: list[str]) -> str:
-    """Return the first of these hosts that has an address by now, else one that is far away."""
-    return next((host for host in hosts if has_address(host)), ELSEWHERE)
-
-
-def _reachable_host(config: Config, hosts: list[str]) -> str:
-    """Return the address for others if it listens on all. `AddressError` if it is loopback."""
-    for toward in (*hosts, ELSEWHERE):
-        host = local_address(toward)
-        if not is_of_this_machine(tcp_endpoint(host, 1)):
-            return host
-    listened = split_tcp(config.listen or "")
-    is_anywhere = listened is None or is_wildcard(listened[0])
-    if not hosts and is_anywhere and config.advertise is None:
-        raise AddressError(
-            f"listens on {config.listen}, and no address is known that others could use: set "
-            "`advertise` too, or the address itself in `listen` [DPWA-E053]"
-        )
-    return host

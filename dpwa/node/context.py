@@ -1,4 +1,4 @@
-"""NodeContext: the parts of a node that several of its objects share, except its threads."""
+"""NodeContext: the objects that the parts of a node share, except its threads."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from dpwa.wire.fields import News
 if TYPE_CHECKING:
     from dpwa.node.transactions.manager import TransactionManager
 
-FEWEST_KNOWN = 64  # nodes that may join later
-KNOWN_PER_NODE = 4  # so that strangers cannot make the news grow for ever
+FEWEST_KNOWN = 64  # for nodes that may join later
+KNOWN_PER_NODE = 4  # a limit, so that untrusted peers cannot add reports without end
 
 
 @dataclass(frozen=True)
 class NodeContext:
-    """The parts of one node."""
+    """The shared objects of one node."""
 
     name: str
     config: Config
@@ -37,15 +37,15 @@ class NodeContext:
     runtime: Runtime
     peer_table: PeerTable
     leader_table: LeaderTable
-    follows_leaders: bool  # whether news of who leads travel
+    follows_leaders: bool  # whether nodes send each other news of the leader
     pool: SnapshotPool
-    transactions: TransactionManager | None  # `None`: the algorithm has none
-    upload: Upload  # how fast it sends payloads
-    settings: Settings  # that all nodes must have alike
+    transactions: TransactionManager | None  # `None`: the algorithm has no transactions
+    upload: Upload  # the rate at which this node sends payloads
+    settings: Settings  # settings that must be equal on all nodes
 
     @classmethod
     def from_config(cls, name: str, config: Config, seed: int, runtime: Runtime) -> NodeContext:
-        """Raises `UserError` if the configuration needs shared memory and there is none."""
+        """Raises `UserError` if the configuration needs shared memory and the machine has none."""
         group = config.group_of(name)
         chance = random.Random(f"{seed}/{name}/news")
         leader_table = LeaderTable(
@@ -74,23 +74,23 @@ class NodeContext:
         )
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a generator of its own for each purpose."""
+        """Return a separate random generator for each purpose."""
         return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def greeting(self) -> Greeting:
         return Greeting(self.name, self.select_news())
 
     def select_news(self) -> News:
-        """Return the loss reports to pass on, or () if no node follows a leader."""
+        """Return the loss reports to forward, or () if no node follows a leader."""
         return self.leader_table.select_news() if self.follows_leaders else ()
 
     def receive_news(self, news: News, sender: str = "") -> None:
-        """Receive a peer's loss reports. `sender` is the peer if this node asked it for them."""
+        """Receive loss reports. `sender` is the name of a peer that answered this node, or ""."""
         if self.follows_leaders:
             self.leader_table.receive_news(news, sender)
 
     def forget_peer(self, peer: str) -> None:
-        """End the transactions with a peer, and forget its loss."""
+        """End the transactions with a peer, and forget the peer's loss."""
         if self.transactions is not None:
             self.transactions.forget_peer(peer)
         self.leader_table.forget_node(peer)
@@ -113,10 +113,10 @@ def _transactions_of(
 
 
 def longest_s(config: Config) -> float:
-    """Return the maximum time for serving a snapshot, whatever time the peer asks for."""
+    """Return the maximum time to serve a snapshot, in seconds, whatever time the peer asks for."""
     return 2 * config.timeout_ms / 1000
 
 
 def most_nodes(config: Config) -> int:
-    """Return the maximum number of nodes at once, including those that may still join."""
+    """Return the maximum number of nodes at once, including nodes that may still join."""
     return limits.MAX_MEMBERS if config.is_open else len(config.nodes)

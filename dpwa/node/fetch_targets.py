@@ -1,4 +1,4 @@
-"""TrainerFetches turns the algorithm's asks into fetches, and returns their results."""
+"""TrainerFetches makes fetches for the algorithm, and returns their results."""
 
 from __future__ import annotations
 
@@ -22,71 +22,70 @@ from dpwa.wire.shards import WHOLE, shard_of
 
 
 class ShardGroup(Protocol):
-    """The ranks of a member whose model is sharded. Each rank has a node of its own, for its
-    shards.
+    """The ranks of a node whose model is sharded. Each rank exchanges its own shards.
 
-    All of them call each method at the same place of the same round.
+    All ranks call each method at the same place of the same round.
     """
 
     def agreed(self, ask: Ask | None, draw: Callable[[Collection[str]], str | None]) -> Ask | None:
-        """Return the request of all ranks, or `None` if they request nothing.
+        """Return the request of all ranks, or `None` if they make no request.
 
-        `ask` is the request that the algorithm of this rank would make. `draw` returns a peer by
-        flow control, except the given ones.
+        `ask` is the request that the algorithm of this rank would make. `draw` lets flow control
+        pick a peer that is not in the given collection.
         """
         ...
 
     def same_for_all(
         self, arrival: Arrival | None, older: Callable[[Arrival, int], Arrival | None]
     ) -> Arrival | None:
-        """Return an arrival of the same version of the same peer on all ranks, or `None`.
+        """Return an arrival that has the same peer and version on all ranks, or `None`.
 
-        Other arrivals are released. `older` returns an older version of one, if that can still be
-        had.
+        Other arrivals are released. `older` returns an earlier version of an arrival, if the peer
+        still has that version.
         """
         ...
 
     def all(self, own: bool) -> bool:
-        """Tell whether something is so on all ranks."""
+        """Tell whether `own` is true on all ranks."""
         ...
 
 
-GRACE_S = 0.02  # what is granted to the TxThread past the deadline to report its result
+GRACE_S = 0.02  # time past the deadline in which the TxThread can report its result
 POLL_S = 0.001
-MAX_PEERS_TRIED = 4  # mapped peers in a round, which the training thread looks at itself
+MAX_PEERS_TRIED = 4  # mapped peers in a round whose memory the training thread checks
 
 
 class TrainerFetches:
-    """Makes requests from an algorithm's asks, starts them, and opens their results.
+    """Makes requests for an algorithm, starts them, and returns their results.
 
-    Belongs to the training thread.
+    It belongs to the training thread.
     """
 
     def __init__(
         self,
         context: NodeContext,
         algorithm: type[Algorithm],
-        fetch: Callable[[FetchRequest], None],  # has the TxThread fetch
+        fetch: Callable[[FetchRequest], None],  # passes a request to the TxThread
     ) -> None:
         self._runtime = context.runtime
         self._fetch = fetch
         self._rng = context.rng("peer")
-        self.reads: PeerMemory | None = None  # in which this thread has pinned something
+        self.reads: PeerMemory | None = None  # the memory in which this thread has pinned a slot
         self._config = context.config
         self._peer_table = context.peer_table
         self._pool = context.pool
         self._algorithm = algorithm
         self._neighbours = neighbours_in(context.config, context.name)
-        self._next_shard = 0  # which shard of the parameters is next
+        self._next_shard = 0  # index of the next shard of the parameters
         default = "merge" if algorithm.repeats else "skip"
         self._repeats = (context.config.repeat or default) == "merge"
 
     def check(self, ask: object) -> None:
-        """Raise `UserError` if a custom algorithm returned no `Ask`, or one for no peer in view."""
+        """Raise `UserError` if a custom algorithm returned no `Ask`, or one for an unknown peer."""
         who = f"algorithm {self._config.algorithm!r}: asks"
         if not isinstance(ask, Ask):
             raise UserError(f"{who} returned {ask!r}; expected an Ask, or None [DPWA-E118]")
-        # Where peers come and go, one may have gone since the algorithm looked.
+        # If peers come and go, the peer may have left since the algorithm chose it.
         is_lost = ask.peer is not None and not self._peer_table.knows(ask.peer)
         if is_lost and not self._config.is_open:
             known = ", ".join(self._peer_table.names) or "none"
@@ -106,11 +105,11 @@ class TrainerFetches:
         terms: FetchTerms,
         deadline: Deadline,
         *,
-        published: int | None,  # the version of this node in this round, if any
+        published: int | None,  # version that this node published in this round, if any
         updates: int,
-        clock: float,  # the peer must not be far behind it; 0 for any
-        takes_all: bool,  # fetch all of the parameters, whatever the terms
-        without: str = "",  # a peer that another one is to confirm; any other in view will do
+        clock: float,  # the peer must not be far behind this clock; 0: any peer
+        takes_all: bool,  # fetch all parameters, whatever the terms
+        without: str = "",  # a peer whose clock any other peer in view should confirm
     ) -> FetchRequest:
         is_whole = takes_all or ask.terms is not Terms.PULL or terms.fraction >= 1.0
         skips = ask.terms is Terms.PULL and not self._repeats and not without
@@ -131,30 +130,30 @@ class TrainerFetches:
             only=ask.peer,
             among=among,
             version=(published or self._pool.version) if is_tagged else 0,
-            # that is complete
+            # the last complete version
             own_version=0 if ask.terms is Terms.PULL else self._pool.version,
             clock=clock,
             merged=self._peer_table.merged if skips else None,
         )
 
     def draw(self, barred: Collection[str], updates: int) -> str | None:
-        """Let flow control pick a neighbour in this round that is not barred."""
+        """Let flow control pick a neighbour of this round that is not in `barred`."""
         among = self._neighbours.among(self._peer_table.names, updates - 1)
         return self._peer_table.choose(self._rng, barred, among)
 
     def pull(self, request: FetchRequest) -> None:
-        """Begin with a fetch that needs no peer's consent."""
+        """Start a fetch that needs no consent of the peer."""
         if request.first is None:
             request.first = self._peer_table.choose(self._rng, (), request.among)
         memory = None if request.first is None else self._peer_table.memory_of(request.first)
         if request.first is not None and memory is not None:
-            # It lies there: nobody needs to be asked.
+            # The snapshot is in mapped memory, so no message is needed.
             request.peer, request.found = request.first, memory
         else:
             self._fetch(request)
 
     def older(self, peer: str, request: FetchRequest, version: int) -> Arrival | None:
-        """Return a version that a peer has published before its newest, if it lies there still."""
+        """Return an earlier version of a peer's snapshot, if the peer's memory still has it."""
         memory = self._peer_table.memory_of(peer)
         if memory is None or version == request.merged_of(peer):
             return None
@@ -165,9 +164,9 @@ class TrainerFetches:
         return self._mapped(peer, snapshot, request)
 
     def wait_for_result(self, request: FetchRequest, *, may_ask: bool = True) -> Arrival | None:
-        """Wait for the result of a fetch. `None` if there is none, or it must not be merged.
+        """Wait for the result of a fetch. Return `None` if there is none, or it must not be merged.
 
-        `may_ask`: a peer whose memory has no snapshot is asked for a stream.
+        `may_ask`: a peer whose memory has no snapshot may be asked for a stream.
         """
         found = request.found
         if found is None:
@@ -192,7 +191,7 @@ class TrainerFetches:
     def _another_mapped(
         self, request: FetchRequest, tried: set[str]
     ) -> tuple[str, PeerMemory | None]:
-        """Pick a peer in place of those whose memory has no snapshot that may be merged."""
+        """Pick a mapped peer in place of peers whose snapshots cannot be merged."""
         if request.only is None and not request.version:
             while len(tried) < min(MAX_PEERS_TRIED, len(self._peer_table.names)):
                 name = self._peer_table.choose(self._rng, tried, request.among)
@@ -213,7 +212,7 @@ class TrainerFetches:
         return Arrival(peer, nbytes, progress, version, data, start, release, is_read_late=True)
 
     def let_go(self) -> None:
-        """Release the pinned snapshot, even one of an interrupted call."""
+        """Release the pinned snapshot, even after an interrupted call."""
         if self.reads is not None:
             self.reads.unpin(self)
             self.reads = None
@@ -227,7 +226,7 @@ class TrainerFetches:
         return None if lease is None else lease.snapshot
 
     def _pinned(self, memory: PeerMemory, request: FetchRequest) -> Snapshot | None:
-        """Pin the requested snapshot, and wait for one that the peer has not published yet."""
+        """Pin the requested snapshot. If the peer has not published it yet, wait for it."""
         layout, version = request.layout, request.version
         snapshot = self._pin(memory, layout, version)
         while snapshot is None and version and not request.deadline.expired():
@@ -235,14 +234,14 @@ class TrainerFetches:
                 break
             snapshot = self._pin(memory, layout)
             if snapshot is None or version - snapshot.version > MAX_ROUNDS_BEHIND:
-                break  # it is far behind, as after a restart: that one will do
+                break  # the peer is far behind, e.g. after a restart, so its newest is good enough
             self.let_go()
             self._runtime.sleep(POLL_S)
             snapshot = self._pin(memory, layout, version)
         return snapshot
 
     def _missing(self, peer: str, request: FetchRequest, *, may_ask: bool) -> Arrival | None:
-        """Ask a peer whose memory no longer has a snapshot for this node. It answers why."""
+        """Ask a peer whose memory has no snapshot for this node any more. The answer says why."""
         if request.version and request.deadline.expired():
             self._peer_table.record(peer, Outcome.TIMED_OUT, "it is rounds behind")
             return None

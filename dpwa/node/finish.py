@@ -1,7 +1,7 @@
 """Finish: a node ends its training together with its peers. See `dpwa.policy.finishing`.
 
-Nodes send each other their `Ending` (`FinishService`, `FinishListener`). `finish_run.py` has the
-work of one call of `finish`, and is loaded by the first one.
+Nodes send each other their `Ending` (`FinishService`, `FinishListener`). `finish_run.py` does the
+work of one call of `finish`. The first call loads that module.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dpwa.finish")
 
-MAX_ROUNDS = 2**31  # nobody comes that far; whoever says so must not take this node along
+MAX_ROUNDS = 2**31  # no node gets so far, and a peer that claims more must not move this node there
 
 
 class Endings:
     """The endings of this node and its peers. Any thread may call any method.
 
-    A message may be forged in the name of a peer. That can only change when this node ends, its
-    partner in a round, whether the peer's snapshot is merged again, and, if gradients are averaged,
-    which nodes count at the end.
+    A peer may forge a message in the name of a different peer. Such a message can only change when
+    this node ends, its partner in a round, whether the peer's snapshot is merged again, and, if
+    gradients are averaged, which nodes count at the end.
     """
 
     def __init__(
         self,
         context: NodeContext,
-        updates: Callable[[], int],  # returns how many training steps this node has taken
+        updates: Callable[[], int],  # returns the number of this node's training steps
     ) -> None:
         self._name, self._peer_table = context.name, context.peer_table
         self._pool, self._clock = context.pool, context.runtime
@@ -56,14 +56,14 @@ class Endings:
         self._changed = context.runtime.condition()
         self._own = Ending()
         self._heard: dict[str, Heard] = {}
-        # digests of the state that is not averaged, by name; empty: none, or unknown
+        # digests of the state that is not averaged, by name; empty: there is none, or unknown
         self.rest: Mapping[str, str] = {}
-        # the same of peers that were asked, by their names
+        # the same digests of the peers that this node asked, by peer
         self.rests: dict[str, Mapping[str, str]] = {}
 
     @property
     def own(self) -> Ending:
-        """The ending of this node, which trains again if it has taken a step since."""
+        """The ending of this node. After another step, this node counts as training again."""
         own, updates = self._own, self._updates()
         return own if own.updates == updates else Ending(updates)
 
@@ -72,7 +72,7 @@ class Endings:
         self._own = replace(ending, updates=self._updates())
 
     def message(self, request: int = 0) -> Finishing:
-        version = self._pool.version  # first: it must not be of a step that follows the end
+        version = self._pool.version  # read first, before a later step can publish
         return Finishing(request=request, name=self._name, version=version, **vars(self.own))
 
     def receive_ending(self, peer: str, message: Finishing) -> None:
@@ -86,7 +86,7 @@ class Endings:
             if heard.ending.is_finishing:
                 self._peer_table.merged.ends(peer, message.version)
                 if before is None or not before.ending.is_finishing:
-                    self._peer_table.reconsider(peer)  # its model may be another since it was asked
+                    self._peer_table.reconsider(peer)  # its model may have changed
             else:
                 self._peer_table.merged.trains(peer)
             self._changed.notify_all()
@@ -100,7 +100,7 @@ class Endings:
                     self._changed.notify_all()
 
     def differing(self, peer: str) -> tuple[str, ...]:
-        """Return the names in the rest of a peer's state, and of this node's, that differ."""
+        """Return the names of digests that differ between a peer and this node."""
         own, theirs = self.rest, self.rests.get(peer)
         if not theirs:
             return ()
@@ -111,7 +111,7 @@ class Endings:
         return self._heard.get(peer)
 
     def others_have_ended(self) -> bool:
-        """Return whether all peers have taken their last step. False if there are none."""
+        """Return whether all peers have taken their last step. Without peers, return False."""
         said = self.said_by(self._peer_table.names)
         return bool(said) and all(heard and heard.ending.is_finishing for heard in said)
 
@@ -126,7 +126,7 @@ class Endings:
     def wait_for_more(
         self, peers: Sequence[str], said: list[Heard | None], timeout_s: float
     ) -> None:
-        """Wait until one of these peers says something else than it has `said`."""
+        """Wait until one of these peers says something different from `said`."""
         self.wait_for(lambda: self.said_by(peers) != said, timeout_s)
 
 
@@ -139,13 +139,13 @@ class FinishService(Service):
         self._endings = endings
 
     def handle(self, sender: bytes, message: Finishing, reply: Reply) -> None:  # noqa: ARG002
-        """Note a peer's ending, and answer with this node's."""
+        """Note a peer's ending, and answer with this node's ending."""
         self._endings.receive_ending(message.name, message)
         reply(self._endings.message(message.request))
 
 
 class FinishListener(Listener):
-    """Receives the peers' answers, and tells peers that arrive later that this node has ended."""
+    """Receives the peers' answers, and tells peers that connect later that this node has ended."""
 
     handles = (Finishing, Status)
 
@@ -154,7 +154,7 @@ class FinishListener(Listener):
         self._tell = tell
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """Tell a peer that is met, or met again."""
+        """Tell a peer that has connected, or connected again, that this node has ended."""
         if state is LinkState.UP and self._endings.own.is_finishing:
             self._tell(peer, self._endings.message())
 
@@ -167,52 +167,52 @@ class FinishListener(Listener):
 
 @dataclass(frozen=True)
 class Averaged:
-    """The parameters that are averaged, with the functions of their owner."""
+    """The parameters to average, with the functions of the object that owns them."""
 
     publish_model: Callable[
         [], bytes | None
-    ]  # returns a digest of the values; `None`: not possible now
-    # merges a peer's with a weight; returns their distance before, `None`: nothing came
+    ]  # returns a digest of the values; `None`: no slot is free now
+    # merges a peer's parameters with a weight; returns their distance before; `None`: none came
     merge_peer: Callable[[str, float], float | None]
-    # other work of the training thread, told whether others still train; returns whether it has
-    # changed the parameters
+    # other work of the training thread; its argument says whether other nodes still train; returns
+    # whether it has changed the parameters
     go_on: Callable[[bool], bool]
-    length: Callable[[], float]  # returns their Euclidean length
-    # digests of what else there is in the state of the training, by name
+    length: Callable[[], float]  # returns the Euclidean length of the parameters
+    # digests of the rest of the training state, by name
     rest: Mapping[str, str] = field(default_factory=dict)
 
 
-SECONDS = 30.0  # the default bound of the averaging
-MIN_WAIT_S = 60.0  # for slower nodes, if no other bound is given
+SECONDS = 30.0  # the default time limit of the averaging
+MIN_WAIT_S = 60.0  # minimum wait for slower nodes, if the caller gives no limit
 
 
 class Finish:
-    """Ends the training of a node together with its peers, as often as it is called."""
+    """Ends the training of a node together with its peers. It may be called several times."""
 
     def __init__(self, context: NodeContext, rounds: GossipRounds, tx: TxThread) -> None:
         view = rounds.view
         self._context = context
         self._rounds = rounds
         self._tx = tx
-        self._run: FinishRun | None = None  # that is under way
-        self._last: FinishReport | None = None  # if all took part, and without a problem
-        self._problem = ""  # of the last one, or why the node leaves
+        self._run: FinishRun | None = None  # the call in progress
+        self._last: FinishReport | None = None  # if all peers took part, and without a problem
+        self._problem = ""  # of the last call, or the reason why the node leaves
         self._has_left = False
         self.endings = Endings(context, lambda: view.updates)
 
     def run_finish(
         self,
         averaged: Averaged,
-        seconds: float,  # longest time to average
-        # longest wait for peers that still train; `None`: as long as this node has trained, and at
+        seconds: float,  # maximum time of the averaging
+        # maximum wait for peers that still train; `None`: as long as this node has trained, and at
         # least `MIN_WAIT_S`
         timeout_s: float | None,
         loss: float | None = None,
     ) -> FinishReport:
         """Wait for nodes that still train, average with all, and leave when no node needs this one.
 
-        Raises `ClosedError` if the node was closed, `UserError` if a time is no number of at least
-        0.
+        Raises `ClosedError` if the node was closed, and `UserError` if a time is not a number of at
+        least 0.
         """
         _check_bound("seconds", seconds)
         if timeout_s is not None:
@@ -236,7 +236,7 @@ class Finish:
         report = replace(report, diverged=self._diverged(report))
         self._problem = report.problem
         self._last = None if report.problem or report.missed else report
-        # Peers that have left have failed; a node that they leave alone has not.
+        # Peers that have left have failed, but the node that stays behind has not.
         have_left = all(why.startswith(IN_WORDS[Health.LEFT]) for why in report.missed.values())
         is_left_alone = have_left and not report.took_part
         tell_launcher(report.diverged if is_left_alone else report.problem)
@@ -247,7 +247,7 @@ class Finish:
         return report
 
     def _is_as_it_ended(self, averaged: Averaged) -> bool:
-        """Tell whether no node has trained, and this one has not changed, since the last call."""
+        """Tell whether no node has trained, and this node has not changed, since the last call."""
         own = self.endings.own
         return (
             own.is_over
@@ -256,7 +256,7 @@ class Finish:
         )
 
     def follow(self, report: FinishReport) -> None:
-        """Note that a different rank has ended the training, in which this node takes part."""
+        """Note that a different rank of this node's model has ended the training."""
         self._problem, own = report.problem, self.endings.own
         self.endings.own = replace(own, round_number=1, agrees=True, is_over=True)
 
@@ -269,7 +269,7 @@ class Finish:
         return EndingReport(own.is_over, self._problem, waits_for, dict(self.endings.rest))
 
     def note_end(self, error: str) -> str:
-        """Note that the node ends now, and by which error. Return why, unless it has finished."""
+        """Note that the node ends with this error. Return the reason, or "" if it has finished."""
         if self.endings.own.is_over:
             return ""
         if not self._has_left:
@@ -280,8 +280,8 @@ class Finish:
         return self._problem + f" at update {updates}" * bool(self._problem and updates)
 
     def _diverged(self, report: FinishReport) -> str:
-        """Describe the values that are not finite at the end. Without checks, only distances show
-        it.
+        """Describe the values that are not finite at the end. If dpwa does not check the values,
+        only the distances show this.
         """
         after = report.distance_after
         is_finite = after is None or math.isfinite(after)
@@ -296,5 +296,5 @@ def _check_bound(name: str, given: Any) -> None:
     is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
     if not is_number or not given >= 0.0:
         raise UserError(
-            f"finish: {name} is {given!r}; expected a number of seconds, at least 0 [DPWA-E143]"
+            f"finish: {name} is {given!r}. Pass a number of seconds of at least 0 [DPWA-E143]"
         )

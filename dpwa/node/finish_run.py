@@ -1,4 +1,4 @@
-"""FinishRun: one call of `finish`. Nodes that have taken their last step average in rounds."""
+"""FinishRun: one call of `finish`. Nodes that take no more steps average in rounds."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from dpwa.wire.messages import AskStatus
 
 log = logging.getLogger("dpwa.finish")
 
-FIRST_LOOK_S = 1.0  # for connections that are being made
-TOLD_EVERY_S = 0.25
-TOLD_PER_PEER_S = 0.01  # with many peers, less often
+FIRST_LOOK_S = 1.0  # time for connections that are being made
+TOLD_EVERY_S = 0.25  # between two messages with this node's ending
+TOLD_PER_PEER_S = 0.01  # with many peers, messages are sent less often
 PAUSE_S = 0.02
-IDLE_PAUSE_S = 0.1  # when there is nothing to do but to wait
-HEARD_BY_ALL_S = 0.25  # that a peer has taken its last step; it is averaged with from then on
-PATIENCE_S = 1.0  # for who should be in the same round, and is not
-MAX_PEERS_COMPARED = 128  # peers, all of which are in the report of each
-ANSWER_S = 1.0  # longest wait for what peers tell of the rest of their state
-MAX_FAILURES = 3  # in a row, before a peer is done without
-SAID_AFTER_S = 10.0  # whom it waits for; then more rarely
-SAID_EVERY_S = 60.0
+IDLE_PAUSE_S = 0.1  # when there is nothing to do except to wait
+HEARD_BY_ALL_S = 0.25  # until all nodes know that a peer has taken its last step
+PATIENCE_S = 1.0  # wait for peers that should be in the same round, and are not
+MAX_PEERS_COMPARED = 128  # with more peers, the rest of the state is not compared
+ANSWER_S = 1.0  # maximum wait for the peers' digests of the rest of their state
+MAX_FAILURES = 3  # in a row, before the averaging continues without the peer
+SAID_AFTER_S = 10.0  # until the first message that names the awaited peers
+SAID_EVERY_S = 60.0  # between later messages
 
 
 class FinishRun:
@@ -53,30 +53,30 @@ class FinishRun:
         self._endings = endings
         self._averaged = averaged
         self._rng = context.rng("finish")
-        # A node with fewer steps has an older state of one training, and no model of its own.
+        # With averaged gradients, a node with fewer steps only has an older state of the training.
         self._only_furthest = algorithm(context.config.algorithm).averages_gradients
-        self.awaited: Sequence[str] = ()  # who still trains, or may, as far as is known
+        self.awaited: Sequence[str] = ()  # peers that still train, or may still train
         self._began = self._told_at = context.runtime.now()
         self._says_at = self._began + SAID_AFTER_S
         self._end = math.inf
         self._agreement = Agreement()
-        self._among: set[str] = set()  # whom the agreement is with
-        self._known: set[str] = set()  # who was present last
-        self._grew_at = -math.inf  # when somebody has come to them
-        self._seen: dict[str, None] = {}  # all peers there were, in order
+        self._among: set[str] = set()  # peers of the agreement
+        self._known: set[str] = set()  # peers that were present last
+        self._grew_at = -math.inf  # time when a peer joined them
+        self._seen: dict[str, None] = {}  # all peers so far, in order
         self._read: set[str] = set()  # the peers whose parameters were averaged
-        self._present_at = -math.inf  # when a peer was present last
-        self._announced = {0}  # the nodes of each round that this node was in, as numbers
+        self._present_at = -math.inf  # time when a peer was present last
+        self._announced = {0}  # digests of the nodes of each round in which this node was
         self._failures: Counter[str] = Counter()
         self._distances: list[float] = []
         self._rounds = 0
-        self._last_round = 0  # in which a peer was read
-        self._published: bytes | None = None  # digest of the parameters, unless they changed since
-        self._is_apart = False  # whether the last round was given up, as others were in another
-        self._apart_since: float | None = None  # since when that is so
+        self._last_round = 0  # number of the last round in which a peer was read
+        self._published: bytes | None = None  # digest of the parameters, until they change
+        self._is_apart = False  # whether this node gave up the last round, as peers were in another
+        self._apart_since: float | None = None  # time since when peers are in a different round
 
     def run_rounds(self, seconds: float, timeout_s: float) -> FinishReport:
-        """Go on until all agree, or the time is over."""
+        """Average with the peers until all nodes agree, or until the time is over."""
         met_at, waits_until = None, self._began + timeout_s
         self._tx.connect(needs_all=True)
         self._peer_table.reconsider(*self._peer_table.names)
@@ -100,10 +100,10 @@ class FinishRun:
             if (agree and not awaited) or now >= self._end:
                 break
             if self._is_apart or self._has_grown(now):
-                self._rest(PAUSE_S)  # whatever round a peer is in: it is too early for this node
+                self._rest(PAUSE_S)  # it is too early to follow a peer into its round
             else:
                 self._pause(IDLE_PAUSE_S if agree else max(PAUSE_S, now - began))
-        self._publish()  # a peer that comes later reads the last parameters of this node
+        self._publish()  # a peer that comes later can read the last parameters of this node
         own = self._endings.own
         self._endings.own = replace(own, values=self._published or own.values)
         return self._report(met_at)
@@ -114,7 +114,7 @@ class FinishRun:
         for peer in self._peer_table.names:
             self._tx.send_message(peer, message, connects=False)
 
-    # Who is there
+    # Which peers are present
 
     def _lives(self, peer: str) -> bool:
         heard = self._endings.ending_of(peer)
@@ -126,11 +126,11 @@ class FinishRun:
         )
 
     def _is_expected(self, peer: str) -> bool:
-        """Tell whether a peer may be there that was not heard of yet."""
+        """Tell whether a peer from which nothing was heard yet may be present."""
         heard, state = self._endings.ending_of(peer), self._tx.state_of(peer)
         if self._peer_table.has_left(peer):
             return False
-        if self._peer_table.may_still_start(peer):  # it may have spoken before it was connected to
+        if self._peer_table.may_still_start(peer):  # its message may precede this node's connection
             return True
         if heard is not None and heard.at >= self._began:
             return False
@@ -139,7 +139,7 @@ class FinishRun:
         return elapsed_s < longest_s.get(state, FIRST_LOOK_S)
 
     def _awaited(self) -> list[str]:
-        """Return the peers that train or may train, and are not dead or standing still."""
+        """Return the peers that train or may train, without dead and idle peers."""
         mergeable, now = self._peer_table.mergeable, self._clock.now()
         awaited = []
         for peer in self._peer_table.names:
@@ -166,7 +166,7 @@ class FinishRun:
         ]
 
     def _may_reconnect(self, present: Sequence[str]) -> bool:
-        """Return whether all peers were lost just now, as if this process had stood still."""
+        """Return whether all peers were lost just now, as happens if this process was stopped."""
         now = self._clock.now()
         if present:
             self._present_at = now
@@ -179,7 +179,7 @@ class FinishRun:
         return Ending() if heard is None else heard.ending
 
     def _all_agree(self, present: Sequence[str]) -> bool:
-        """Tell whether this node agrees with all others, and they say the same."""
+        """Tell whether this node agrees with all others, and all others say that they agree."""
         if not present:
             return True
         endings = [self._ending_of(peer) for peer in present]
@@ -189,10 +189,10 @@ class FinishRun:
     # Averaging
 
     def _average(self, present: Sequence[str]) -> None:
-        """Publish, and read the snapshots of the present peers, all of the same round."""
+        """Publish, and read the snapshots that the present peers publish in the same round."""
         self._publish()
         if self._published is None:
-            return  # all slots are being read
+            return  # readers hold all slots
         own = self._endings.own
         if self._all_agree(present):
             self._is_apart, self._apart_since = False, None
@@ -206,7 +206,7 @@ class FinishRun:
             self._published = self._averaged.publish_model()
 
     def _take_round(self, own: Ending, present: Sequence[str]) -> None:
-        """Read the snapshots of all others, if they are in the same round."""
+        """Read the snapshots of all peers, if they are in the same round."""
         number, among = self._next_number(own, present), digest_of([self._name, *present])
         self._announce(number, among)
         least = self._least_updates(present)
@@ -224,7 +224,7 @@ class FinishRun:
             self._endings.own, has_read=number, agrees=self._agreement.is_reached
         )
         self.announce_ending()
-        # Until all have read it, what is published stays as it is.
+        # The published snapshot stays as it is until all peers have read it.
         self._wait(
             present,
             lambda ending: ending.has_read >= number or ending.round_number > number,
@@ -237,7 +237,7 @@ class FinishRun:
         return max(ending.updates for ending in endings) if self._only_furthest else 0
 
     def _is_growing(self, present: Sequence[str]) -> bool:
-        """Return whether a peer has arrived of which others may not know yet."""
+        """Return whether a peer has arrived, and other peers may not know that peer yet."""
         if not set(present) <= self._known:
             self._grew_at = self._clock.now()
         self._known = set(present)
@@ -249,7 +249,7 @@ class FinishRun:
     def _next_number(self, own: Ending, present: Sequence[str]) -> int:
         """Return the round that the others are in, or the next one.
 
-        The first round of a node must be one that the others have not ended without it.
+        A node must not begin with a round that the other nodes have already ended without it.
         """
         endings = [self._ending_of(peer) for peer in present]
         is_first = own.has_read == 0
@@ -264,10 +264,10 @@ class FinishRun:
         self.announce_ending()
 
     def _meet(self, peers: Sequence[str], number: int, among: int) -> bool:
-        """Wait until all are in the same round, among the same nodes. Return whether to read.
+        """Wait until all peers are in the same round, of the same nodes. Return whether to read.
 
         If all nodes of a round read each other, and no other node, their mean stays the same. So a
-        node stays in its announced round until a peer cannot be in that round any more.
+        node stays in its announced round until it is certain that a peer will not enter that round.
         """
 
         def is_there(ending: Ending) -> bool:
@@ -276,7 +276,7 @@ class FinishRun:
             return ending.round_number == number and ending.among == among
 
         def elsewhere() -> list[str]:
-            """Return the peers that will not be in this round any more."""
+            """Return the peers that will not enter this round any more."""
             endings = ((peer, self._ending_of(peer)) for peer in peers if among != 0)
             return [
                 peer
@@ -291,7 +291,7 @@ class FinishRun:
                 self._apart_since = None
             return True
         if any(self._ending_of(peer).among != among for peer in apart):
-            self._grew_at = now  # one of both has heard of others: soon, so will the other one
+            self._grew_at = now  # one node knows of more nodes, and the other will know them soon
         if self._apart_since is None:
             self._apart_since = now
         return now - self._apart_since >= PATIENCE_S
@@ -305,7 +305,7 @@ class FinishRun:
                 continue
             counts = self._ending_of(peer).updates >= least
             if are_equal:
-                distance: float | None = 0.0 * self._averaged.length()  # NaN if not finite
+                distance: float | None = 0.0 * self._averaged.length()  # NaN if the length is NaN
             else:
                 distance = self._averaged.merge_peer(peer, counts / (counted + 1))
                 self._published = None
@@ -344,7 +344,7 @@ class FinishRun:
         patience_s: float,
         is_vain: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait until it is so for all of these peers that live and still average, or in vain."""
+        """Wait until `is_so` for all of these peers that live and average, or until `is_vain`."""
 
         def lag() -> list[str]:
             endings = ((peer, self._ending_of(peer)) for peer in peers)
@@ -360,7 +360,7 @@ class FinishRun:
             self._tell_if_due()
 
     def _pause(self, pause_s: float) -> None:
-        """Pause, unless a peer has begun a later round."""
+        """Pause until the time is over, or until a peer begins a later round."""
         number = self._endings.own.round_number
 
         def is_called() -> bool:
@@ -389,7 +389,7 @@ class FinishRun:
                 "%s: finish waits for %s, at most %.0f s more [DPWA-W028]", self._name, who, left_s
             )
 
-    # What was done
+    # The report
 
     def _report(self, met_at: float | None) -> FinishReport:
         now = self._clock.now()
@@ -411,11 +411,11 @@ class FinishRun:
 
     @property
     def _compares(self) -> bool:
-        """Whether to ask peers for the rest of their state. For many peers, it is too long."""
+        """Whether to ask peers for digests of their other state. False with too many peers."""
         return bool(self._averaged.rest) and len(self._seen) <= MAX_PEERS_COMPARED
 
     def _has_ended_alike(self, peer: str) -> bool:
-        """Tell whether a peer has the parameters of this node at its end, as far as is known."""
+        """Tell whether a peer ended with this node's parameters, as far as this node knows."""
         ending = self._ending_of(peer)
         if peer not in self._read or (self._agreement.is_reached and peer in self._among):
             return peer in self._read
@@ -424,7 +424,7 @@ class FinishRun:
         return ending.agrees or (self._lives(peer) and ending.has_read >= self._last_round)
 
     def _differing(self, asked: Collection[str]) -> dict[str, tuple[str, ...]]:
-        """Return the names of each peer's tensors that differ, apart from the averaged ones."""
+        """Return the names of each peer's tensors that differ, apart from averaged tensors."""
         if not self._compares:
             return {}
         told = self._endings.rests
@@ -458,5 +458,5 @@ class FinishRun:
             return "there was no time left for it"
         if words == "is unknown":
             return "was lost" if self._peer_table.was_heard(peer) else "nothing was heard from it"
-        # It was heard of before, but says nothing now.
+        # This node heard from the peer before, but the peer does not answer now.
         return "does not answer" if words == "is alive" else words

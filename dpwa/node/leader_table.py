@@ -1,4 +1,4 @@
-"""LeaderTable: a node's knowledge of the others' losses and updates, for all its threads."""
+"""LeaderTable: a node's knowledge of the losses and updates of all nodes, for all its threads."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ MADE_EVERY_S = 0.002
 
 
 class LeaderTable:
-    """Receives loss reports and passes them on. Any thread may call every method."""
+    """Receives loss reports and forwards them. Any thread may call every method."""
 
     def __init__(
         self,
         name: str,
         group: str,  # empty for none
-        loss_window: int,  # updates whose mean loss counts
-        silence_s: float,  # after which a node that nobody hears of leads no longer
-        most: int,  # how many other nodes to know of
+        loss_window: int,  # number of updates whose mean loss counts
+        silence_s: float,  # a node of which no news arrives for so long cannot be the leader
+        most: int,  # maximum number of other nodes to remember
         runtime: Runtime,
         rng: random.Random,
     ) -> None:
         self._group = group
         self._clock = runtime
         self._rng = rng
-        # Reentrant: a signal handler may close the node while its thread is in here.
+        # Reentrant, because a signal handler may close the node while its thread holds the lock.
         self._lock = threading.RLock()
         self._loss = RunningLoss(loss_window)
-        # The wall clock: the number must rise from one process of this node to the next.
+        # Of the wall clock, because the number must be higher after a restart of this node.
         self._reports = LossReports(name, group, int(runtime.wall_time() * 1000), silence_s, most)
         self._news: News = ()
         self._made_at = -math.inf
@@ -47,10 +47,10 @@ class LeaderTable:
             self._loss.add_loss(loss)
 
     def report_own_loss(self, updates: int, clock: float) -> None:
-        """Report the loss of this node after its updates, or none while it is far behind.
+        """Report this node's loss after its updates, or no loss while the node is far behind.
 
-        A beginner with a low loss, by chance or because of easy examples, must not lead trained
-        nodes.
+        A node that has trained little may have a low loss by chance, or because its examples are
+        easy. Such a node must not lead trained nodes.
         """
         with self._lock:
             now, mean = self._clock.now(), self._loss.mean
@@ -59,23 +59,23 @@ class LeaderTable:
             self._reports.report_own_loss(mean if can_lead else None, updates, now)
 
     def receive_news(self, news: News, sender: str = "") -> None:
-        """Receive a peer's loss reports. `sender` is the peer if this node asked it for them."""
+        """Receive loss reports. `sender` is the name of a peer that answered this node, or ""."""
         with self._lock:
             self._reports.receive_reports(
                 (LossReport(*item) for item in news), self._clock.now(), sender
             )
 
     def hear_packed(self, news: bytes, sender: str = "") -> None:
-        """Receive the loss reports in a peer's shared memory. Unreadable ones are ignored."""
+        """Receive the loss reports in a peer's shared memory. Unreadable reports are ignored."""
         try:
             self.receive_news(unpack_news(news), sender)
         except ProtocolError:
-            return  # it was being written
+            return  # the peer was writing them
 
     def select_news(self) -> News:
-        """Return the loss reports to pass on, which are renewed every few milliseconds."""
+        """Return the loss reports to forward. They are renewed every few milliseconds."""
         with self._lock:
-            now = self._clock.now()  # not before: others may tell something while this one waits
+            now = self._clock.now()  # under the lock: reports may arrive while this thread waits
             if now - self._made_at >= MADE_EVERY_S:
                 reports = self._reports.select_reports(now, self._rng, MAX_NEWS)
                 self._news = tuple(
@@ -100,7 +100,7 @@ class LeaderTable:
                 self._reports.welcome(node)
 
     def leader(self, *, of_all: bool, among: Collection[str] | None = None) -> str | None:
-        """Return the node with the lowest loss, of all or of the own group."""
+        """Return the node with the lowest loss, of all nodes or of this node's group."""
         with self._lock:
             group = None if of_all else self._group
             best = self._reports.leader(self._clock.now(), group, among)

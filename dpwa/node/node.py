@@ -1,4 +1,4 @@
-"""Node: one member of the gossip, with its pool, peers and two threads.
+"""Node: a node, with its pool of snapshots, its peers and its two threads.
 
 The training thread calls `update_send` and `update_wait`. It never uses a socket, and the network
 threads never use the model.
@@ -21,18 +21,14 @@ from dpwa.config import Config, peer_config
 from dpwa.data.layout import Layout
 from dpwa.errors import AddressError, ClosedError
 from dpwa.lifecycle import Closeable, finalize, require_own_process, weakly
-from dpwa.node.assembly import (
-    channel_settings,
-    own_address,
-    warn_if_hidden,
-    warn_if_open,
-)
+from dpwa.node.assembly import channel_settings
 from dpwa.node.context import NodeContext
 from dpwa.node.fetching.peer_channel import PeerChannel
 from dpwa.node.fetching.tx_thread import TxThread
 from dpwa.node.finish import Finish, FinishListener, FinishService
 from dpwa.node.gossip_rounds import GossipRounds
-from dpwa.node.identity import IdentityService
+from dpwa.node.name_clashes import IdentityService
+from dpwa.node.own_address import OwnAddress, warn_if_hidden, warn_if_open
 from dpwa.node.peers import PeerTable
 from dpwa.node.report import SECTIONS, GossipReport, NodeReport, installed
 from dpwa.node.serving.rx_thread import RxThread
@@ -57,11 +53,11 @@ FORMAT = "%(asctime)s %(levelname)s dpwa: %(message)s"
 
 
 class _UntilSetUp(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to standard error until the program has added a handler of its own."""
+    """Writes log records to standard error until the program has added its own handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger("dpwa").handlers == [self] and not logging.getLogger().handlers:
-            self.setStream(sys.stderr)  # which may have been replaced since
+            self.setStream(sys.stderr)  # the program may have replaced it
             super().emit(record)
 
 
@@ -70,22 +66,22 @@ _handler.setFormatter(logging.Formatter(FORMAT))
 
 
 def configure_logging(level: str | None) -> None:
-    """Show messages, and set the level of the `dpwa` logger if one is given."""
+    """Show log messages, and set the level of the `dpwa` logger if `level` is given."""
     logger = logging.getLogger("dpwa")
-    logger.addHandler(_handler)  # once, however many nodes there are
+    logger.addHandler(_handler)  # a second node adds no second handler
     if level is not None:
         logger.setLevel(level.upper())
 
 
 class Node(Closeable):
-    """A node of the configuration, which listens as soon as it is made. Close it when done.
+    """A node of the configuration, which listens as soon as it is created. Call `close` after use.
 
     Raises `UnknownNameError` if the configuration has no such node, and `AddressError` if it cannot
     listen at its address.
     """
 
     def __init__(self, name: str, config: Config, runtime: Runtime = SYSTEM) -> None:
-        if runtime is SYSTEM:  # logging is the process's, not a simulated node's
+        if runtime is SYSTEM:  # a simulated node must not change the logging of the process
             is_set = "log_level" in config.model_fields_set
             configure_logging(config.log_level if is_set else None)
         self.name = name
@@ -97,8 +93,8 @@ class Node(Closeable):
         self._owner = os.getpid()
         self._started = runtime.now()
         self._host = socket.gethostname()
-        # Whether all peers are known that a newcomer was told of, and all that it can expect: as
-        # its membership says.
+        # Whether this node knows all peers of which it was told when it joined, and whether all
+        # peers that it can expect have arrived. The membership sets both functions.
         self.are_known: Callable[[], bool] = lambda: True
         self.have_come: Callable[[], bool] = lambda: True
         self._parts: dict[str, weakref.WeakMethod[Callable[[], Any]]] = {}
@@ -106,9 +102,9 @@ class Node(Closeable):
         self.check_open = _check_of(self)
         self._context = NodeContext.from_config(name, config, self.seed, runtime)
         try:
-            own = own_address(config, name)
+            own = OwnAddress.from_config(config, name)
             self._threads = NodeThreads(own.listen, self._context)
-            # Before the threads begin: a peer may ask at once which process this is.
+            # Set before the threads start, because a peer may ask at once for the incarnation.
             self._context.peer_table.own_process = incarnation, ""
             try:
                 self._open()
@@ -126,8 +122,8 @@ class Node(Closeable):
             raise
         self.endpoint = own.endpoint(self._threads.rx.endpoint)
         self._context.peer_table.own_process = incarnation, self.endpoint
-        # The threads know the node only weakly: one that is forgotten is closed when it is
-        # collected, or at the end of the program.
+        # The threads hold only weak references to the node. A node that is not closed is closed
+        # when it is garbage-collected, or at the end of the program.
         self._close_all = finalize(
             self, _close, self._threads, self._context, weakly(self.note_end)
         )
@@ -170,7 +166,7 @@ class Node(Closeable):
 
     @property
     def version(self) -> int:
-        """Version of the newest published snapshot. 0 before the first, never interpolated."""
+        """Version of the newest published snapshot, or 0 if there is none. No merge changes it."""
         return self._context.pool.version
 
     @property
@@ -190,19 +186,19 @@ class Node(Closeable):
 
     @property
     def names(self) -> Callable[[], tuple[str, ...]]:
-        """Return a function for this node's and its peers' names, which does not keep it alive."""
+        """A function for the names of this node and its peers. It does not keep the node alive."""
         name, peer_table = self.name, self._context.peer_table
         return lambda: (name, *peer_table.names)
 
     def rng(self, purpose: str) -> random.Random:
-        """Return a generator of its own for each purpose, seeded by the configuration."""
+        """Return a separate random generator for each purpose, seeded by the configuration."""
         return self._context.rng(purpose)
 
     def add_peer(self, name: str, host: str, port: int) -> None:
         """Add a peer. This has no effect if the peer is already in view.
 
-        Raises `UserError` if the name is this node's own or known at a different address, or
-        impossible.
+        Raises `UserError` if the name is invalid, this node's own, or known at a different
+        address.
         """
         self.check_open()
         self.connect_peers({name: peer_config(name, host, port).connect_endpoint})
@@ -225,7 +221,7 @@ class Node(Closeable):
         self.rounds.figures.forget_peer(name)
         self._threads.tx.remove_peer(name)
 
-    # What stands on the node
+    # Services and parts of the report
 
     def attach(self, service: Service, listener: Listener) -> None:
         self.check_open()
@@ -233,18 +229,18 @@ class Node(Closeable):
         self._threads.tx.attach(listener)
 
     def describe(self, part: str, describe: Callable[[], Any]) -> None:
-        """Have a method describe a part of `condition`, as long as its object lives."""
+        """Have a method describe a part of `condition`, as long as the method's object lives."""
         self._parts[part] = weakref.WeakMethod(describe)
 
     @property
     def weak_condition(self) -> Callable[[], NodeReport | None]:
-        """Return a function for `condition` that does not keep the node alive."""
+        """A function that calls `condition`, and does not keep the node alive."""
         condition = weakref.WeakMethod(self.condition)
         return lambda: _called(condition)
 
     @property
     def upload(self) -> Upload:
-        """Send rate of the services. It does not keep the node alive."""
+        """The send rate of the services. The object does not keep the node alive."""
         return self._context.upload
 
     @property
@@ -254,20 +250,20 @@ class Node(Closeable):
 
     @property
     def tx(self) -> TxThread:
-        """Sends messages to peers, and receives their answers. It does not keep the node alive."""
+        """The thread that sends messages to peers. The object does not keep the node alive."""
         return self._threads.tx
 
     @property
     def rx(self) -> RxThread:
-        """Answers peers. It does not keep the node alive."""
+        """The thread that answers peers. The object does not keep the node alive."""
         return self._threads.rx
 
     @property
     def traffic(self) -> PeerTable:
-        """Counts the bytes that are exchanged with each peer. It does not keep the node alive."""
+        """The counts of bytes for each peer. The object does not keep the node alive."""
         return self._context.peer_table
 
-    # Life
+    # Status and end
 
     def described(self) -> str:
         if not self.is_own:
@@ -282,11 +278,11 @@ class Node(Closeable):
         )
 
     def report(self) -> JsonObject:
-        """Describe the node in plain data, which `dpwa status --json` prints."""
+        """Describe the node in plain data, as `dpwa status --json` prints it."""
         return self.condition().plain()
 
     def condition(self) -> NodeReport:
-        """Describe the node as it is now."""
+        """Describe the current state of the node."""
         progress, context, threads = self.rounds.progress, self._context, self._threads
         figures, config = self.rounds.figures, self.config
         diverged = progress.loss == math.inf or context.pool.is_finite is False
@@ -344,7 +340,7 @@ class Node(Closeable):
         )
 
     def _model(self) -> JsonObject | None:
-        """Describe the last published snapshot, and the module of an adapter."""
+        """Describe the last published snapshot, and the adapter's module if there is one."""
         layout = self._context.pool.layout()
         published = {} if layout is None else _described(layout)
         return {**published, **(self._part("model") or {})} or None
@@ -358,12 +354,12 @@ class Node(Closeable):
         return not self._close_all.alive
 
     def note_end(self, error: type[BaseException] | None) -> None:
-        """Note that the node ends now, and by which error, to report it to its peers."""
+        """Note that the node ends now, and with which error, and report this to its peers."""
         self._threads.tx.reason = self.finish.note_end("" if error is None else error.__name__)
         self._identity.is_over = True
 
     def close(self) -> None:
-        """Stop serving and fetching. This is idempotent, and takes at most a few seconds.
+        """Stop serving and fetching, within a few seconds. A second call does nothing.
 
         In a forked child it does nothing, because the node belongs to the parent.
         """
@@ -375,12 +371,12 @@ class Node(Closeable):
         return os.getpid() == self._owner
 
     def check_process(self) -> None:
-        """Raise a `ForkedError` in a forked child."""
+        """Raise a `ForkedError` if this process is a forked child."""
         require_own_process(self._owner, self.name)
 
 
 def _check_of(node: Node) -> Callable[[], None]:
-    """Return a check that raises `ClosedError` once a node is closed. It does not keep the node."""
+    """Return a function that raises `ClosedError` if the node is closed. It keeps no node alive."""
     reference = weakref.ref(node)
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""NodeThread: a thread of a node, on which other threads queue calls (`soon`, `wake`)."""
+"""NodeThread: a thread of a node. Other threads queue calls for it (`soon`, `wake`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Arguments = ParamSpec("Arguments")
 def soon(
     method: Callable[Concatenate[Self, Arguments], None],
 ) -> Callable[Concatenate[Self, Arguments], None]:
-    """Let calls of a method return at once, while its own thread runs it soon.
+    """Queue each call of a method for the object's own thread, and return to the caller at once.
 
-    Calls are made in order of arrival. After the thread has ended, they are dropped.
+    The thread makes calls in order of arrival. After the thread has ended, calls are dropped.
     """
 
     @functools.wraps(method)
@@ -29,7 +29,7 @@ def soon(
 
 
 class NodeThread:
-    """One thread of a node, which others wake when there is something to do."""
+    """One thread of a node. Other threads wake it when it has something to do."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class NodeThread:
         return self._thread.ident is not None
 
     def wake(self) -> None:
-        """Let the thread check at once for due work. Any thread may call this."""
+        """Let the thread check at once whether work is due. Any thread may call this."""
         self.waker.wake()
 
     def call_soon(self, function: Callable[..., None], *args: Any, **options: Any) -> None:
@@ -53,13 +53,13 @@ class NodeThread:
 
     def make_calls(self) -> None:
         """Make all waiting calls, on the thread itself."""
-        self.waker.clear()  # first: whoever calls from now on wakes it again
+        self.waker.clear()  # first, so that a call that is queued from now on wakes the thread
         try:
             while not self._calls.empty():
                 function, args, options = self._calls.get()
                 function(*args, **options)
         finally:
-            if not self._calls.empty():  # one has failed, and costs the others nothing
+            if not self._calls.empty():  # a call has failed, and the other calls are still made
                 self.waker.wake()
 
     def discard(self) -> None:
@@ -69,7 +69,7 @@ class NodeThread:
         raise NotImplementedError
 
     def stop(self, timeout_s: float | None) -> bool:
-        """Ask the thread to end, and return whether it did within the time."""
+        """Ask the thread to end, and return whether it ended within `timeout_s`."""
         self.request_stop()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
@@ -78,5 +78,5 @@ class NodeThread:
         return True
 
     def _run(self) -> None:
-        """Do its work, until it is asked to end."""
+        """Do the thread's work, until the thread is asked to end."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""PeerTable: the peers in view, with addresses, scores and health, for all threads."""
+"""PeerTable: the addresses, scores and health of a node's peers, for all threads of the node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dpwa.clock import Clock
 from dpwa.data.peer_memory import PeerMemory
 from dpwa.errors import UnknownNameError, UserError
-from dpwa.node.repeats import MergedVersions
+from dpwa.node.merged_versions import MergedVersions
 from dpwa.node.report import PeerReport
 from dpwa.policy.beginners import Doubt, can_have_grown, doubt_of, most_borne_out
 from dpwa.policy.deadlines import FLOOR_S, FetchTimes
@@ -44,42 +44,42 @@ MS_PER_S = 1e3
 MBIT_PER_BYTE = 8e-6
 _WELL = (Health.UNKNOWN, Health.ALIVE, Health.BEHIND)
 NO_TIMES, NO_LINK = FetchTimes(), LinkEstimate()
-# What a report says of a peer after its name and endpoint, as long as nothing was learnt of it.
+# The fields of a report after name and endpoint, for a peer of which this node knows nothing more.
 _NOTHING_KNOWN = PeerReport(health=Health.UNKNOWN.value, heard_s=None, score=HIGHEST_SCORE)[2:]
 
 
 @dataclass(slots=True)
 class PeerRecord:
-    """A node's knowledge of one peer. It is mutable, and used under the lock of its table."""
+    """A node's knowledge of one peer. It is mutable. Threads use it under the lock of the table."""
 
     endpoint: str
     added: float
     health: Health = Health.UNKNOWN
-    judged: float = -math.inf  # when a fetch last showed its health
-    heard: float | None = None  # when anything last came of asking it; `None`: never
-    spoke: float | None = None  # when it has last asked, which shows no way to it
-    link_state: LinkState = LinkState.CONNECTING  # only until it was up or down once
+    judged: float = -math.inf  # time of the last fetch that showed the peer's health
+    heard: float | None = None  # time of the peer's last answer to this node; `None`: never
+    spoke: float | None = None  # time of the peer's last request, which proves no way to the peer
+    link_state: LinkState = LinkState.CONNECTING  # until the link was up or down once
     memory: PeerMemory | None = None
     times: FetchTimes = NO_TIMES
     link: LinkEstimate = NO_LINK
-    problem: str = ""  # why it is not connected
-    refused: Health | None = None  # as what, until it is merged or connected anew
-    because: str = ""  # it is refused
-    farewell: str = ""  # why it has left, as it has said
+    problem: str = ""  # the reason why the peer is not connected
+    refused: Health | None = None  # why this node refuses it, until a merge or a new connection
+    because: str = ""  # details of the refusal
+    farewell: str = ""  # the reason that the peer gave when it left
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    bytes_received: int = 0  # of payloads and of values in collectives; what is mapped is not
-    bytes_sent: int = 0  # of snapshots, and of values in collectives
-    bytes_mapped: int = 0  # of snapshots and of values in collectives, read from its memory
-    silent_told: float = -math.inf  # when it was last said to be slow
-    is_warned_of: bool = False  # until it is well again
-    was_met: bool = True  # before the trouble that was said last
-    is_absent: bool = False  # as far as was seen when it was looked for
-    was_asked_to_go: bool = False  # by the peer, which has too many connections
-    clock: float = 0.0  # of its training, as it has told itself
-    clock_told: float = -math.inf
-    possible_clock: float = 0.0  # the last one that can have grown from that before
-    possible_told: float = -math.inf
-    incarnation: bytes = b""  # of the process that is connected
+    bytes_received: int = 0  # payloads and values of collectives, without mapped bytes
+    bytes_sent: int = 0  # snapshots and values of collectives
+    bytes_mapped: int = 0  # snapshots and values of collectives that were read from its memory
+    silent_told: float = -math.inf  # time of the last message that the peer is slow
+    is_warned_of: bool = False  # until the peer is well again
+    was_met: bool = True  # whether this node had reached the peer before the last warning
+    is_absent: bool = False  # whether the last attempt to connect found no process
+    was_asked_to_go: bool = False  # the peer has too many connections, and asked this node to leave
+    clock: float = 0.0  # of its training, as the peer reports it
+    clock_told: float = -math.inf  # time of that report
+    possible_clock: float = 0.0  # the last reported clock to which the one before can have grown
+    possible_told: float = -math.inf  # time of that report
+    incarnation: bytes = b""  # of the connected process
 
     def tells(self, clock: float, now: float) -> None:
         self.clock, self.clock_told = clock, now
@@ -92,39 +92,39 @@ class PeerRecord:
 
     @property
     def is_near(self) -> bool:
-        """Whether there is a connection, which may stay."""
+        """Whether there is a connection that may stay."""
         return self.link_state is LinkState.UP and not self.was_asked_to_go
 
     @property
     def expected_s(self) -> float | None:
-        """Seconds of a fetch, or `None` if unknown. With mapped memory, only the latency counts."""
+        """Expected seconds of a fetch. `None`: unknown. For mapped memory, only the latency."""
         return self.link.expected_s if self.memory is None else self.link.latency_s
 
     @property
     def shown_health(self) -> Health:
-        """The peer's health. A lost connection counts at once, even if this node has not asked
-        since.
+        """The peer's health. A lost connection counts at once, even if this node has not asked the
+        peer since.
         """
         is_lost = bool(self.problem) and not self.is_unheard
         return Health.UNREACHABLE if is_lost and self.health in _WELL else self.health
 
     @property
     def why(self) -> str:
-        """Why the peer is absent or refused. Empty if it is neither, or has finished."""
+        """The reason why the peer is absent or refused, or "". A peer that finished has none."""
         if self.health in HAVE_ENDED and self.problem in ("", LOST, nothing_answers(self.endpoint)):
-            return self.farewell  # else another process answers there
+            return self.farewell  # otherwise, a different process answers at the endpoint
         return self.problem or self.because * (self.health in REFUSED)
 
     @property
     def in_words(self) -> str:
         if self.health is Health.FINISHED and self.refused is not None:
-            return IN_WORDS[self.refused]  # which has kept it from ending together with this node
+            return IN_WORDS[self.refused]  # the refusal kept the peer from ending with this node
         why = f": {self.farewell}" * (self.health is Health.LEFT)
         return IN_WORDS[self.health] + why
 
     @property
     def is_unheard(self) -> bool:
-        """Whether nothing was ever heard of it."""
+        """Whether this node never heard from the peer."""
         return self.heard is None and self.spoke is None
 
 
@@ -138,12 +138,12 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 STARTUP_GRACE_S = 10.0  # nodes of a run never start at the same moment
-SAME_AGAIN_S = 60.0  # from one warning that a peer is slow to the next
+SAME_AGAIN_S = 60.0  # between two warnings that the same peer is slow
 
-CLOCK_COUNTS_S = 60.0  # what a peer has said of its clock
+CLOCK_COUNTS_S = 60.0  # for so long, the clock that a peer has reported counts
 
-NEARLY_ALL = 0.75  # of the connections that there may be
-MANY = 64  # peers, of which only the first that is not there is warned of
+NEARLY_ALL = 0.75  # share of the possible connections that are in use
+MANY = 64  # if there are this many peers, a node warns only of the first absent one
 
 
 class PeerTable:
@@ -154,28 +154,28 @@ class PeerTable:
         self.own_process = bytes(INCARNATION_BYTES), ""  # incarnation and endpoint of this node
         self._clock = clock
         self._rng = rng
-        self.most_connected = sys.maxsize  # peers that this node may be connected to at once
-        # Reentrant: a signal handler may close the node while its thread is in here.
+        self.most_connected = sys.maxsize  # maximum number of connections to peers at once
+        # Reentrant, because a signal handler may close the node while its thread holds the lock.
         self._lock = threading.RLock()
-        self.names: tuple[str, ...] = ()  # of the peers in view, in the order they came
-        self._in_view: dict[str, tuple[str, float]] = {}  # endpoint, and when it came
-        self._peers: dict[str, PeerRecord] = {}  # those of which anything is known
+        self.names: tuple[str, ...] = ()  # of the peers in view, in order of arrival
+        self._in_view: dict[str, tuple[str, float]] = {}  # endpoint, and time of arrival
+        self._peers: dict[str, PeerRecord] = {}  # the peers of which this node knows anything
         self._connected: dict[str, PeerRecord] = {}  # of these, in order
         self._flow = FlowControl()
         self._quarantined: frozenset[str] = frozenset()
         self._has_told_absent = False
         self._exchanged = Counter[str](sent=0, received=0, mapped=0, taken=0)
         self._timed = {"fetches": 0, "answer_s": 0.0, "streams": 0, "stream_s": 0.0}
-        self.merged = MergedVersions()  # which snapshots of peers were merged
+        self.merged = MergedVersions()  # the snapshots of peers that were merged
 
     def knows(self, name: str) -> bool:
         """Tell whether a peer is in view."""
         return name in self._in_view
 
     def add_peers(self, endpoints: Mapping[str, str]) -> list[str]:
-        """Add peers by name, and return the new ones.
+        """Add peers by name, and return the names of the new peers.
 
-        Raises `UserError` for the own name, or for a peer that is known at a different endpoint.
+        Raises `UserError` for this node's own name, or if a peer is known at a different endpoint.
         """
         if self._own_name in endpoints:
             raise UserError(f"{self._own_name!r} is this node itself, not a peer [DPWA-E094]")
@@ -184,8 +184,8 @@ class PeerTable:
                 known, endpoint = self._in_view[name][0], endpoints[name]
                 if known != endpoint:
                     raise UserError(
-                        f"peer {name!r} is already known at {known}; "
-                        f"remove it before adding it at {endpoint} [DPWA-E095]"
+                        f"peer {name!r} is already known at {known}. "
+                        f"Remove the peer before you add it at {endpoint} [DPWA-E095]"
                     )
             new, now = [name for name in endpoints if name not in self._in_view], self._clock.now()
             self._in_view.update({name: (endpoints[name], now) for name in new})
@@ -212,11 +212,11 @@ class PeerTable:
         among: Collection[str] | None = None,
         budget_s: float = math.inf,
     ) -> str | None:
-        """Let flow control pick the peer to fetch from, out of all or `among` some.
+        """Let flow control pick the peer to fetch from, out of all peers or those in `among`.
 
-        A peer that was absent is not picked before it is connected again. If there are more peers
-        than possible connections and these are nearly used up, usually a connected peer is picked.
-        `budget_s` is the maximum time for the fetch.
+        A peer that was absent is not picked until it is connected again. If there are more peers
+        than possible connections, and nearly all connections are in use, usually a connected peer
+        is picked. `budget_s` is the maximum time for the fetch.
         """
         barred = {*exclude, *self._quarantined}
         among = None if among is None else frozenset(among)
@@ -246,7 +246,7 @@ class PeerTable:
     def _near(
         self, barred: Collection[str], among: Collection[str] | None, now: float
     ) -> list[str] | None:
-        """Return the connected ones of these peers. `None` if all could be connected."""
+        """Return the connected peers of `among`. `None` if all of them could be connected."""
         if len(self._in_view if among is None else among) <= self.most_connected:
             return None
         return [
@@ -260,8 +260,8 @@ class PeerTable:
         ]
 
     def _drawable(self, barred: set[str], among: Collection[str] | None) -> list[str] | None:
-        """Return the peers that may be picked, which may be thousands. `None` stands for all."""
-        # Of many, only who is drawn is connected again.
+        """Return the peers that may be picked, or `None` for all. There may be thousands."""
+        # If there are many peers, an absent peer is connected again only when it is picked.
         missing = frozenset() if len(self._in_view) > self.most_connected else ABSENT
         other, down = Health.OTHER_SETTINGS, LinkState.DOWN
         for name, peer in self._peers.items():
@@ -290,9 +290,9 @@ class PeerTable:
                 peer.tells(clock, self._clock.now())
 
     def doubt(self, name: str, clock: float, own: float) -> tuple[Doubt, float]:
-        """Judge a clock that a peer reports, compared with `own`. See `policy.beginners`.
+        """Judge the clock that a peer reports, compared with this node's. See `policy.beginners`.
 
-        Returns the doubt about it, and the maximum clock that counts.
+        Returns the doubt about the peer's clock, and the maximum clock that counts.
         """
         with self._lock:
             now, peer = self._clock.now(), self._peers.get(name) or self._meet(name)
@@ -310,7 +310,7 @@ class PeerTable:
         return doubt, own if doubt is Doubt.IMPOSSIBLE else most_borne_out(own, best or 0.0)
 
     def _can_ask(self, without: Collection[str]) -> bool:
-        """Return whether there is a different peer to ask."""
+        """Return whether another peer can be asked."""
         others = (name for name in self._in_view if name not in without)
         return any(n not in self._peers or self._peers[n].shown_health in _WELL for n in others)
 
@@ -322,7 +322,7 @@ class PeerTable:
         """Count the outcome of a fetch, and log it if the peer's health changes."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
-            if peer is None:  # removed while the fetch was under way
+            if peer is None:  # the peer was removed during the fetch
                 return
             peer.outcomes[outcome] += 1
             is_starting = self._clock.now() - peer.added < STARTUP_GRACE_S
@@ -337,7 +337,7 @@ class PeerTable:
             peer.judged = self._clock.now()
             if outcome not in UNHEARD:
                 peer.heard = peer.judged
-            # Who has nothing new has answered in time, however slowly it trains.
+            # A peer without a new version has answered in time, however slowly it trains.
             if outcome in (Outcome.FETCHED, Outcome.NOTHING_NEW):
                 self._flow = self._flow.succeeded(name)
             elif is_failure(outcome):
@@ -352,7 +352,7 @@ class PeerTable:
             was_never_there = peer.health is Health.UNREACHABLE and peer.heard is None
             if was_never_there and len(self._in_view) >= MANY:
                 is_told, self._has_told_absent = self._has_told_absent, True
-                detail += "" if is_told else "; of many peers only the first is told like this"
+                detail += "" if is_told else ". Warnings about other absent peers are left out"
             if before is peer.health:
                 return
             is_trouble = peer.health not in (Health.ALIVE, Health.BEHIND)
@@ -367,19 +367,19 @@ class PeerTable:
         log.log(level, "%s: peer %s %s%s%s", self._own_name, name, words, because, code)
 
     def compared(self, name: str, difference: str) -> None:
-        """Note how the model of a peer differs, if at all, which was seen without a fetch."""
+        """Note how a peer's model differs from this node's, or "" if both are equal."""
         if difference:
             self.record(name, Outcome.OTHER_MODEL, difference)
         elif self._of(name).health is Health.OTHER_MODEL:
             self.record(name, Outcome.NOTHING_NEW)
 
     def set_memory(self, name: str, memory: PeerMemory | None) -> None:
-        """Note the shared memory of a connected peer, or that it is not to be read any more."""
+        """Note the shared memory of a connected peer, or `None` if it must not be read any more."""
         with self._lock:
             self._of(name).memory = memory
 
     def memory_of(self, name: str) -> PeerMemory | None:
-        """Return the shared memory of a peer that is connected and at work, if it has any."""
+        """Return the shared memory of a peer that is connected and alive, or `None`."""
         with self._lock:
             peer = self._peers.get(name)
             memory = None if peer is None else peer.memory
@@ -394,17 +394,17 @@ class PeerTable:
 
     @property
     def has_unmapped(self) -> bool:
-        """Whether there are peers that can be reached by messages only."""
+        """Whether there are peers whose memory this node has not mapped."""
         with self._lock:
             are_met = len(self._peers) == len(self._in_view)
             return not are_met or any(peer.memory is None for peer in self._peers.values())
 
     @property
     def mergeable(self) -> frozenset[str]:
-        """Names of the peers in view that can be merged with, as far as is known.
+        """Names of the peers in view that this node can merge, as far as it knows.
 
         A peer that had a different model counts again after a while, because only a fetch shows
-        whether that has changed.
+        whether the model still differs.
         """
         with self._lock:
             now = self._clock.now()
@@ -413,7 +413,7 @@ class PeerTable:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why each peer is or was refused. Empty if one may be merged or is starting."""
+        """The reasons why all peers are refused. Empty if one may be merged or may be starting."""
         with self._lock:
             grace_ends = self._clock.now() - STARTUP_GRACE_S
             told = []
@@ -427,13 +427,13 @@ class PeerTable:
             return tuple(told)
 
     def reconsider(self, *names: str) -> None:
-        """Count again on peers that had a different model, until they are asked."""
+        """Assume until the next fetch that peers with a different model can be merged again."""
         with self._lock:
             for name in names:
                 self._of(name).judged = -math.inf
 
     def is_left_alone(self, name: str) -> bool:
-        """Tell whether a peer is in quarantine, or has settings with which it is not merged."""
+        """Tell whether a peer is not merged because of its quarantine or its settings."""
         with self._lock:
             peer = self._peers.get(name)
             is_other = peer is not None and peer.health is Health.OTHER_SETTINGS
@@ -452,7 +452,7 @@ class PeerTable:
                 peer.times = peer.times.succeeded(elapsed_s)
 
     def answered_in(self, name: str, latency_s: float) -> None:
-        """Note the time in which a peer answered a request, if it did not have to wait."""
+        """Note the time in which a peer answered a request, if the request did not have to wait."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
@@ -462,7 +462,7 @@ class PeerTable:
                 peer.heard = self._clock.now()
 
     def streamed(self, name: str, nbytes: int, elapsed_s: float) -> None:
-        """Note the time of the payload after a header."""
+        """Note the time that the payload took to arrive after its header."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None:
@@ -486,16 +486,16 @@ class PeerTable:
     def exchanged(
         self, name: str, *, sent: int = 0, received: int = 0, mapped: int = 0, taken: int = 0
     ) -> None:
-        """Count bytes that the threads of the node do not count.
+        """Count bytes that the network threads of the node do not count.
 
         The threads count payloads of answers, which are snapshots and states.
 
         Args:
             name: the name of the peer.
-            sent: bytes in headers of messages, or as payloads of requests.
-            received: likewise.
-            mapped: bytes read from the memory of the peer.
-            taken: all bytes of values of collectives, also those that are payloads.
+            sent: bytes that were sent in headers of messages, or as payloads of requests.
+            received: bytes that were received in headers, or as payloads of requests.
+            mapped: bytes that were read from the memory of the peer.
+            taken: all bytes of values that collectives received, including values in payloads.
         """
         with self._lock:
             self._exchanged.update(sent=sent, received=received, mapped=mapped, taken=taken)
@@ -514,8 +514,8 @@ class PeerTable:
     def peer_left(self, name: str, reason: str | None = None) -> None:
         """Note that a peer has ended on purpose. A name that is not in view is ignored.
 
-        `reason` is why it has left, and empty if it has finished. `None` stands for its last
-        reason.
+        `reason` is the peer's reason for leaving. It is empty if the peer has finished. `None`
+        stands for the last reason of the peer.
         """
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
@@ -530,7 +530,7 @@ class PeerTable:
         log.info("%s: peer %s %s", self._own_name, name, words)
 
     def has_left(self, name: str) -> bool:
-        """Tell whether a peer has said goodbye, and is not back."""
+        """Tell whether a peer has said goodbye, and has not returned."""
         with self._lock:
             return self._of(name).health in HAVE_ENDED
 
@@ -544,13 +544,13 @@ class PeerTable:
             return self._of(name).heard is not None
 
     def may_still_start(self, name: str) -> bool:
-        """Tell whether a peer never heard of may only be slower to start."""
+        """Tell whether a peer that never answered may still be starting."""
         with self._lock:
             peer = self._of(name)
             return peer.heard is None and self._clock.now() - peer.added < STARTUP_GRACE_S
 
     def absent(self, name: str) -> None:
-        """Note that one of many peers is absent. If it was never heard, others are asked first."""
+        """Note that one of many peers is absent. If it never answered, others are asked first."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is not None and peer.heard is None:
@@ -558,7 +558,7 @@ class PeerTable:
                 peer.is_absent = True
 
     def spoke(self, name: str) -> None:
-        """Note that a peer has sent a request, so that it is present after all."""
+        """Note that a peer has sent a request, which shows that the peer is present."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is None:
@@ -569,16 +569,16 @@ class PeerTable:
                 peer.is_absent = False
 
     def link_changed(self, name: str, state: LinkState, problem: str = "") -> bool:
-        """Note a connection's state and problem, and return whether the problem is a new one."""
+        """Note the state and problem of a connection. Return whether the problem is a new one."""
         with self._lock:
             peer = self._peers.get(name) or self._meet(name)
             if peer is None:
                 return False
             before = peer.link_state
             if state is LinkState.IDLE and before is not LinkState.UP:
-                return False  # what was let go was no connection
+                return False  # there was no connection that this node could have closed
             is_new, peer.problem = problem != peer.problem, problem
-            if state is LinkState.CONNECTING:  # on a new link: the old one is no more
+            if state is LinkState.CONNECTING:  # a new link, which replaces the old one
                 state = LinkState.DOWN if before is LinkState.UP else before
             if state is before:
                 return is_new
@@ -586,14 +586,14 @@ class PeerTable:
             self._connected.pop(name, None)
             if state is LinkState.UP:
                 self._connected[name] = peer
-                if before is not LinkState.IDLE:  # else it is the process of before
+                if before is not LinkState.IDLE:  # after IDLE, it is the same process as before
                     self._flow = self._flow.connected(name)
                     self.merged.begins_anew(name)
                     peer.begins_anew()
                 peer.is_absent = peer.was_asked_to_go = False
                 self.returned(name)
             elif state is LinkState.DOWN:
-                # Not when it is back: what the next process says may come before that is seen.
+                # Not at its return: this node may hear the next process before it sees the return.
                 self.merged.trains(name)
             is_silent = state is LinkState.DOWN and peer.health is Health.SILENT
             if LinkState.UP in (before, state) and not is_silent:  # until now it was alive
@@ -601,12 +601,12 @@ class PeerTable:
             return is_new
 
     def met(self, name: str, incarnation: bytes) -> None:
-        """Note which process of a peer has said that it is there."""
+        """Note which process of a peer has connected."""
         with self._lock:
             self._of(name).incarnation = incarnation
 
     def connected_process(self, name: str) -> tuple[bytes, str]:
-        """Return the incarnation and the endpoint of a node. Both are empty without connection."""
+        """Return the incarnation and endpoint of a node, or both empty if it is not connected."""
         with self._lock:
             peer = self._of(name)
             is_up = peer.link_state is LinkState.UP
@@ -614,7 +614,7 @@ class PeerTable:
             return self.own_process if name == self._own_name else connected
 
     def returned(self, name: str) -> None:
-        """Count again on a peer that had said goodbye or was refused, and is back."""
+        """Ask a peer again that had said goodbye or was refused, because the peer has returned."""
         with self._lock:
             peer = self._peers.get(name)
             if peer is not None and peer.health in UNTIL_RECONNECTED:
@@ -625,7 +625,7 @@ class PeerTable:
             self._of(name).was_asked_to_go = True
 
     def fetch_report(self) -> JsonObject:
-        """Return the number of timed answers and streams, and their seconds."""
+        """Return the number of timed answers and of timed streams, and their total seconds."""
         with self._lock:
             return dict(self._timed)
 

@@ -1,4 +1,4 @@
-"""Ask nodes for their status, from outside of the gossip."""
+"""Ask nodes for their status, from a process that is no node."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from dpwa.types import Frame, JsonObject
 from dpwa.wire.messages import AskStatus, Message, Status, printable, unpack
 
 REQUEST = 1
-MAX_CONNECTIONS = 128  # connections
-WAITING_S = 0.1  # for one of those that are asked to make room for another
-MAX_TURNS = 3  # of asking those that others have spoken of
+MAX_CONNECTIONS = 128  # at once
+WAITING_S = 0.1  # until a place may be free for another connection
+MAX_TURNS = 3  # how often newly found members are asked
 
 
 @dataclass(frozen=True)
 class StatusAnswer:
-    """The report of a node, or the problem in words."""
+    """The report of a node, or a problem in words."""
 
     report: NodeReport | None
     problem: str = ""
-    has_ended: bool = False  # on purpose, as its peers tell; then the problem says how
-    # its wall clock less this machine's, give or take the time of the answer; `None`: unknown
+    has_ended: bool = False  # on purpose, as its peers report; then `problem` says how
+    # the node's wall clock minus this machine's, without the time of the answer; `None`: unknown
     ahead_s: float | None = None
     told: JsonObject = field(default_factory=dict)  # the report as it came, for `--json`
 
 
-NOT_ASKED = StatusAnswer(None, "not asked: too many others have not answered in time")
+NOT_ASKED = StatusAnswer(None, "was not asked, because too many other nodes did not answer in time")
 
 
 def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
-    """Return the keys with which to ask the nodes, or `None` if the configuration needs none.
+    """Return the keys for asking the nodes, or `None` if the configuration needs none.
 
-    `name` is the owner of the secret key, by default the first in the folder. Raises `UserError` if
-    there is none, or if others can access its file.
+    `name` is the owner of the secret key, by default the first owner in the folder. Raises
+    `UserError` if there is no secret key, or if other users can access its file.
     """
     if config.security == "none":
         return None
@@ -57,22 +57,24 @@ def asking_keyring(config: Config, name: str | None = None) -> Keyring | None:
     owners = [name] if name is not None else folder.owners()
     if not owners:
         raise UserError(
-            f"{folder.path}: no secret key to ask the nodes with (see `dpwa keys new`) [DPWA-E102]"
+            f"{folder.path}: no secret key to ask the nodes. Make a key with `dpwa keys new` "
+            f"[DPWA-E102]"
         )
     return Keyring(folder, owners[0], config.allow)
 
 
 def places_to_ask(config: Config) -> tuple[Seed, ...]:
-    """Return the places of the nodes in a configuration. Raises `UserError` if there are none."""
+    """Return the addresses of a configuration's nodes. Raises `UserError` if there are none."""
     listed = [Seed(node.connect_endpoint, node.name) for node in config.nodes]
     places = {seed.endpoint: seed for seed in [*config.seeds, *listed]}
     told = config.advertise or config.listen
-    if not places and told:  # of the one that begins alone
+    if not places and told:  # the first node of a run that others join
         host = told.replace("://*:", "://localhost:").replace("://0.0.0.0:", "://localhost:")
         return (Seed(host),)
     if not places:
         raise UserError(
-            "the configuration names no node to ask, as it has no nodes, join or listen [DPWA-E054]"
+            "there is no node to ask. Set `nodes`, `join` or `listen` in the configuration "
+            "[DPWA-E054]"
         )
     return tuple(places.values())
 
@@ -80,11 +82,11 @@ def places_to_ask(config: Config) -> tuple[Seed, ...]:
 def query_cluster(
     config: Config, timeout_s: float, keyring: Keyring | None = None
 ) -> dict[str, StatusAnswer]:
-    """Ask all nodes of a configuration, and all members that they know. Return answers by name.
+    """Ask all nodes of a configuration, and the members that they know. Return the answers by name.
 
-    An address in `join` counts as a separate node only if no other node is found there. `timeout_s`
-    is the wait for the slowest, in each of at most three turns. Raises `UserError` if the
-    configuration names no node.
+    An address in `join` counts as a separate node only if no other node is found there. There are
+    at most three turns, and each takes at most `timeout_s` seconds. Raises `UserError`
+    if the configuration names no node.
     """
     listed = {node.name for node in config.nodes}
     todo = {place.name or place.endpoint: place.endpoint for place in places_to_ask(config)}
@@ -101,10 +103,10 @@ def query_cluster(
 
 
 def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, StatusAnswer]:
-    """Return how nodes that do not answer have ended, according to their peers."""
+    """Return how nodes that do not answer have ended, as reported by their peers."""
     told = [peer for a in answers.values() if a.report is not None for peer in a.report.peers]
     found = dict[str, StatusAnswer]()
-    for health in reversed(HAVE_ENDED):  # the last one counts
+    for health in reversed(HAVE_ENDED):  # the last match wins
         for peer in (peer for peer in told if peer.health == health.value):
             if peer.name in answers and answers[peer.name].report is None:
                 why = f": {printable(peer.problem)}" if peer.problem else ""
@@ -113,9 +115,9 @@ def _ended(answers: Mapping[str, StatusAnswer]) -> dict[str, StatusAnswer]:
 
 
 def members_of(answers: Iterable[StatusAnswer], *statuses: str) -> dict[str, str]:
-    """Return where the members are that nodes speak of.
+    """Return the endpoints of the members that nodes report, by name.
 
-    `statuses` are `alive`, `suspect`, `dead` or `left`.
+    `statuses` are the wanted statuses: `alive`, `suspect`, `dead` or `left`.
     """
     reports = [answer.report for answer in answers if answer.report is not None]
     return {
@@ -176,7 +178,7 @@ def _read(message: Message, payload: Frame) -> StatusAnswer:
         return StatusAnswer(None, f"answered with {message.type!r} instead of its status")
     told = unpack(payload)
     if not isinstance(told, dict) or not _is_plain(told):
-        return StatusAnswer(None, "answered with something that is no status")
+        return StatusAnswer(None, "answered with data that are not a status")
     report = read_report(told)
     ahead_s = None if report.time is None else report.time - time.time()
     return StatusAnswer(report, ahead_s=ahead_s, told=told)
@@ -192,31 +194,31 @@ def _is_plain(report: JsonObject) -> bool:
 
 
 MAX_SKEW_S = 5.0
-CONNECTED_AFTER_S = 5.0  # to nodes that have started a little later
+CONNECTED_AFTER_S = 5.0  # time to connect to nodes that started a little later
 
 _WELL = (Health.UNKNOWN, Health.ALIVE, Health.FINISHED, Health.LEFT)
 _PROBLEMS = {health.value: text for health, text in IN_WORDS.items() if health not in _WELL}
 
 _REFUSALS = {
-    "unknown_key": "{n} connections for their keys: theirs is not allowed here, or they know "
-    "another key of this node; compare `dpwa keys list` on both machines",
-    "protocol": "{n} connections that came with keys where there are none, without them where they "
-    "are asked for, or from something that is no node; compare `security` in all configurations",
-    "broken_off": "{n} connections that broke off before they were let in, or took too long",
+    "unknown_key": "{n} connections because of their keys. Their key is not allowed here, or they "
+    "have an old key of this node. Compare `dpwa keys list` on both machines",
+    "protocol": "{n} connections that used keys where none are expected, used none where keys are "
+    "required, or came from a program that is no node. Compare `security` in all configurations",
+    "broken_off": "{n} connections that closed before they were accepted, or took too long",
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong."""
+    """A problem that `dpwa doctor` found."""
 
     node: str
     text: str  # one sentence that begins with the node's name
-    is_unreachable: bool = False  # a connection is missing
+    is_unreachable: bool = False  # whether a connection is missing
 
 
 def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
-    """Return all problems, each once. `answers` has all nodes that should be there."""
+    """Return all problems, each once. `answers` has all nodes that should be running."""
     reports = {name: a.report for name, a in answers.items() if a.report is not None}
     found = [
         Finding(name, f"{name}: {answer.problem}", is_unreachable=True)
@@ -237,7 +239,7 @@ def diagnose(answers: Mapping[str, StatusAnswer]) -> list[Finding]:
 
 
 def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Yield nodes that answer in the place of others, and nodes' findings about names and files."""
+    """Yield nodes that answer at a different node's address, and problems with names and files."""
     for name, report in reports.items():
         if report.name != name and is_label(name):
             text = f"{name}: {printable(report.name)} answers at its address"
@@ -253,11 +255,11 @@ def _names(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
 def between(
     reports: Mapping[str, NodeReport], healths: Collection[str] = _PROBLEMS
 ) -> Iterator[Finding]:
-    """Yield the nodes' findings about peers with these healths. Equal ones are merged."""
+    """Yield the problems of peers with these healths. Equal problems are joined to one."""
     told = dict[tuple[str, str, str, str], list[str]]()
     for name, report in reports.items():
         for peer in report.peers:
-            is_lost = peer.problem and report.uptime_s > CONNECTED_AFTER_S  # as in a barrier
+            is_lost = peer.problem and report.uptime_s > CONNECTED_AFTER_S  # e.g. in a barrier
             health = "unreachable" if peer.health == "unknown" and is_lost else peer.health
             if health in healths:
                 what = printable(peer.name), printable(peer.endpoint), health, peer.problem
@@ -270,7 +272,7 @@ def between(
 
 
 def _told(report: NodeReport) -> JsonObject:
-    """Return the values that all nodes should share, by name. `None` is a value not reported."""
+    """Return values that all nodes should share, by name. `None`: the node reported no value."""
     versions = {"protocol version": report.protocol, "dpwa": report.dpwa, **report.versions}
     settings = {"algorithm": report.algorithm, **report.settings}
     return {**versions, **settings, "model": _model(report)}
@@ -299,7 +301,7 @@ def _model(report: NodeReport) -> str | None:
 
 
 def _views(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Yield the nodes that others do not know, or consider dead."""
+    """Yield the nodes that other nodes do not know, or consider dead."""
     for name, report in reports.items():
         states = {printable(member.name): printable(member.status) for member in report.members}
         for other in reports:
@@ -313,12 +315,12 @@ def _clocks(answers: Mapping[str, StatusAnswer]) -> Iterator[Finding]:
         ahead_s = answer.ahead_s
         if ahead_s is not None and abs(ahead_s) > MAX_SKEW_S:
             way = "ahead of" if ahead_s > 0 else "behind"
-            text = f"{name}: its clock is {abs(ahead_s):.0f} s {way} this machine's"
+            text = f"{name}: its wall clock is {abs(ahead_s):.0f} s {way} this machine's"
             yield Finding(name, text)
 
 
 def _strangers(reports: Mapping[str, NodeReport]) -> Iterator[Finding]:
-    """Yield the refused handshakes, and what to compare."""
+    """Yield the number of handshakes that nodes refused, with advice."""
     for name, report in reports.items():
         for reason, what in _REFUSALS.items():
             count = report.handshakes_refused.get(reason, 0)

@@ -1,4 +1,4 @@
-"""NodeReport: the status of a node, which is made once, then sent, logged and shown."""
+"""NodeReport: the status of a node. It is created once, and then sent, logged and shown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Text = Annotated[str, Field(max_length=1000)]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Counts = Mapping[str, int]
-Details = Mapping[str, Any]  # which nobody reads but people
+Details = Mapping[str, Any]  # data for people; no code reads them
 
 _OF_MERGES = ("merged_s", "staleness", "clock", "loss", "version")
 _NONE: Counts = {}
@@ -32,37 +32,37 @@ _DRIVER = Path("/sys/module/nvidia/version")
 
 @cache
 def installed() -> Mapping[str, str]:
-    """Return the versions of Python, of torch, and of NVIDIA's driver where there is one."""
+    """Return the versions of Python, torch and NVIDIA's driver, as far as they are installed."""
     found = {"python": platform.python_version()}
     with suppress(metadata.PackageNotFoundError):
-        found["torch"] = metadata.version("torch")  # it is not imported, which takes seconds
+        found["torch"] = metadata.version("torch")  # without the import, which takes seconds
     with suppress(OSError):
         found["driver"] = _DRIVER.read_text().strip()
     return found
 
 
-class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four times as long
-    """The status of a peer, as far as a node knows.
+class PeerReport(NamedTuple):  # many are created, and a frozen dataclass takes four times as long
+    """The status of a peer, as far as a node knows it.
 
     Attributes:
         health: see `policy.health`.
-        problem: why it is not connected, or refused. Empty if it is neither.
-        heard_s: seconds since its last sign of life. `None`: never. NaN: not reported.
-        fetch_s: seconds that a fetch from it takes.
-        latency_ms: until it answers.
-        bandwidth_mbps: of its stream, in megabits per second.
-        bytes_received: payload and values of collectives from it, without mapped bytes.
-        bytes_sent: snapshots and values of collectives to it.
-        bytes_mapped: snapshots and values of collectives that were read from its memory.
-        rounds: of gradients that this node has averaged with it.
+        problem: why the peer is not connected, or refused. Empty if it is neither.
+        heard_s: seconds since the peer's last sign of life. `None`: never. NaN: not reported.
+        fetch_s: seconds that a fetch from the peer takes.
+        latency_ms: milliseconds until the peer answers.
+        bandwidth_mbps: rate of the peer's stream, in megabits per second.
+        bytes_received: payloads and values of collectives from the peer, without mapped bytes.
+        bytes_sent: snapshots and values of collectives to the peer.
+        bytes_mapped: snapshots and values of collectives that were read from the peer's memory.
+        rounds: number of rounds in which this node averaged gradients with the peer.
         outcomes: number of fetches by their outcome.
         score: the score of flow control, up to 1000.
-        quarantined: whether it is in quarantine.
-        rests: whether it is not asked for a while, because fetches have failed.
-        merges: number of merges of its snapshots. Before the first, the next fields are `None`.
-        merged_s: seconds since the last one.
-        staleness: updates that the peer was behind then (negative: ahead).
-        clock, loss, version: of the peer then.
+        quarantined: whether the peer is in quarantine.
+        rests: whether this node does not ask the peer for a while, because fetches have failed.
+        merges: number of merges of the peer's snapshots. While 0, the fields below are `None`.
+        merged_s: seconds since the last merge.
+        staleness: updates by which the peer was behind at that merge. Negative if it was ahead.
+        clock, loss, version: clock, loss and version of the peer at that merge.
     """
 
     name: Text = "?"
@@ -91,18 +91,18 @@ class PeerReport(NamedTuple):  # many are made: a frozen dataclass takes four ti
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is there, as far as is known."""
+        """Whether the peer is alive, as far as the reporting node knows."""
         return self.health in ("alive", "behind")
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is not there, as far as is known."""
+        """Whether the peer is gone, as far as the reporting node knows."""
         return self.health in ("finished", "left", "unreachable", "silent")
 
 
 @dataclass(frozen=True)
 class HistogramReport:
-    """Values counted by upper bounds. There is one more count than bounds, none is cumulative."""
+    """A histogram: a count for each upper bound, and one for larger values. None is cumulative."""
 
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
@@ -111,20 +111,20 @@ class HistogramReport:
 
 @dataclass(frozen=True)
 class GossipReport:
-    """The counts of the training thread and its fetches since the process began.
+    """The counts of the training thread and its fetches since the process started.
 
     Attributes:
-        steps: updates.
-        train_s, publish_s, wait_s, merge_s: seconds, by what the training thread did.
-        step_changes_s2: squares of the seconds by which steps differ from those before.
-        merged_bytes: of snapshots, mapped or received.
-        taken_bytes: of peers' values in collectives, such as gradients, mapped or received.
-        mapped_bytes: of both, read from the memory of peers.
-        consensus_distance: to the peer that was merged last. `None`: not measured.
+        steps: number of updates.
+        train_s, publish_s, wait_s, merge_s: seconds in each activity of the training thread.
+        step_changes_s2: sum of squared differences between the seconds of successive steps.
+        merged_bytes: bytes of merged snapshots, mapped or received.
+        taken_bytes: bytes of peers' values in collectives, such as gradients, mapped or received.
+        mapped_bytes: bytes of both kinds that were read from the memory of peers.
+        consensus_distance: distance to the last merged peer. `None`: not measured.
         waits: seconds that updates waited for a snapshot.
-        staleness: updates that merged snapshots were behind.
-        fetches, answer_s: requests whose answers were timed, and the seconds until them.
-        streams, stream_s: snapshots that were streamed, and the seconds that took.
+        staleness: number of updates by which merged snapshots were behind.
+        fetches, answer_s: number of requests whose answers were timed, and seconds until them.
+        streams, stream_s: number of streamed snapshots, and the seconds of their streams.
     """
 
     steps: int = 0
@@ -147,7 +147,7 @@ class GossipReport:
 
 @dataclass(frozen=True)
 class MemberReport:
-    """A member of a run that nodes can join, with a status of `policy.members.states`."""
+    """A member of a run that nodes can join, with a status from `policy.members.states`."""
 
     name: Text = "?"
     endpoint: Text = "?"
@@ -158,12 +158,12 @@ class MemberReport:
 
 @dataclass(frozen=True)
 class MembershipReport:
-    """The members, which include this node.
+    """The members of a run, including this node.
 
     Attributes:
         components: number of parts into which the run seems to have split.
-        waits: whether it waits for others.
-        changes: number of changes of the members so far.
+        waits: whether this node waits for others.
+        changes: number of times that the members have changed so far.
         view: digest of the members, in hexadecimal.
     """
 
@@ -179,10 +179,10 @@ class EndingReport:
     """The ending of a node that takes no more steps.
 
     Attributes:
-        is_over: whether it has finished.
-        problem: its problem, or "".
-        waits_for: names of the nodes for which it waits.
-        rest: digests of its model apart from the parameters.
+        is_over: whether the node has finished.
+        problem: the problem of the node, or "".
+        waits_for: names of the nodes for which this node waits.
+        rest: digests of the node's training state apart from the parameters.
     """
 
     is_over: bool = False
@@ -196,14 +196,14 @@ class PaceReport:
     """The rounds in which a node averages gradients with others.
 
     Attributes:
-        in_pace: names of the members that are in sync, its own among them. Empty if it is out of
-            sync.
-        rounds: number of rounds that it has averaged with others so far.
+        in_pace: names of the members that are in sync, including this node. Empty if this node is
+            out of sync.
+        rounds: number of rounds in which this node averaged with others so far.
         seconds: seconds in rounds so far.
-        patience_s: maximum time to wait for each other member.
-        out_of_sync_s: seconds since it is out of sync. `None`: it is in sync, or has no part in
-            rounds (not yet, or no more).
-        rounds_with: rounds so far with each of the others.
+        patience_s: maximum seconds to wait for each other member.
+        out_of_sync_s: seconds since this node dropped out of sync. `None`: it is in sync, or takes
+            no part in rounds (not yet, or no more).
+        rounds_with: number of rounds with each of the others so far.
     """
 
     in_pace: tuple[str, ...] = ()
@@ -215,12 +215,12 @@ class PaceReport:
 
     @property
     def in_sync(self) -> tuple[str, ...]:
-        """The members that average together, this node among them. Empty before the first round."""
+        """The members in sync, including this node. Empty before the first round."""
         return self.in_pace if self.rounds else ()
 
     def of_peer(self, peer: PeerReport) -> PeerReport:
-        """Return a peer with its rounds, which show that it lives even if nothing is fetched from
-        it.
+        """Return a peer's report with its rounds. Rounds show that the peer lives, even if this
+        node fetches nothing from it.
         """
         rounds = self.rounds_with.get(peer.name, 0)
         health = "alive" if rounds and peer.health == "unknown" else peer.health
@@ -229,8 +229,8 @@ class PaceReport:
 
     @property
     def size(self) -> int | None:
-        """The number of members in sync. 0: the node is out of sync. `None`: it has no part in
-        rounds.
+        """The number of members in sync, or 0 if this node is out of sync, or `None` if it takes no
+        part in rounds.
         """
         return len(self.in_sync) or (None if self.out_of_sync_s is None else 0)
 
@@ -240,25 +240,25 @@ class NodeReport:
     """The status of a node.
 
     Attributes:
-        time: of its wall clock, in seconds since the epoch.
+        time: wall clock of the node, in seconds since the epoch.
         dpwa: version of the package.
-        protocol: version of the wire.
-        versions: of other packages that may differ between nodes, see `installed`.
-        clock: updates, interpolated at each merge.
-        loss: `None` if it is not known, or has diverged.
-        version: of the newest published snapshot.
+        protocol: version of the wire protocol.
+        versions: versions of other packages that may differ between nodes, see `installed`.
+        clock: number of updates, interpolated at each merge.
+        loss: loss of the node. `None` if it is unknown, or has diverged.
+        version: version of the newest published snapshot.
         rounds_skipped: snapshots that were not published, because readers held every slot.
         memory: bytes, and counts of slots.
         refused, handshakes_refused: number of refusals, by reason.
         clashes: problems with names of nodes, as sentences.
-        settings: those that must be equal on all nodes, as texts.
+        settings: settings that must be equal on all nodes, as texts.
         model: description of the gossiped tensors. `None`: nothing was published yet.
-        ending: `None` while it trains.
-        membership: `None` without `join`.
-        pace: `None` if it averages no gradients.
-        state: of state transfer and checkpoints, or `None`.
-        sections: of other features, such as the adapter and the run log, by the names in
-            `dpwa.features`. In plain data they are next to these attributes.
+        ending: how the node ends. `None` while it trains.
+        membership: the members. `None` without `join`.
+        pace: rounds of averaged gradients. `None` if the node averages no gradients.
+        state: report of state transfer and checkpoints, or `None`.
+        sections: reports of other features, such as the adapter and the run log, by the names in
+            `dpwa.features`. In plain data, they are next to these attributes.
     """
 
     name: Text = "?"
@@ -304,28 +304,28 @@ class NodeReport:
 
     @property
     def refusals(self) -> dict[str, int]:
-        """The number of its refusals, by reason."""
+        """The number of the node's refusals, by reason."""
         return {**self.refused, **self.handshakes_refused}
 
     @property
     def members(self) -> tuple[MemberReport, ...]:
-        """The members that it knows, itself among them."""
+        """The members that the node knows, including itself."""
         return () if self.membership is None else self.membership.members
 
     @property
     def consensus_distance(self) -> float | None:
-        """The distance of its parameters from those of others, which is 0 while it is in sync."""
+        """The distance from the node's parameters to a peer's. While it is in sync, it is 0."""
         if self.pace is not None and len(self.pace.in_sync) > 1:
             return 0.0
         return self.gossip.consensus_distance
 
     @property
     def checkpoints(self) -> Details:
-        """The report of checkpoints. Empty if it writes none."""
+        """The report of checkpoints. Empty if the node writes none."""
         return (self.state or {}).get("checkpoints") or {}
 
     def plain(self) -> JsonObject:
-        """Return plain data, which is sent and which `dpwa status --json` prints."""
+        """Return plain data, to be sent to others and printed by `dpwa status --json`."""
         told = {key: _plain(value) for key, value in vars(self).items() if value is not None}
         sections, ending = told.pop("sections"), {} if self.ending is None else told["ending"]
         return {**told, **sections, "loss": self.loss, "model": self.model, "ending": ending}
@@ -348,7 +348,7 @@ def _adapter() -> TypeAdapter[NodeReport]:
 
 
 def read_report(told: JsonObject) -> NodeReport:
-    """Parse a report from a node. It is untrusted, so invalid fields are dropped."""
+    """Parse a report of a node. The report is untrusted, so invalid fields are dropped."""
     told, attempt = copy.deepcopy(told), 0
     told["sections"] = {name: told.get(name) for name in SECTIONS if told.get(name) is not None}
     while True:
@@ -361,13 +361,13 @@ def read_report(told: JsonObject) -> NodeReport:
 
 
 def _leave_out(told: Any, place: tuple[int | str, ...]) -> None:
-    """Remove the value at a place. An entry of a list becomes empty."""
+    """Remove the value at a place in a report. An entry of a list becomes an empty mapping."""
     *way, last = place
     try:
         for step in way:
             told = told[step]
         told[last] = {}
     except (KeyError, IndexError, TypeError):
-        return  # something around it was left out before
+        return  # a value around it was already removed
     if isinstance(told, dict):
         del told[last]

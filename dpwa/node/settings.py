@@ -1,4 +1,4 @@
-"""Whether peers have the settings that all nodes must have alike."""
+"""Compare the settings that must be equal on all nodes with those of each peer."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ class Settings:
         self._warned_of = set[tuple[str, str]]()
 
     def question(self) -> AskSettings:
-        """Return a question for a peer's settings, which it answers if they differ."""
+        """Return a question for a peer's settings. The peer answers only if its settings differ."""
         return AskSettings(request=0, digest=self.digest)
 
     def compare(self, peer: str, payload: Frame) -> str:
-        """Compare a peer's settings. Return why it is not merged, or "" if it may be."""
+        """Compare a peer's settings. Return why the peer is not merged, or "" if it may be."""
         told = unpack(payload)
         if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
-            raise ProtocolError("not the settings of a node")
+            raise ProtocolError("the message does not contain the settings of a node")
         theirs = {name: printable(text) for name, text in told.items()}
         found = differences(self.own, theirs)
         warns = "; ".join(text for text, what in found.items() if what is not Unlike.REFUSES)
         if warns and (peer, warns) not in self._warned_of:
             self._warned_of.add((peer, warns))
             log.warning(
-                "%s: the settings of peer %s differ: %s; expected the same values on all nodes "
+                "%s: the settings of peer %s differ: %s. Set the same values on all nodes "
                 "[DPWA-W087]",
                 self._name,
                 peer,
@@ -51,7 +51,7 @@ class Settings:
 
 
 class SettingsService(Service):
-    """Tells its settings to a peer that has others."""
+    """Sends this node's settings to a peer whose settings differ."""
 
     handles = (AskSettings,)
 

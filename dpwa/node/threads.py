@@ -20,15 +20,15 @@ from dpwa.transport.sockets import keep_freed_memory
 
 log = logging.getLogger("dpwa.node")
 
-SOCKETS_PER_LINK = 3  # with both ends of its monitor
-OTHER_SOCKETS = 256  # of calls and the RxThread
-STOP_TIMEOUT_S = 3.0  # more than a farewell takes, also on a busy machine
+SOCKETS_PER_LINK = 3  # including both ends of the link's monitor
+OTHER_SOCKETS = 256  # for calls and for the RxThread
+STOP_TIMEOUT_S = 3.0  # longer than a farewell takes, even on a busy machine
 
 
 class NodeThreads:
     """Owns the RxThread, the TxThread and the context of their sockets.
 
-    Raises `UserError` if too few descriptors are left, or as `authorizer_of` does.
+    Raises `UserError` if too few file descriptors are left. Raises the errors of `authorizer_of`.
     """
 
     def __init__(self, endpoint: str, context: NodeContext) -> None:
@@ -59,7 +59,7 @@ class NodeThreads:
     def open(self, services: Iterable[Service]) -> None:
         """Register the services and start the threads.
 
-        Raises `AddressError` if the endpoint cannot be listened on.
+        Raises `AddressError` if the node cannot listen on its endpoint.
         """
         for service in services:
             self.rx.register(service)
@@ -69,8 +69,8 @@ class NodeThreads:
     def close(self) -> None:
         """Stop the threads and free the sockets, in bounded time.
 
-        A signal handler may have interrupted a call for which a thread waits. Such a thread ends
-        after the handler, and the sockets are freed then.
+        A thread may wait for a call that a signal handler has interrupted. Such a thread ends after
+        the handler, and then the sockets are freed.
         """
         running = [thread for thread in (self.tx, self.rx) if not self._stop(thread)]
         if running:
@@ -84,7 +84,7 @@ class NodeThreads:
         self._zmq_context.term()
 
     def _stop(self, thread: NodeThread) -> bool:
-        if not thread.was_started:  # there was no room for another thread
+        if not thread.was_started:  # the system could not start one more thread
             thread.discard()
             return True
         if thread.stop(STOP_TIMEOUT_S):

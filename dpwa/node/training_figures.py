@@ -1,4 +1,4 @@
-"""TrainingFigures: the counts of the training thread of a node, for other threads to read."""
+"""TrainingFigures: counts of the training thread of a node, which other threads can read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STALENESS_BOUNDS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 class Activity(IntEnum):
     """The current activity of a training thread."""
 
-    TRAIN = 0  # whatever is no gossip
+    TRAIN = 0  # everything outside of gossip
     PUBLISH = 1
     WAIT = 2
     MERGE = 3
@@ -28,7 +28,7 @@ class Activity(IntEnum):
 
 
 class Histogram:
-    """Counts values by upper bounds (inclusive). The last bin has all others, as in Prometheus."""
+    """Counts values by inclusive upper bounds, as in Prometheus. The last bin has no limit."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -49,25 +49,25 @@ class MergedPeer:
     """The merges of one peer so far."""
 
     merges: int
-    nbytes: int  # of snapshots, mapped or received
+    nbytes: int  # bytes of its snapshots, mapped or received
     at: float  # time of the last merge
     staleness: float  # updates that the peer was behind at that time; negative: ahead
-    progress: TrainingProgress  # clock and loss of the peer then
-    version: int  # of its snapshot then
+    progress: TrainingProgress  # clock and loss of the peer at that time
+    version: int  # version of its snapshot at that time
 
 
 class TrainingFigures:
-    """Counts steps, seconds and merges. Changed by the training thread only, read by any."""
+    """Counts steps, seconds and merges. The training thread writes, and any thread may read."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.steps = 0  # updates that were begun in this process
-        # distance to the last peer merged, before that merge; `None`: not measured
+        self.steps = 0  # updates that began in this process
+        # distance to the last merged peer, before that merge; `None`: not measured
         self.consensus_distance: float | None = None
         self._step_changes_s2 = 0.0
-        self._trained_s = 0.0  # when the step under way began
+        self._trained_s = 0.0  # seconds of training when the current step began
         self._last_step_s: float | None = None
-        # What is going on, since when, and the seconds before; one value, so that it is read whole.
+        # Current activity, its start, and the seconds before. One value, so that reads are atomic.
         self._spent = Activity.IDLE, clock.now(), (0.0, 0.0, 0.0, 0.0, 0.0)
         self.waits = Histogram(WAIT_BOUNDS_S)
         self._staleness = Histogram(STALENESS_BOUNDS)
@@ -87,7 +87,7 @@ class TrainingFigures:
         self._trained_s, self._last_step_s = trained_s, step_s
 
     def turn_to(self, activity: Activity) -> Activity:
-        """Begin a different activity, and return the one before."""
+        """Begin a different activity, and return the previous activity."""
         before, since, seconds = self._spent
         now = self._clock.now()
         spent = list(seconds)
@@ -107,7 +107,7 @@ class TrainingFigures:
         while True:
             seen = activity, since, seconds = self._spent
             now = self._clock.now()
-            if seen is self._spent:  # else the training thread has turned to something else
+            if seen is self._spent:  # otherwise, the training thread began a different activity
                 spent = list(seconds)
                 spent[activity] += now - since
                 return spent
@@ -115,7 +115,7 @@ class TrainingFigures:
     def merged(
         self, peer: str, nbytes: int, staleness: float, progress: TrainingProgress, version: int
     ) -> None:
-        """Count one merge of a peer's snapshot. A snapshot that is ahead counts as not stale."""
+        """Count one merge of a peer's snapshot. The staleness of a snapshot that is ahead is 0."""
         self._staleness.observe(max(staleness, 0.0))
         self._merged_bytes += nbytes
         last = self._merged.get(peer)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dpwa.errors import from_extra
 from dpwa.observe.figures import NAMES
-from dpwa.observe.run_data import Run
-from dpwa.observe.run_reading import MAX_SAMPLES, OF_PEERS, read_run
+from dpwa.observe.run_log_contents import Run
+from dpwa.observe.run_log_reader import MAX_SAMPLES, OF_PEERS, read_run
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,7 +1,7 @@
-"""A link between two machines, measured as training uses it, by streamed fetches of a snapshot.
+"""Measurement of the link between two machines, by streamed fetches as in training.
 
-One end serves random bytes like a node. The other asks for a few of them, to measure the time of an
-answer, and then for enough that their stream takes most of a second.
+One machine serves random bytes like a node. The other machine asks for a few bytes, to measure the
+time of an answer, and then for so many bytes that their stream takes most of a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zmq
 from dpwa.clock import Clock, Deadline, SystemClock
 from dpwa.config.endpoints import split_tcp
 from dpwa.connection import DpwaConnection
-from dpwa.data.arrays import array_layout
+from dpwa.data.array_model import array_layout
 from dpwa.data.layout import Layout, Piece
 from dpwa.errors import PeerError, UserError
 from dpwa.node.query import query_status
@@ -33,7 +33,7 @@ from dpwa.wire.fetching import FetchSession, Greeting
 from dpwa.wire.messages import GoAway, SnapshotHeader, decode
 from dpwa.wire.shards import Shard
 
-SERVER = "dpwa-bench-link"  # the name of the node that serves
+SERVER = "dpwa-bench-link"  # name of the serving node
 SNAPSHOT_BYTES = 32 * limits.CHUNK_BYTES
 LATENCIES = 15
 STREAMS = 5
@@ -48,26 +48,26 @@ NO_ANSWER = "is `dpwa bench link --serve` running there, and is the port open?"
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    address: str  # of the machine that served
-    latencies_ms: tuple[float, ...]  # from a request to the header that answers it
+    address: str  # of the serving machine
+    latencies_ms: tuple[float, ...]  # time from a request to the header of the answer
     # payload of each stream over its seconds after the header, in 10^6 bits
     bandwidths_mbps: tuple[float, ...]
-    stream_bytes: int  # how much each stream brought
+    stream_bytes: int  # payload of each stream
 
     @property
     def latency_ms(self) -> float:
-        """The median."""
+        """The median latency in milliseconds."""
         return statistics.median(self.latencies_ms)
 
     @property
     def bandwidth_mbps(self) -> float:
-        """The median."""
+        """The median bandwidth in 10^6 bits per second."""
         return statistics.median(self.bandwidths_mbps)
 
 
 @contextmanager
 def serving(port: int, bind: str = "*") -> Iterator[None]:
-    """Serve machines that measure the link from here. `bind` `*`: at all addresses."""
+    """Serve machines that measure the link from this machine. `bind` `*` is all addresses."""
     node = {"name": SERVER, "host": "localhost", "bind": bind, "port": port}
     config = {"nodes": [node], "transport": "tcp", "guard": "off", "log_level": "error"}
     with DpwaConnection(SERVER, config) as connection:
@@ -76,9 +76,9 @@ def serving(port: int, bind: str = "*") -> Iterator[None]:
 
 
 def measure_link(endpoint: str, seconds: float) -> LinkMeasurement:
-    """Measure the link from a serving machine to this one, in about this many seconds.
+    """Measure the link from a serving machine to this machine, for about this many seconds.
 
-    Raises `UserError` if a node that trains answers there, `PeerError` if there is no answer in
+    Raises `UserError` if a training node answers, and `PeerError` if there is no answer in
     time.
     """
     address = all_resolved(endpoint)[0]
@@ -127,7 +127,7 @@ def _measured(client: _Client, endpoint: str, deadline: Deadline) -> LinkMeasure
 
 
 def _shard(nbytes: int) -> Shard:
-    """Return the first bytes of the snapshot, in pieces as large as those of a training."""
+    """Return the first bytes of the snapshot, in pieces of the same size as in training."""
     chunk_bytes = min(max(nbytes // 4, FIRST_CHUNK_BYTES), limits.CHUNK_BYTES)
     return Shard(chunk_bytes, 0, nbytes // chunk_bytes)
 
@@ -148,7 +148,7 @@ class _Client:
             self._wait(deadline)
 
     def fetch(self, shard: Shard, deadline: Deadline) -> tuple[float, float]:
-        """Fetch a part. Return the seconds until the header, and from there to the last byte."""
+        """Fetch a part. Return the seconds to the header, and from the header to the last byte."""
         number = next(self._numbers)
         session = FetchSession(number, self._layout, self._greeting, shard=shard)
         asked = self._clock.now()
@@ -176,7 +176,7 @@ class _Client:
         self._link.close()
 
     def _wait(self, deadline: Deadline) -> None:
-        """Wait for an event. `PeerError` if the connection is lost, or the time is over."""
+        """Wait for an event. Raise `PeerError` if the connection is lost, or the time is over."""
         self._poller.poll(min(POLL_MS, int(deadline.remaining_s() * 1000) + 1))
         self._link.update()
         if self._link.state is LinkState.DOWN:
@@ -188,7 +188,7 @@ class _Client:
 
 
 def wait_seconds(seconds: float) -> None:
-    """Wait, like a server, until the time is over or Ctrl-C."""
+    """Wait until the time is over, or Ctrl-C."""
     deadline = Deadline(SystemClock(), seconds)
     while not deadline.expired():
         time.sleep(min(LISTENING_EVERY_S, deadline.remaining_s()))

@@ -1,1 +1,1 @@
-"""Results of runs for people: pages with pictures, and comparisons of several runs."""
+"""Reports of runs for people: pages with pictures, and comparisons of several runs."""

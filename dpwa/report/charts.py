@@ -1,4 +1,4 @@
-"""The pictures of a report, of the nodes of one run, or of several runs."""
+"""The pictures of a report about one run or several runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.observe.run_data import Run
+from dpwa.observe.run_log_contents import Run
 from dpwa.report.curves import (
     Band,
     as_bands,
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROW_INCHES = 0.2
-MAX_WRITTEN = 10  # nodes of which each cell has its number
-DARK_CELL = 0.55  # of the largest: text on it is white
-MOMENTS = 80  # of a time line: what several nodes notice in one of them is one mark
-BYTES = "bytes"  # an axis that counts them
-MEAN = ""  # of the nodes, in place of a node's name
+MAX_WRITTEN = 10  # maximum number of nodes with a number in each cell
+DARK_CELL = 0.55  # share of the largest value above which text is white
+MOMENTS = 80  # of a time line; events of several nodes in one moment have one mark
+BYTES = "bytes"  # unit of an axis
+MEAN = ""  # stands for the mean of the nodes
 TRAFFIC = ("sent", "received", "mapped")
 _COLOURS = {
     **dict(zip(ACTIVITIES, (PALETTE[0], PALETTE[5], PALETTE[4], PALETTE[2]), strict=True)),
@@ -69,21 +69,21 @@ _WHY = {
     "waiting": "waits",
     "out of sync": "out of sync",
 }
-_AREA = "The line is the mean of the nodes, the area from the lowest to the highest."
-_EMPTY = "An empty cell is a pair that never did."
-_TEXTS = {  # title, how to read it, what the vertical axis shows
-    "loss": ("Training loss", "What each node has told with its updates.", "training loss"),
-    "speed": ("Steps per second", "Training steps that each node has taken.", "steps/s"),
+_AREA = "The line is the mean of the nodes. The area is from the lowest to the highest value."
+_EMPTY = "A cell is empty if there was none between these two nodes."
+_TEXTS = {  # title, explanation, and label of the vertical axis
+    "loss": ("Training loss", "The loss that each node passed to its updates.", "training loss"),
+    "speed": ("Steps per second", "Training steps of each node.", "steps/s"),
     "consensus": (
         "Consensus distance",
-        "How far the parameters of a node were from those that it merged. 0 in sync.",
+        "Distance between the parameters of a node and of the merged peer. 0 while in sync.",
         "consensus distance",
     ),
     "loss-of-runs": ("Loss over time", _AREA, "training loss"),
     "steps-of-runs": ("Loss over steps", _AREA, "training loss"),
     "speed-of-runs": ("Steps per second of a node", _AREA, "steps/s"),
     "bytes-of-runs": (
-        "Bytes that all nodes have taken in",
+        "Bytes that all nodes have merged",
         "Snapshots that were merged, and values in collectives, such as the gradients of together: "
         "received or mapped, added up.",
         BYTES,
@@ -92,7 +92,7 @@ _TEXTS = {  # title, how to read it, what the vertical axis shows
 
 
 def charts_of(runs: Mapping[str, Facts]) -> Iterator[Chart]:
-    """Yield the pictures of nodes, or of several runs. Unknown figures have no picture."""
+    """Yield the pictures of one run's nodes, or of several runs. Unknown figures have none."""
     if len(runs) > 1:
         yield from _of_runs(runs)
     for facts in runs.values() if len(runs) == 1 else ():
@@ -130,8 +130,8 @@ def _of_nodes(facts: Facts) -> Iterator[Chart]:
         spent = {a: [100 * s[a] if s else 0.0 for s in shares] for a in ACTIVITIES}
         yield Chart(
             "time",
-            "Where the time went",
-            "Training is whatever is no gossip: loading data and computing, for example.",
+            "Use of the time",
+            "Training is all time without gossip, such as loading data and computing.",
             partial(draw_rows, names=list(run.nodes), parts=spent, width="share of the time (%)"),
             _height_of(run),
         )
@@ -140,25 +140,25 @@ def _of_nodes(facts: Facts) -> Iterator[Chart]:
 def _of_exchanges(facts: Facts) -> Iterator[Chart]:
     run, names = facts.run, list(facts.nodes)
     if (rounds := pairs_of(run, "rounds")).any():
-        text = f"Rounds of gradients in which both nodes were in sync. {_EMPTY}"
+        text = f"Number of rounds in which both nodes averaged gradients. {_EMPTY}"
         draw = partial(draw_pairs, names=names, counts=rounds, what="rounds")
-        yield Chart("rounds", "Who has averaged with whom", text, draw, 3.6)
+        yield Chart("rounds", "Averages between nodes", text, draw, 3.6)
     if (merges := pairs_of(run, "merges")).any():
-        text = f"Each row is a node that merges, each column a node that it has merged. {_EMPTY}"
+        text = f"Each row is a merging node, and each column is its peer. {_EMPTY}"
         draw = partial(draw_pairs, names=names, counts=merges, what="merges")
-        yield Chart("pairs", "Who has merged whom", text, draw, 3.6)
+        yield Chart("pairs", "Merges between nodes", text, draw, 3.6)
     if (bins := staleness_of(run)) is not None:
-        text = "How many updates the other node was behind the one that merged it."
+        text = "Number of updates by which the peer was behind the merging node."
         draw = partial(draw_staleness, bins=bins)
-        yield Chart("staleness", "Staleness of what was merged", text, draw)
+        yield Chart("staleness", "Staleness of merged snapshots", text, draw)
     moved = {k: [node.total(f"{k}_bytes") for node in run.nodes.values()] for k in TRAFFIC}
     if any(map(any, moved.values())):
-        text = "What nodes on one host map from each other is not sent."
+        text = "Nodes on one host read each other's memory and send nothing."
         draw = partial(draw_rows, names=names, parts=moved, width=BYTES)
         yield Chart("bytes", "Bytes", text, draw, _height_of(run))
-    text = "A line is the life of a node. A mark on it is what happened to that node."
+    text = "A line is the lifetime of a node. A mark on the line is an event of that node."
     draw = partial(draw_events, facts=facts)
-    yield Chart("events", "What happened when", text, draw, _height_of(run) + 0.6)
+    yield Chart("events", "Events over time", text, draw, _height_of(run) + 0.6)
 
 
 def _height_of(run: Run) -> float:
@@ -166,7 +166,7 @@ def _height_of(run: Run) -> float:
 
 
 def _looks_of_nodes(facts: Facts) -> Looks:
-    """Return the line styles of a run's nodes. Of many, only remarkable ones, and the mean."""
+    """Return the line styles of the nodes. Of many nodes, only remarkable ones have a line."""
     remarkable: dict[str, str] = {}
     for kind, why in _WHY.items():
         for name, node in facts.nodes.items():
@@ -182,7 +182,7 @@ def _looks_of_nodes(facts: Facts) -> Looks:
 def _lines(
     name: str, bands: Mapping[str, Band], looks: Looks, seconds: float | None = None
 ) -> Iterator[Chart]:
-    """Yield a picture of lines if there are any. Without `seconds` their axis is steps."""
+    """Yield a picture of lines, if there are any. Without `seconds`, the axis shows steps."""
     if any(len(band.at) for band in bands.values()):
         title, text, height = _TEXTS[name]
         draw = partial(draw_lines, bands=bands, looks=looks, seconds=seconds, height=height)
@@ -215,7 +215,7 @@ def draw_lines(
 def draw_rows(
     figure: Figure, names: Sequence[str], parts: Mapping[str, Sequence[float]], width: str
 ) -> None:
-    """Draw a bar for each node, from consecutive parts."""
+    """Draw a bar for each node, with consecutive parts."""
     axes = figure.subplots()
     left = np.zeros(len(names))
     bars = []
@@ -288,14 +288,14 @@ def draw_staleness(figure: Figure, bins: HistogramReport) -> None:
 
 
 def staleness_of(run: Run) -> HistogramReport | None:
-    """Return the staleness of all merged snapshots, or `None` if it is not known."""
+    """Return the histogram of staleness of all merges, or `None` if it is unknown."""
     told = [n.staleness for n in run.nodes.values() if n.staleness and any(n.staleness.counts)]
     alike = [bins.counts for bins in told if bins.bounds == told[0].bounds]
     sums = tuple(sum(counts) for counts in zip(*alike, strict=True))
     return HistogramReport(told[0].bounds, sums) if told else None
 
 
-MARKS = {  # the marker of matplotlib, and the colour in light
+MARKS = {  # marker of matplotlib, and colour on light pages
     "joined": ("^", PALETTE[2]),
     "finished": ("v", PALETTE[2]),
     "left": ("v", PALETTE[7]),
@@ -343,7 +343,7 @@ def draw_events(figure: Figure, facts: Facts) -> None:
     label(axes, f"{unit} since the start", "", grid="x")
     name_rows(axes, list(run.nodes))
     axes.spines["left"].set_visible(False)
-    legend(figure, handles, 2)  # its labels are long
+    legend(figure, handles, 2)  # the labels are long
 
 
 def _marks(facts: Facts) -> dict[str, list[tuple[float, str]]]:
@@ -362,7 +362,7 @@ def _marks(facts: Facts) -> dict[str, list[tuple[float, str]]]:
 def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]]]:
     """Return the events, each with all nodes that noticed it at about the same time.
 
-    If there are more than `most`, the rarest kinds are returned. The order is that of time.
+    If there are more than `most`, only the rarest kinds are returned, in order of time.
     """
     window_s = max(2.0, run.seconds / MOMENTS)
     found: list[tuple[RunEvent, list[str]]] = []
@@ -385,7 +385,7 @@ def moments(run: Run, most: int | None = None) -> list[tuple[RunEvent, list[str]
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Label a row for each name, the first on top. Of many, only every N-th is labelled."""
+    """Label the rows with names, the first on top. Of many rows, only every N-th has a label."""
     rows = range(0, len(names), _step(names))
     axes.set_yticks(rows, [short(names[row]) for row in rows])
     axes.set_ylim(len(names) - 0.5, -0.5)

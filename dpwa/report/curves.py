@@ -1,4 +1,4 @@
-"""Curves of the nodes of a run, and their bands. Pure."""
+"""Curves of the nodes of a run, and bands over them. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpwa.observe.history import Floats
-from dpwa.observe.run_data import Run
+from dpwa.observe.run_log_contents import Run
 
 POINTS = 240  # of each curve
 MAX_POINTS_OF_ALL = 8_000
-SPEED_WINDOWS = 60  # of a run, over each of which a speed is taken
+SPEED_WINDOWS = 60  # windows of a run, with one speed for each
 MIN_WINDOW_S = 3.0
-MIN_PRESENT = 0.5  # of the nodes: where fewer are, a mean would leap
-Curve = tuple[Floats, Floats]  # seconds since the run began, or steps of the node, and values
+MIN_PRESENT = 0.5  # share of the nodes that a mean needs, because fewer would make it jump
+Curve = tuple[Floats, Floats]  # seconds since the start or steps of the node, and values
 
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of a value over several nodes, and its lowest and highest values."""
+    """The mean, minimum and maximum of a value over several nodes."""
 
-    at: Floats  # shape `(points,)`, like all of them
+    at: Floats  # all fields have the shape `(points,)`
     mean: Floats
     low: Floats
     high: Floats
 
 
 def curves_of(run: Run, figure: str) -> dict[str, Curve]:
-    """Return a figure of each node over the seconds since the run began."""
+    """Return the curves of a figure, one per node, over the seconds since the start."""
     return {name: _known(n.times - run.began, n.figure(figure)) for name, n in run.nodes.items()}
 
 
@@ -38,7 +38,7 @@ def loss_by_steps(run: Run) -> dict[str, Curve]:
 
 
 def speed_curves(run: Run) -> dict[str, Curve]:
-    """Return each node's training steps per second. A restart's pause is in its window."""
+    """Return the training steps per second of each node, including the pause of a restart."""
     window_s = max(min(MIN_WINDOW_S, run.seconds / 4), run.seconds / SPEED_WINDOWS)
     return {name: _speed(curve, window_s) for name, curve in curves_of(run, "steps").items()}
 
@@ -52,24 +52,24 @@ def _speed(curve: Curve, window_s: float) -> Curve:
 
 
 def _known(at: Floats, values: Floats) -> Curve:
-    """Leave out unknown values, and infinite ones of nodes that have diverged."""
+    """Leave out unknown values, and the infinite values of diverged nodes."""
     known = np.isfinite(at) & np.isfinite(values)
     return at[known], values[known]
 
 
 def as_bands(curves: dict[str, Curve]) -> dict[str, Band]:
-    """Return curves as bands without an area, of fewer points where there are many."""
+    """Return curves as bands without an area, with a limited number of points."""
     most = max(40, min(POINTS, MAX_POINTS_OF_ALL // len(curves)))
     found = {}
     for name, (at, values) in curves.items():
         every = slice(None, None, -(-len(at) // most) or 1)
-        thin = values[::-1][every]  # from the end: the last value is there
+        thin = values[::-1][every]  # starts at the end to keep the last value
         found[name] = Band(at[::-1][every], thin, thin, thin)
     return found
 
 
 def band_of(curves: Mapping[str, Curve]) -> Band:
-    """Return a band over curves, where most of them have values."""
+    """Return a band over curves, at the times when most curves have values."""
     there = [curve for curve in curves.values() if len(curve[0])]
     if not there:
         return Band(*[np.empty(0)] * 4)

@@ -1,4 +1,4 @@
-"""The remarkable facts of a run: slow and gone nodes, and the evidence. Pure."""
+"""The remarkable facts of a run, such as slow and lost nodes. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import numpy as np
 from dpwa.observe.figures import INDEX
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import Rates, rates_of
-from dpwa.observe.run_data import NodeLog, Run
+from dpwa.observe.run_log_contents import NodeLog, Run
 from dpwa.observe.verdicts import Condition, NodeVerdict, verdicts
 from dpwa.report.curves import Band, band_of, curves_of
 from dpwa.report.wording import clock, duration, names
 from dpwa.types import JsonObject
 
-RUNS_STILL_S = 15.0  # since the newest line of a node
-MISSED_S = 4.0  # likewise, of one that others have noticed to be gone
-TOGETHER_S = 5.0  # who ends within so many seconds of the others has ended with them
-BEFORE_S = 2.0  # clocks of machines differ
+RUNS_STILL_S = 15.0  # seconds after its newest line in which a node counts as running
+MISSED_S = 4.0  # the same, for a node whose loss other nodes have noticed
+TOGETHER_S = 5.0  # nodes that end within this time have ended together
+BEFORE_S = 2.0  # tolerance for different clocks of machines
 
 End = Literal["ended", "lost", "running"]
 
@@ -41,15 +41,15 @@ class NodeFacts:
     log: NodeLog
     rates: Rates  # while it trained
     end: End  # how its log ends
-    verdicts: tuple[NodeVerdict, ...]  # what was the matter with it; the worst first
-    loss: float  # the last one known, infinite once it has diverged; NaN: none
+    verdicts: tuple[NodeVerdict, ...]  # the problems of the node, the worst first
+    loss: float  # last known loss, infinite after divergence, NaN if unknown
 
     @property
     def name(self) -> str:
         return self.log.name
 
     def is_(self, kind: str) -> bool:
-        """Tell whether there is a verdict of this kind."""
+        """Return whether the node has a verdict of this kind."""
         return any(verdict.kind == kind for verdict in self.verdicts)
 
 
@@ -57,7 +57,7 @@ class NodeFacts:
 class Facts:
     run: Run
     nodes: Mapping[str, NodeFacts]  # by name
-    general: tuple[NodeVerdict, ...]  # what stands out and is about no single node
+    general: tuple[NodeVerdict, ...]  # verdicts about the whole run
 
     @property
     def steps(self) -> float:
@@ -71,7 +71,7 @@ class Facts:
 
     @property
     def losses(self) -> list[float]:
-        """The last losses that are finite, of the nodes that were there until the end."""
+        """The last finite losses of the nodes that stayed until the end."""
         known = [node for node in self.nodes.values() if math.isfinite(node.loss)]
         there = [node.loss for node in known if node.end != "lost"]
         return there or [node.loss for node in known]
@@ -82,7 +82,7 @@ class Facts:
 
     @cached_property
     def mean_loss(self) -> Band:
-        """The loss of the nodes over the seconds since the start."""
+        """The loss of the nodes, as a band over the seconds since the start."""
         return band_of(curves_of(self.run, "loss"))
 
     @property
@@ -91,9 +91,7 @@ class Facts:
         return float(np.min(self.mean_loss.mean, initial=math.inf))
 
     def reached(self, loss: float | None) -> tuple[float | None, float | None]:
-        """Return the seconds until the nodes' mean loss reached this value, and their mean steps by
-        then. `None` if it never did.
-        """
+        """Return the seconds and mean steps until the mean loss reached this value, or `None`."""
         found = np.nonzero(self.mean_loss.mean <= (-math.inf if loss is None else loss))[0]
         if not len(found):
             return None, None
@@ -125,7 +123,7 @@ class Facts:
 
 
 def facts_of(run: Run, now: float) -> Facts:
-    """Judge a run. `now` is in seconds since the epoch, because nodes that just wrote still run."""
+    """Return the facts of a run. At `now`, in seconds since the epoch, some nodes still run."""
     ends = {name: _end(node, run, now) for name, node in run.nodes.items()}
     rates = {name: rates_of(_training(node, ends[name])) for name, node in run.nodes.items()}
     conditions = {
@@ -153,7 +151,7 @@ def facts_of(run: Run, now: float) -> Facts:
 
 
 def last_known(node: NodeLog, figure: str) -> float:
-    """Return the last known value, which may be infinite, or NaN if there is none."""
+    """Return the last known value, which may be infinite, or NaN."""
     values = node.figure(figure)
     known = values[~np.isnan(values)]
     return float(known[-1]) if len(known) else math.nan
@@ -167,13 +165,13 @@ def mean(values: list[float]) -> float | None:
 def _end(node: NodeLog, run: Run, now: float) -> End:
     if node.ended:
         return "ended"
-    # A node writes each second.
+    # A node writes one sample per second.
     patience_s = MISSED_S if _noticed(node, run)[0] else RUNS_STILL_S
     return "running" if now - node.last < patience_s and now >= run.began else "lost"
 
 
 def _training(node: NodeLog, end: End) -> Floats:
-    """Return the samples from the first step to the last, or to the end if that was not good.
+    """Return the samples from the first step to the last step, or to the end of a failed node.
 
     A node that has ended well may have waited for others after its last step.
     """
@@ -200,7 +198,7 @@ def _quarantined_by(name: str, run: Run) -> list[str]:
 
 
 def _lost(node: NodeLog, run: Run) -> NodeVerdict:
-    """Describe when a node was lost, and the evidence."""
+    """Describe the loss of a node, with its time and the evidence."""
     said, goodbye = _noticed(node, run)
     if goodbye:
         text = (
@@ -216,7 +214,7 @@ def _lost(node: NodeLog, run: Run) -> NodeVerdict:
 
 
 def _noticed(node: NodeLog, run: Run) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the nodes that noticed a node's loss, by event, and those that got its goodbye."""
+    """Return the nodes that noticed the loss, by event, and the nodes with its goodbye."""
     said: dict[str, list[str]] = {}
     goodbye = []
     for other, log in run.nodes.items():

@@ -1,4 +1,4 @@
-"""The page of a report, of one run or of several, with words, pictures and tables."""
+"""The page of a report about one run or several, with text, pictures and tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpwa import __version__
 from dpwa.files import writing, written
 from dpwa.observe.events import KINDS
 from dpwa.observe.rates import ACTIVITIES
-from dpwa.observe.run_data import Run
+from dpwa.observe.run_log_contents import Run
 from dpwa.observe.verdicts import NodeVerdict
 from dpwa.report.charts import TRAFFIC, charts_of, moments
 from dpwa.report.facts import Facts, NodeFacts, last_known
@@ -34,11 +34,11 @@ from dpwa.wire.messages import printable
 PAGE_NAME = "report.html"
 MAX_EVENT_ROWS = 300
 _ENDS = {"ended": "finished", "lost": "lost", "running": "still at work"}
-Runs = Mapping[str, Facts]  # by a name that no other of them has
+Runs = Mapping[str, Facts]  # by a unique name
 
 
 def labels_of(folders: Sequence[Path]) -> list[str]:
-    """Return a name for each folder, which is its path without the common beginning."""
+    """Return a name for each folder: its path without the common beginning."""
     paths = [folder.resolve() for folder in folders]
     common = os.path.commonpath([path.parent for path in paths])
     return [printable(str(path.relative_to(common))) for path in paths]
@@ -53,7 +53,7 @@ def common_loss(runs: Runs) -> float | None:
 def table_of(runs: Runs, loss: float | None) -> tuple[list[str], list[list[str]]]:
     """Return the headings and the rows of a table with a column for each run.
 
-    `loss` is the loss to reach. `None`: the lowest that all have.
+    `loss` is the loss to reach, by default the lowest that all runs have reached.
     """
     target = common_loss(runs) if loss is None else loss
     to_loss = f"to loss {number(target, 3)}"
@@ -85,7 +85,7 @@ def _column(found: JsonObject) -> list[str]:
 
 
 def sentences(runs: Runs, loss: float | None = None) -> Iterator[str]:
-    """Yield sentences about a run, or about which of several first reached a loss."""
+    """Yield sentences about one run, or about the run that reached a loss first."""
     if len(runs) > 1:
         yield from _compared(runs, loss)
     for facts in runs.values() if len(runs) == 1 else ():
@@ -125,17 +125,17 @@ def _compared(runs: Runs, loss: float | None) -> Iterator[str]:
         what = f"a mean loss of {number(target)}"
         if loss is None:
             what = f"the lowest mean loss that all have reached, {number(target)},"
-        yield f"{first} was the first at {what} after {duration(times[first])}{rest}."
+        yield f"{first} was the first run to reach {what} after {duration(times[first])}{rest}."
     never = [label for label, seconds in found.items() if seconds is None]
     if never:
-        yield f"{names(never)} never had a mean loss of {number(target)}."
+        yield f"{names(never)} never reached a mean loss of {number(target)}."
     best = min(runs, key=lambda label: runs[label].lowest_mean_loss)
     lowest = runs[best].lowest_mean_loss
     yield f"The lowest mean loss of all is {number(lowest)}, of {best}."
 
 
 def findings(runs: Runs) -> list[tuple[str, NodeVerdict]]:
-    """Return the remarkable facts, the worst first, each with the name of a node, or ""."""
+    """Return the remarkable facts, the worst first, each with the name of a node or ""."""
     found = []
     for label, facts in runs.items():
         before = f"{label}: " if len(runs) > 1 else ""
@@ -145,7 +145,7 @@ def findings(runs: Runs) -> list[tuple[str, NodeVerdict]]:
 
 
 def write_report(runs: Runs, loss: float | None, folder: Path) -> Path:
-    """Write the page and the pictures into a folder, which is made. Return the page's path."""
+    """Write the page and the pictures into a new folder, and return the path of the page."""
     path = folder / PAGE_NAME
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def write_report(runs: Runs, loss: float | None, folder: Path) -> Path:
 
 
 def page_of(runs: Runs, loss: float | None, pictures: Sequence[Drawn]) -> str:
-    """Return the page. All inserted texts are escaped, except pictures."""
+    """Return the page as HTML. All inserted texts except pictures are escaped."""
     pages = Environment(
         loader=PackageLoader("dpwa.report"),
         autoescape=True,
@@ -186,7 +186,7 @@ def _title(runs: Runs) -> str:
 
 
 def _shown(label: str, facts: Facts) -> JsonObject:
-    """Return the parts of the page about a single run."""
+    """Return the parts of the page about one run."""
     events, shown = moments(facts.run), moments(facts.run, MAX_EVENT_ROWS)
     rarest = "" if len(shown) == len(events) else f", the rarest {len(shown)} of them"
     return {
@@ -204,7 +204,7 @@ def _shown(label: str, facts: Facts) -> JsonObject:
 
 
 def _about(run: Run) -> str:
-    """Describe the algorithm of the nodes, and their hosts."""
+    """Describe the algorithm and the hosts of the nodes."""
     parts = []
     averages = any(node.total("rounds") for node in run.nodes.values())
     for key in ("algorithm",) if averages else ("algorithm", "topology"):
@@ -238,7 +238,7 @@ def _node_row(name: str, node: NodeFacts) -> list[str]:
 
 
 def _notes(run: Run) -> Iterator[str]:
-    """Yield notes about the report's limits, and about other runs in the folder."""
+    """Yield notes about the limits of the report, and about other runs in the folder."""
     thinned = [node for node in run.nodes.values() if node.is_thinned]
     if thinned:
         most = max(len(node.rows) for node in thinned)

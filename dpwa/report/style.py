@@ -1,4 +1,4 @@
-"""The common style of all pictures: size, colours for light and dark pages, axes, files."""
+"""The common style of all pictures: size, axes, and colours for light and dark pages."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 4.5, 3.0  # inches; small, so that the text can be read on a telephone
+WIDTH, HEIGHT = 4.5, 3.0  # inches; small, so that the text is readable on a phone
 DPI = 180
 LONGEST_LABEL = 14
-MAX_COLOURS = 8  # nodes of which each has its own
-MAX_SHOWN = 5  # of more nodes: those that stand out
-MAX_LABELLED = 24  # rows; of more, each so many-th has its name
-LOG_ABOVE = 20.0  # times the least value: then the axis is logarithmic
-SHORT_LOG = 1000.0  # times the least value: then there is room for 2 and 5
+MAX_COLOURS = 8  # maximum number of nodes with their own colour
+MAX_SHOWN = 5  # number of remarkable nodes that are shown, if there are more nodes
+MAX_LABELLED = 24  # maximum number of rows with a name; of more, every N-th
+LOG_ABOVE = 20.0  # ratio of values above which an axis is logarithmic
+SHORT_LOG = 1000.0  # ratio of values below which a logarithmic axis also labels 2 and 5
 
 INK, FAINT, LINE, OTHERS, PAGE = "#222325", "#5f6368", "#d9dce0", "#b3b8bf", "#fefefe"
 
-# Okabe and Ito's palette, told apart with every common kind of colour blindness; yellow is left out
-# because thin yellow lines vanish on white. On dark pages each has a lighter one.
+# Okabe and Ito's palette, which works with every common kind of colour blindness, without yellow,
+# because thin yellow lines are invisible on white. Each colour has a lighter one for dark pages.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8a8a8a")
-COLOURS = {  # what it is called in CSS, and what it is on dark pages
+COLOURS = {  # name in CSS, and colour on dark pages
     INK: ("ink", "#e8eaed"),
     FAINT: ("faint", "#a6abb3"),
     LINE: ("line", "#363a41"),
@@ -62,9 +62,9 @@ _NO_METADATA: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type
 
 @dataclass(frozen=True)
 class LineStyle:
-    colour: str  # in light
+    colour: str  # on light pages
     style: Any = "-"
-    label: str = ""  # in the legend; empty: it is not there
+    label: str = ""  # in the legend; empty for none
 
     @property
     def line(self) -> dict[str, Any]:
@@ -76,9 +76,9 @@ Looks = Mapping[str, LineStyle]
 
 
 def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
-    """Return the line styles of nodes: a colour for each, or of many for the remarkable ones.
+    """Return the line styles of nodes. If there are many, only remarkable nodes have a colour.
 
-    `remarkable`: why a node is remarkable, in a word, by name, the most important first.
+    `remarkable` has a word with the reason for each remarkable node, the most important first.
     """
     if len(names) <= MAX_COLOURS:
         return {
@@ -92,18 +92,18 @@ def looks_of(names: Sequence[str], remarkable: Mapping[str, str]) -> Looks:
 
 def short(name: str) -> str:
     name = name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
-    return f" {name}" if name.startswith("_") else name  # legends pass over what begins with _
+    return f" {name}" if name.startswith("_") else name  # legends skip labels that begin with _
 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Draw pictures with these settings, regardless of the user's."""
+    """Draw pictures with these settings of matplotlib instead of the user's."""
     import matplotlib as mpl
 
     with mpl.rc_context(), catch_warnings():
         mpl.rcdefaults()
         mpl.rcParams.update(_SETTINGS)
-        filterwarnings("ignore", message="Glyph .* missing from")  # of foreign names
+        filterwarnings("ignore", message="Glyph .* missing from")  # names of nodes
         yield
 
 
@@ -163,7 +163,7 @@ def line_handles(looks: Looks, names: Sequence[str]) -> list[Any]:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the unit for a time axis of this length: its seconds, and its name."""
+    """Return the unit for a time axis of this length, as its seconds and its name."""
     for length, unit in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 3 * length:
             return length, unit
@@ -171,7 +171,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 
 def scale(axes: Axes, values: Floats) -> None:
-    """Have a logarithmic axis where values differ by orders of magnitude."""
+    """Make the axis logarithmic if the values differ by orders of magnitude."""
     finite = values[np.isfinite(values)]
     if finite.min() > 0 and finite.max() > LOG_ABOVE * finite.min():
         from matplotlib.ticker import LogLocator, NullLocator
@@ -185,10 +185,10 @@ def scale(axes: Axes, values: Floats) -> None:
 
 @dataclass(frozen=True)
 class Chart:
-    name: str  # a word; that of its file, too
+    name: str  # a word, also used for the file
     title: str
-    text: str  # how to read it
-    draw: Callable[[Figure], None]  # into an empty figure
+    text: str  # explanation of the picture
+    draw: Callable[[Figure], None]  # draws into an empty figure
     height: float = HEIGHT  # in inches
 
 
@@ -207,12 +207,12 @@ def drawn(charts: Iterable[Chart], folder: Path) -> Iterator[Drawn]:
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _FONT = re.compile(r"font: ([\d.]+px) [^;\"]*")
-_GROUP = re.compile(r'<g id="[^"]*"')  # nothing refers to one
+_GROUP = re.compile(r'<g id="[^"]*"')  # no element refers to these identifiers
 _VARIABLES = {colour: f"var(--{name})" for colour, (name, _) in COLOURS.items()}
 
 
 def style_sheet() -> str:
-    """Return the colours of all pictures as variables, for light and dark pages."""
+    """Return the colours of all pictures as CSS variables, for light and dark pages."""
     light = "".join(f"--{name}:{colour};" for colour, (name, _) in COLOURS.items())
     dark = "".join(f"--{name}:{other};" for name, other in COLOURS.values())
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
@@ -223,7 +223,7 @@ def inline_svg(figure: Figure, chart: Chart) -> str:
     import matplotlib as mpl
 
     data = io.StringIO()
-    # By the salt, no identifier of a picture is one of another.
+    # The salt makes the identifiers of each picture unique.
     with mpl.rc_context({"svg.hashsalt": chart.name}):
         figure.savefig(data, format="svg", facecolor="none", metadata=_NO_METADATA)
     svg = data.getvalue().partition("<svg ")[2]

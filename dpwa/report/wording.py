@@ -1,4 +1,4 @@
-"""Numbers, times and lists as people read them."""
+"""Numbers, times and lists as text for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "-"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a number with some significant digits, or whole if it is large. A dash if unknown."""
+    """Return a number with some significant digits, or a dash if it is unknown."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
@@ -20,9 +20,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes in the unit that fits."""
+    """Return a number of bytes in a suitable unit."""
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 999.5:  # more would be shown as 1e+03
+        if abs(count) < 999.5:  # larger numbers would be shown as 1e+03
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} TB"
@@ -37,7 +37,7 @@ def share(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time span in its two largest units."""
+    """Return a duration in its two largest units."""
     units = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     for index, (length, unit) in enumerate(units[:-1]):
         if seconds >= length:

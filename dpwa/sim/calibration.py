@@ -1,17 +1,16 @@
-"""Calibration makes a scenario from the run logs of a real run, as YAML, with compute times and
-links.
+"""Make a scenario from the run logs of a real run, as YAML, with compute times and links.
 
     step of node i    mean seconds of training in a step, without gossip: t_i. The simulator draws
                       steps from a log-normal distribution, whose median is t_i exp(-sigma^2 / 2)
-    jitter            sigma^2 = ln(1 + v), v the variance of steps by the square of their mean
-    publish, merge    seconds of it, by megabytes that were published or merged
+    jitter            sigma^2 = ln(1 + v), v the variance of steps divided by their squared mean
+    publish, merge    seconds of publishing or merging, divided by the megabytes
     latency           half of the seconds from a request to its answer
-    bandwidth         payload by the seconds in which it was streamed
+    bandwidth         payload divided by the seconds of its stream
 
-Streams that share a link take longer, and how many share it depends on the whole run. So the last
-two are only initial values of `refine`. It simulates the run, and changes the links until simulated
-nodes measure the same on them as the real ones. If nodes have `max_upload_mbps`, it begins with
-links that are much faster.
+Streams that share a link take longer, and the number of these streams depends on the whole run. So
+latency and bandwidth are only initial values of `refine`, which simulates the run. It changes the
+links until simulated nodes measure the same values as the real nodes. If nodes have
+`max_upload_mbps`, it begins with links that are much faster.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from dpwa.errors import UserError
 from dpwa.observe.figures import COUNTERS, INDEX, figures_of
 from dpwa.observe.history import Floats
 from dpwa.observe.rates import ACTIVITIES, since_restart
-from dpwa.observe.run_data import NodeLog, Run
+from dpwa.observe.run_log_contents import NodeLog, Run
 from dpwa.report.wording import duration, number, plural, share, size
 from dpwa.sim.load import load_scenario
 from dpwa.sim.scenario import node_name
 from dpwa.sim.summary import figures_of as figures_of_outcome
 
 MIN_NODES = 2
-MIN_STEPS = 5  # of each node, to tell what a step of it takes
-WARMING_UP = 0.1  # share of the samples at the beginning that are left out; at least one is
-MAX_NAMES = 3  # names in an error
+MIN_STEPS = 5  # of each node, to measure its step time
+WARMING_UP = 0.1  # share of the first samples that are left out, at least one
+MAX_NAMES = 3  # names of settings in an error
 
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """One node, over the samples between its first steps and its last ones."""
+    """One node, between its first and its last training steps."""
 
     name: str
-    group: str  # empty for none
-    began: float  # when its first step began, in seconds since the epoch
+    group: str  # "" if the node has no group
+    began: float  # start of its first step, in seconds since the epoch
     seconds: float  # from the first of these samples to the last
-    grown: Mapping[str, float]  # by how much each counter of `FIGURES` has grown meanwhile
+    grown: Mapping[str, float]  # increase of each counter of `FIGURES` meanwhile
 
     @property
     def step_s(self) -> float:
@@ -59,7 +58,7 @@ class ObservedNode:
 
     @property
     def jitter_s2(self) -> float:
-        """Variance of its steps, in square seconds, which is half the mean square of their changes.
+        """Variance of the step times in square seconds: half of their mean squared change.
 
         J. von Neumann, Distribution of the Ratio of the Mean Square Successive Difference to the
         Variance (1941). Steps that steadily become slower do not count as jitter.
@@ -75,15 +74,15 @@ class ObservedRun:
     settings: Mapping[str, Any]  # as `dpwa.observe.recorder.settings_told` has them
     is_open: bool  # nodes come and go
     seconds: float  # from the first step of any node to the last
-    hosts: int  # how many there were
-    remarks: tuple[str, ...] = ()  # what is not as it might be expected, in words
+    hosts: int  # number of hosts
+    remarks: tuple[str, ...] = ()  # notes about unexpected properties of the run
 
     def total(self, figure: str) -> float:
         return sum(node.grown[figure] for node in self.nodes)
 
     @property
     def start_spread_s(self) -> float:
-        """Seconds from the first step of the first node to that of the last."""
+        """Seconds from the first step of the first node to the first step of the last node."""
         began = [node.began for node in self.nodes]
         return max(began) - min(began)
 
@@ -94,7 +93,7 @@ class ObservedRun:
 
     @property
     def sent_bytes_per_s(self) -> float:
-        """Mean payload that a node sends in a second."""
+        """Mean payload that a node sends, in bytes per second."""
         rates = [node.grown["sent_bytes"] / node.seconds for node in self.nodes]
         return sum(rates) / len(rates)
 
@@ -105,10 +104,10 @@ class ObservedRun:
 
 
 def observe(run: Run) -> ObservedRun:
-    """Return the observations of a run's logs about its nodes while they trained.
+    """Return the observations of the nodes of a run, between their first and last steps.
 
-    Raises UserError if there is only one node, an older dpwa has written the logs, they are of
-    different runs, or the run was too short.
+    Raises UserError if there is only one node, an older dpwa has written the logs, the logs belong
+    to different runs, or the run was too short.
     """
     logs = list(run.nodes.values())
     if len(logs) < MIN_NODES:
@@ -139,8 +138,8 @@ def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
         known = [name for name in COUNTERS if np.isfinite(log.figure(name)).any()]
         if not isinstance(settings, dict) or (known and "streams" not in known):
             raise UserError(
-                f"{run.folder}: expected logs that have the settings of the run (got {log.name}, "
-                "of an older dpwa) [DPWA-E298]"
+                f"{run.folder}: expected logs that have the settings of the run (the log of "
+                f"{log.name} is from an older dpwa) [DPWA-E298]"
             )
         wanted = wanted or {}
         differ = [k for k in settings if k != "log_level" and settings[k] != wanted.get(k)]
@@ -154,17 +153,17 @@ def _common_settings(run: Run, logs: Sequence[NodeLog]) -> Mapping[str, Any]:
 
 
 def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
-    """Return the nodes since the last of them began, if that is long enough.
+    """Return the observations since the last node began, if that time is long enough.
 
-    Before, fewer shared the links.
+    Before that moment, fewer nodes shared the links.
     """
     found = {log.name: _observed_since(log, 0.0) for log in logs}
     too_short = [name for name, node in found.items() if node is None]
     if too_short:
         named = ", ".join(too_short[:MAX_NAMES]) + (", ..." if too_short[MAX_NAMES:] else "")
         raise UserError(
-            f"{run.folder}: too short; expected {MIN_STEPS} steps of each node or more, "
-            f"between its second second and its last one (too few of {named}) [DPWA-E300]"
+            f"{run.folder}: expected {MIN_STEPS} steps or more of each node, after its first "
+            f"second and before its last second (too few steps of {named}) [DPWA-E300]"
         )
     nodes = [node for node in found.values() if node is not None]
     all_began = max(node.began for node in nodes)
@@ -173,13 +172,13 @@ def _observed(run: Run, logs: Sequence[NodeLog]) -> list[ObservedNode]:
 
 
 def _observed_since(log: NodeLog, since: float) -> ObservedNode | None:
-    """Return the observations of a node since a moment, or `None` if it has hardly trained."""
+    """Return the observations of a node since a moment, or `None` if it took too few steps."""
     rows = since_restart(log.rows)
     steps = _steps_of(rows)
     begun, rising = np.flatnonzero(steps > 0), _rising(steps)
     if len(begun) < 2 or len(rising) < 2:
         return None
-    # The last sample that has more steps than the one before may have been taken after the end.
+    # The sample that counts the last step may be later than the end of this step.
     earliest = max(begun[1], round(WARMING_UP * len(rows)), np.searchsorted(rows[:, 0], since))
     first, last = rows[min(earliest, len(rows) - 1)], rows[rising[-2]]
     grown = {name: float(last[1 + INDEX[name]] - first[1 + INDEX[name]]) for name in COUNTERS}
@@ -205,38 +204,38 @@ def _last_step_at(rows: Floats) -> float:
 def _remarks(logs: Sequence[NodeLog]) -> Iterator[str]:
     listed = logs[0].told.get("listed")
     if isinstance(listed, int) and logs[0].told.get("membership") != "open" and listed > len(logs):
-        yield f"{listed} nodes are listed, and {len(logs)} of them have logs here"
+        yield f"{listed} nodes are listed, but only {len(logs)} have logs here"
     again = [log.name for log in logs if len(log.processes) > 1]
     if again:
-        yield f"started again: {', '.join(again)}; of each, the newest process counts"
+        yield f"{', '.join(again)} restarted. Only the newest process of each counts"
     if sum(log.event_counts.get("diverged", 0) for log in logs):
-        yield "nodes have diverged"
+        yield "some nodes have diverged"
 
 
 BITS_PER_MB = 8e6 / 1e6  # megabits in a megabyte
-FAR_ABOVE = 10.0  # times `max_upload_mbps`, where that alone may be what streams take
+FAR_ABOVE = 10.0  # initial link rate, as a multiple of `max_upload_mbps`
 
 
 @dataclass(frozen=True)
 class Fit:
     """Parameters of a scenario."""
 
-    steps_ms: tuple[float, ...]  # of each node, in the order of the observed ones
+    steps_ms: tuple[float, ...]  # of each node, in the order of the observed nodes
     jitter: float  # sigma of the steps of one node
-    publish_ms_per_mb: float  # of a node's own work
+    publish_ms_per_mb: float  # time of a node outside its steps
     merge_ms_per_mb: float
-    model_mb: float | None  # megabytes of a snapshot; `None`: nothing was merged, so nobody knows
-    latency_ms: float = 0.0  # from one node to another, one way
-    mbps: float | None = None  # that a node sends, and receives; `None`: nothing was streamed
+    model_mb: float | None  # megabytes of a snapshot; `None` if nothing was merged
+    latency_ms: float = 0.0  # from one node to another, in one direction
+    mbps: float | None = None  # rate of a node's link; `None` if nothing was streamed
 
 
 def fit(run: ObservedRun) -> Fit:
-    """Return the parameters that the figures of a run say at once."""
+    """Return the parameters that follow from the figures of a run without a simulation."""
     variance = sum(n.grown["steps"] * n.jitter_s2 / n.step_s**2 for n in run.nodes)
     jitter = math.sqrt(math.log1p(variance / run.total("steps")))
     median_of_mean = math.exp(-(jitter**2) / 2.0)
     megabytes, merges = 0.0, run.total("merges")
-    if merges:  # each takes a `fraction` of a snapshot
+    if merges:  # each merge covers a `fraction` of a snapshot
         shards = math.ceil(1.0 / float(run.settings.get("fraction", 1.0)))
         megabytes = shards * run.total("merged_bytes") / merges / 1e6
     published_mb, merged_mb = run.total("steps") * megabytes, merges * megabytes
@@ -264,10 +263,10 @@ def _mbps(run: ObservedRun) -> float | None:
     return mbps if limit is None else max(mbps, FAR_ABOVE * float(limit))
 
 
-MIN_SPREAD_S = 0.5  # of starts: less is no matter
-DIGITS = 4  # of what is fitted
-FILE = "file"  # the topology, whose edges have names of nodes, and the key of its options
-# Of the machine, or of the simulation.
+MIN_SPREAD_S = 0.5  # smaller differences of start times are ignored
+DIGITS = 4  # of the fitted values
+FILE = "file"  # the topology with node names, and the key of its options
+# These settings belong to the machine, or to the simulation.
 _NOT_OF_SCENARIOS = {
     *(*OF_REAL_RUNS, "nodes", "seed", "transport", "log_level", "options", "links", FILE),
 }
@@ -276,7 +275,7 @@ Settings = dict[str, Any]
 
 
 def scenario_of(run: ObservedRun, fit: Fit) -> Settings:
-    """Return a scenario, as plain values, which `load_scenario` takes."""
+    """Return a scenario as plain values, for `load_scenario`."""
     found: Settings = {"nodes": len(run.nodes), "seconds": _rounded(run.seconds), "detail": "nodes"}
     if fit.model_mb is not None:
         found["model_mb"] = _rounded(fit.model_mb)
@@ -315,7 +314,7 @@ def _network(run: ObservedRun, fit: Fit) -> Settings:
 def _changed_settings(run: ObservedRun) -> Settings:
     """Return the settings of a run that differ from the defaults, with options of methods.
 
-    Raises ConfigError if there are some that this dpwa does not know, such as of a plugin.
+    Raises ConfigError if this dpwa does not know a setting, such as an option of a plugin.
     """
     told = {
         key: value
@@ -341,35 +340,35 @@ def _rounded(value: float, digits: int = DIGITS) -> float:
 
 
 MAX_TRIES = 8
-CLOSE = 0.03  # relative
-STEPS = 3000  # of all nodes, that are simulated to compare by: with fewer, chance decides
-MAX_NODES = 32  # more take minutes
-LARGEST_CHANGE = 4.0  # in one try
+CLOSE = 0.03  # relative error that ends the fit
+STEPS = 3000  # simulated steps of all nodes; with fewer, chance decides
+MAX_NODES = 32  # simulations of more nodes take minutes
+LARGEST_CHANGE = 4.0  # of a rate in one iteration
 MAX_MBPS = 1e5
-PATIENCE = 1.5  # a fetch that takes longer is not waited for by all trainers: so more is changed
-TELLING_WAITS = 0.02  # share of the time
+PATIENCE = 1.5  # not all trainers wait for longer fetches, so change more
+TELLING_WAITS = 0.02  # minimum share of waiting from which latency can be fitted
 _COUNTED = ("answer_s", "fetches", "stream_s", "streams", "wait_s")
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """The results of a simulation of the run, in the figures of a real one."""
+    """The results of a simulation of the run, as the same figures as for the real run."""
 
     answer_s: float  # mean, from a request to its answer
     stream_s: float  # mean, of a stream
     steps_per_s: float  # of all nodes together
-    sent_bytes_per_s: float  # by a node in the mean, with headers
-    wait_s: float  # of the trainer for each stream, in the mean
-    waiting_share: float  # of the time of all nodes
+    sent_bytes_per_s: float  # mean of all nodes, with headers
+    wait_s: float  # mean wait of the trainer for a stream
+    waiting_share: float  # share of the time of all nodes
 
 
 def simulated(run: ObservedRun, fit: Fit) -> Simulated:
-    """Simulate a part of the run, with the very classes that have measured the real one."""
+    """Simulate a part of the run, with the classes that also measured the real run."""
     from dpwa.sim.nodes.engine import NodesRun
 
     settings = scenario_of(run, fit)
     settings["seconds"] = STEPS / run.steps_per_s
-    settings.pop("churn", None)  # late starts would take most of so short a run
+    settings.pop("churn", None)  # late starts would take most of this short simulation
     spec = load_scenario(settings)
     engine = NodesRun(spec, lambda _: True)
     totals = dict.fromkeys(_COUNTED, 0.0)
@@ -409,7 +408,7 @@ def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
         latency_ms = next_fit.latency_ms + PATIENCE * 1000.0 * missing_s / 2.0
         next_fit = replace(
             fit,
-            latency_ms=max(fit.latency_ms, latency_ms),  # answers do not come before that
+            latency_ms=max(fit.latency_ms, latency_ms),  # no answer is faster
             mbps=min(MAX_MBPS, next_fit.mbps * ratio),
         )
     _, fit, found = min(tried, key=lambda each: each[0])
@@ -419,8 +418,8 @@ def refine(run: ObservedRun, fit: Fit) -> tuple[Fit, Simulated]:
 def _difference(run: ObservedRun, found: Simulated) -> tuple[float, float]:
     """Return the ratio of simulated to real stream times, and the missing seconds of fetches.
 
-    The trainer also waits for threads to hand over, which only its waits show. If it hardly waits,
-    answers have to serve instead.
+    The trainer also waits for other threads, which only its waiting time shows. If it hardly waits,
+    the times of answers are compared instead.
     """
     streams = run.total("streams")
     if not streams:
@@ -434,23 +433,23 @@ def _difference(run: ObservedRun, found: Simulated) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A scenario that is fitted to a real run."""
+    """A scenario that was fitted to a real run."""
 
     run: ObservedRun
     fit: Fit
-    simulated: Simulated | None  # what comes of it; `None`: there are too many nodes to try
+    simulated: Simulated | None  # result of the scenario; `None` if there are too many nodes
 
     @property
     def scenario(self) -> Settings:
-        """As plain values, which `load_scenario` takes."""
+        """The scenario as plain values, for `load_scenario`."""
         return scenario_of(self.run, self.fit)
 
     def remarks(self) -> Iterator[str]:
-        """Yield notes about the run, its simulation in comparison, and unknown values."""
+        """Yield notes about the run, its simulation, and unknown values."""
         run, found = self.run, self.simulated
         yield f"{duration(run.seconds)} of {len(run.nodes)} nodes on {plural(run.hosts, 'host')}"
         if found is None:
-            yield f"more than {MAX_NODES} nodes: links were not refined by simulation"
+            yield f"links were not fitted by simulation, because there are over {MAX_NODES} nodes"
         else:
             steps, again = number(run.steps_per_s), number(found.steps_per_s)
             yield f"steps per second: {steps}, {again} simulated"
@@ -459,9 +458,9 @@ class Calibration:
             waiting = share(run.waiting_share)
             yield f"waiting: {waiting} of the time, {share(found.waiting_share)} simulated"
         if self.fit.model_mb is None:
-            yield "nothing was merged: the size of the model is not known"
+            yield "the size of the model is unknown, because nothing was merged"
         if self.fit.mbps is None:
-            yield "nothing was streamed: links have their defaults; `transport: tcp` would stream"
+            yield "links have their defaults. They are only measured with `transport: tcp`"
         yield from run.remarks
 
 
@@ -476,18 +475,18 @@ def calibrate(run: Run) -> Calibration:
 
 HEAD = """\
 # A scenario for `dpwa sim`, fitted to a real run by `dpwa sim calibrate {folder}`.
-# docs/simulator.md says how, and what it is good for.
+# docs/simulator.md explains it.
 """
 TASK = """
-# What is trained is not your model, but a task of the simulator: consensus, quadratic or
-# digits. With a target, such as {variance_ratio: 0.001} or {loss: 0.3}, the simulation ends
-# there, and tells when that was.
+# The simulation does not train your model, but a task of the simulator: consensus, quadratic or
+# digits. If you set a target, such as {variance_ratio: 0.001} or {loss: 0.3}, the simulation ends
+# when the run reaches it, and reports the time.
 task: consensus
 """
 
 
 def yaml_text(calibration: Calibration, folder: str) -> str:
-    """Return the file. `folder` is that of the run logs."""
+    """Return the text of the scenario file. `folder` has the run logs."""
     names = ", ".join(node.name for node in calibration.run.nodes)
     parts = [HEAD.format(folder=folder), *map(yaml_comment, calibration.remarks()), "\n"]
     parts.append(yaml_comment(f"steps of {names}, in this order"))

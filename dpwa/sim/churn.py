@@ -25,7 +25,7 @@ TraceLine = tuple[float, int, str]
 
 
 def read_trace(path: str, nodes: int) -> tuple[TraceLine, ...]:
-    """Read the events: second, index of the node, and one of `EVENTS`, in order of time.
+    """Return the events in order of time: second, index of the node, and one of `EVENTS`.
 
     Raises ConfigError with all mistakes and their lines if the file cannot be read, or has
     mistakes.
@@ -70,9 +70,9 @@ def _line(cells: dict[str, str], nodes: int) -> TraceLine | str:
 
 class NodeChangeKind(Enum):
     START = "start"
-    KILL = "kill"  # without a word
+    KILL = "kill"  # without a goodbye
     RETURN = "return"  # as a new process, after a kill or a leave
-    LEAVE = "leave"  # it says goodbye
+    LEAVE = "leave"  # with a goodbye
 
     def told_of(self, name: str) -> str:
         return f"{name} {_IN_WORDS[self]}"
@@ -87,7 +87,7 @@ _IN_WORDS = {
 
 
 def cut_in_words(nodes: Sized | None) -> str:
-    """Return a text that these nodes are cut off from the others, or that a partition is over."""
+    """Return a text that says which nodes are cut off, or that a partition has ended."""
     return "a partition ends" if nodes is None else f"{len(nodes)} nodes are cut off"
 
 
@@ -97,7 +97,7 @@ class NodeChange(NamedTuple):
     kind: NodeChangeKind
 
 
-_KILL_ANY = -1  # in the place of a node: a living one is to be drawn
+_KILL_ANY = -1  # in place of an index: kill a random living node
 
 
 class _Living:
@@ -130,10 +130,10 @@ class _Living:
 def node_changes(scenario: Scenario) -> Iterator[NodeChange]:
     """Yield the changes of nodes, in order of time, without end if nodes are killed forever.
 
-    Every change takes place, so no dead node is killed, and no living node starts. A node whose
-    first line in the trace is a start begins there, all others by `start_spread_s`.
+    No dead node is killed, and no living node starts. If the first line of a node in the trace is a
+    start, the node starts then. All other nodes start within `start_spread_s`.
     """
-    return _changes(scenario, _planned(scenario))  # mistakes come before the first one is wanted
+    return _changes(scenario, _planned(scenario))  # raises before the first change is asked for
 
 
 def _planned(scenario: Scenario) -> list[NodeChange]:
@@ -164,7 +164,7 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
     rng = generator(scenario.seed, Purpose.KILL)
     living, have_lived = _Living(), set[int]()
     queue = [(change.time_s, order, change) for order, change in enumerate(planned)]
-    order = len(queue)  # sorted, hence a heap
+    order = len(queue)  # a sorted list is a heap
 
     def push_change(change: NodeChange) -> None:
         nonlocal order
@@ -182,7 +182,7 @@ def _changes(scenario: Scenario, planned: Sequence[NodeChange]) -> Iterator[Node
         time_s, node, kind = change
         if node == _KILL_ANY:
             if not living and not queue:
-                return  # nobody is left, and nobody comes back
+                return  # no node is left, and no node returns
             next_kill(time_s)
             if not living:
                 continue

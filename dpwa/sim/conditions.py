@@ -18,7 +18,7 @@ from dpwa.sim.draws import Purpose, drawn_nodes, generator, normal, share_of_nod
 from dpwa.sim.scenario import ComputeSpec, RunSpec, Scenario, SiteSpec, StragglerSpec
 
 JITTER_BLOCK = 64
-RETRANSMISSIONS = 50  # of one message, at the most
+RETRANSMISSIONS = 50  # maximum for one message
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -26,7 +26,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Period:
-    """A time in which some nodes are different."""
+    """A period in which some nodes are slower, or cut off."""
 
     begins_s: float
     ends_s: float
@@ -37,7 +37,7 @@ class _Period:
 
 
 class Conditions:
-    """The conditions of a run, which depend on the scenario's seed, and are equal in every engine.
+    """The conditions of a run. They depend on the scenario's seed, and not on the engine.
 
     Nodes are identified by their indices, from 0 on. Nodes of a site have consecutive numbers.
     """
@@ -79,12 +79,12 @@ class Conditions:
         self._usual_s: Floats = compute.step_ms / 1000.0 * np.exp(compute.spread * spread)
         if compute.steps_ms:
             self._usual_s = np.resize(np.array(compute.steps_ms), self.nodes) / 1000.0
-        self.usual_step_s = _usual_step_s(compute)  # of a node in the middle
+        self.usual_step_s = _usual_step_s(compute)  # the median of all nodes
         # mean of what a round costs a node beside its step
         self.own_work_s = _own_work_s(scenario, spec.config.fetch_probability)
 
     def step_s(self, node: int, update: int, now_s: float) -> float:
-        """Return the seconds of a node's step with this number that begins now."""
+        """Return the seconds of a node's step. The step has this number, and begins now."""
         taken = float(self._usual_s[node])
         if self._scenario.compute.jitter:
             taken *= self._jitter(node, update)
@@ -108,7 +108,7 @@ class Conditions:
         return int(self.site_of[node])
 
     def latency_s(self, a: int, b: int) -> float:
-        """Return the one-way latency of a message, without jitter. It is less within a site."""
+        """Return the latency of a message in one direction, without jitter."""
         network = self._scenario.network
         is_far = self.site_of[a] != self.site_of[b]
         return (network.between_sites_latency_ms if is_far else network.latency_ms) / 1000.0
@@ -129,9 +129,7 @@ class Conditions:
         return np.where(is_far, far, near) / 1000.0
 
     def delay_s(self, a: int, b: int, rng: random.Random) -> float:
-        """Return a random delay of a message: latency, jitter, and a round trip for each loss of
-        it.
-        """
+        """Return a random delay of a message: latency, jitter, and a round trip for each loss."""
         network, latency_s = self._scenario.network, self.latency_s(a, b)
         taken_s = latency_s
         if network.jitter_ms:
@@ -149,20 +147,20 @@ class Conditions:
         return latency_s * (1.0 + 2.0 * lost) + network.jitter_ms / 2000.0
 
     def is_behind_nat(self, node: int) -> bool:
-        """Return whether no node can connect to this one, which connects to others for answers."""
+        """Return whether no node can connect to this node."""
         return bool(self._is_behind_nat[node])
 
     def is_cut(self, a: int, b: int, now_s: float) -> bool:
         return any(p.is_now(now_s) and p.nodes[a] != p.nodes[b] for p in self._partitions)
 
     def partition_changes(self) -> tuple[tuple[float, NDArray[np.int64] | None], ...]:
-        """Return when which nodes are cut off from the others. `None` ends it."""
+        """Return the times of partitions with the nodes that are cut off. `None` ends one."""
         begins = [(p.begins_s, np.flatnonzero(p.nodes)) for p in self._partitions]
         ends = [(p.ends_s, None) for p in self._partitions]
         return tuple(sorted([*begins, *ends], key=lambda change: change[0]))
 
     def events(self) -> Iterator[NodeChange]:
-        """Yield the starts, kills, returns and leaves of nodes, in order, possibly without end.
+        """Yield the starts, kills, returns and leaves of nodes, in order of time.
 
         Raises:
             ConfigError: the trace of the scenario cannot be read, or has mistakes.
@@ -171,13 +169,13 @@ class Conditions:
 
     @property
     def is_calm(self) -> bool:
-        """Whether all nodes start at once, stay, and reach each other at all times."""
+        """Whether all nodes start at once, stay, and can reach each other at all times."""
         churn = self._scenario.churn
         comes_and_goes = churn.start_spread_s or churn.kill_every_s or churn.lost or churn.trace
         return not comes_and_goes and not self._partitions and not self._is_behind_nat.any()
 
     def _jitter(self, node: int, update: int) -> float:
-        """Return the factor of one step. Those of the next ones are computed with it."""
+        """Return the random factor of one step. Factors of the next steps are cached."""
         block, within = divmod(update, JITTER_BLOCK)
         known = self._jitters.get(node)
         if known is None or known[0] != block:
@@ -203,7 +201,7 @@ def _usual_step_s(compute: ComputeSpec) -> float:
 
 
 def _own_work_s(scenario: Scenario, merges: float) -> float:
-    """Return a node's mean seconds in a round with this number of merges, besides its step."""
+    """Return a node's mean seconds in a round, without its step, for this number of merges."""
     costs = scenario.costs
     per_mb_ms = costs.publish_ms_per_mb + merges * costs.merge_ms_per_mb
     return (costs.round_ms + (scenario.model_mb or 0.0) * per_mb_ms) / 1000.0
@@ -221,7 +219,7 @@ def _straggler_count(spec: StragglerSpec, nodes: int, index: int) -> int:
 
 
 def _sites_of(sites: tuple[SiteSpec, ...], nodes: int) -> NDArray[np.int64]:
-    """Deal the nodes to the sites by their shares, in a row."""
+    """Divide the nodes between the sites by their shares, as consecutive ranges."""
     if not sites:
         return np.zeros(nodes, dtype=np.int64)
     shares = np.cumsum([site.share for site in sites])

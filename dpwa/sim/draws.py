@@ -1,9 +1,9 @@
 """Random numbers that depend only on a seed and their purpose, not on the order of calls.
 
-There is one stream for each purpose. For many nodes at once a counter is hashed instead of
-advancing a generator's state. The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, Fast
-Splittable Pseudorandom Number Generators, 2014). Normal numbers are made of uniform ones by Box and
-Muller (1958).
+Each purpose has one stream. For many nodes at once, a counter is hashed instead of advancing a
+generator's state. The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, Fast
+Splittable Pseudorandom Number Generators, 2014). Box and Muller's method (1958) makes normal
+numbers from uniform numbers.
 """
 
 from __future__ import annotations

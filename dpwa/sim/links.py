@@ -1,4 +1,4 @@
-"""Links that transfers share, in the time of a `VirtualNetwork`."""
+"""Links that transfers share, in the virtual time of a `VirtualNetwork`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from dpwa.virtual_network import Timer, VirtualNetwork
 
 SharedLink = tuple[str, str | int]
-"""A kind of link, and whose it is."""
+"""The kind of a link, and the name of its owner."""
 
 
 @dataclass(eq=False)
 class Transfer:
-    links: dict[SharedLink, float]  # on its way, with their bytes per second
-    left: float  # bytes, when it was looked at
-    done: Callable[[], None]  # called when the last byte is sent
+    links: dict[SharedLink, float]  # links on its path, with their bytes per second
+    left: float  # bytes that were not sent at that time
+    done: Callable[[], None]  # called when the last byte has been sent
     is_held: bool = False  # nothing gets through
     rate: float = 0.0
     looked_at: float = 0.0
@@ -24,16 +24,16 @@ class Transfer:
 
 
 class FairLinks:
-    """The transfers under way on all links.
+    """All transfers that are in progress, on all links.
 
-    Each has the same share of every link on its way as the others there, at any time, and is as
-    fast as the smallest of its shares. Unused parts of shares are not given to others. Transfers
-    that stand still have no share.
+    All transfers on a link have equal shares of the link at any time. A transfer is as fast as the
+    smallest of its shares. Unused parts of shares are not given to others. A held transfer has no
+    share.
     """
 
     def __init__(self, network: VirtualNetwork) -> None:
         self._network = network
-        self._on: dict[SharedLink, dict[Transfer, None]] = {}  # in the order of their beginning
+        self._on: dict[SharedLink, dict[Transfer, None]] = {}  # in the order of their start
 
     def begin_transfer(self, transfer: Transfer) -> None:
         transfer.looked_at = self._network.clock.now()
@@ -42,14 +42,12 @@ class FairLinks:
         self._share(transfer)
 
     def end_transfer(self, transfer: Transfer) -> None:
-        """End a transfer that is over or given up, and give its share to others. `left` was not
-        sent.
-        """
+        """End a transfer, and give its share to others. Its `left` bytes were not sent."""
         self._leave(transfer)
         self._share(transfer)
 
     def hold(self, transfer: Transfer, *, is_held: bool) -> None:
-        """Stop a transfer while nothing gets through, or continue it."""
+        """Stop a transfer during a cut of its link, or continue it."""
         if transfer.is_held == is_held:
             return
         transfer.is_held = is_held
@@ -72,7 +70,7 @@ class FairLinks:
         self._go_on(transfer, 0.0)
 
     def _share(self, changed: Transfer) -> None:
-        """Give all their shares that have a link in common with one."""
+        """Update the shares of all transfers that share a link with this transfer."""
         affected = dict.fromkeys(t for link in changed.links for t in self._on.get(link, ()))
         for transfer in affected:
             rate = min(limit / len(self._on[link]) for link, limit in transfer.links.items())

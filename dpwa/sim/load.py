@@ -1,8 +1,8 @@
-"""Reads a scenario file, and overrides, to a `RunSpec`, or reports all mistakes at once.
+"""Read a scenario file and overrides into a `RunSpec`, or report all mistakes at once.
 
-A scenario has the keys of `Scenario`, the options of its task under the name of that, and every
+A scenario has the keys of `Scenario`, the options of its task under the name of the task, and every
 setting of an ordinary configuration except those about names, addresses and files. `DPWA_...`
-variables are for real runs, so nothing is read from the environment.
+variables are for real runs, so a scenario ignores the environment.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dpwa.config.graphs import absolute
 from dpwa.config.load import config_of
 from dpwa.config.model import Config
 from dpwa.config.problems import Loc, Place, shown
-from dpwa.config.reading import means_off, read_model
 from dpwa.config.schema import OF_REAL_RUNS
+from dpwa.config.validation import means_off, read_model
 from dpwa.errors import ConfigError, UserError
 from dpwa.sim.churn import read_trace
 from dpwa.sim.conditions import Conditions
@@ -39,9 +39,9 @@ from dpwa.sim.tasks import TASKS
 from dpwa.types import StrictModel
 
 PORT = 7000
-NO_OTHERS = "not allowed here: a scenario has its own nodes, addresses and files"
+NO_OTHERS = "not allowed here, because a scenario has its own nodes, addresses and files"
 _MAPPINGS = ("network", "compute", "costs", "churn", "target")
-_NOTHING = ("null", "~", "")  # of YAML
+_NOTHING = ("null", "~", "")  # values of YAML that mean null
 
 ScenarioSource = str | os.PathLike[str] | Mapping[str, Any] | Sequence[Any]
 
@@ -75,9 +75,9 @@ def scenario_keys() -> tuple[str, ...]:
 
 
 def _run_spec(document: Document) -> RunSpec | None:
-    """Return the run, or `None` after noting why there can be none."""
+    """Return the run, or `None` after adding the mistakes to the document."""
     values = document.values
-    for key in _MAPPINGS:  # nothing in it is as if it was not there
+    for key in _MAPPINGS:  # an empty key counts as left out
         if values.get(key, 0) is None:
             del values[key]
     scenario = read_model(Scenario, document, keys=Scenario.model_fields)
@@ -89,7 +89,7 @@ def _run_spec(document: Document) -> RunSpec | None:
     for key in values.keys() & OF_REAL_RUNS:
         document.note_key((key,), NO_OTHERS)
     if values.get("transport") == "shm":
-        expected = "expected auto or tcp, as each simulated node is on a host of its own"
+        expected = "expected auto or tcp, because each simulated node has its own host"
         document.note(("transport",), f"{expected} (got shm)")
     config = _config(scenario, document)
     chosen = options.get(scenario.task) if scenario else None
@@ -107,10 +107,10 @@ def _task_options(name: str, document: Document) -> StrictModel | None:
 
 
 def _config(scenario: Scenario | None, document: Document) -> Config | None:
-    """Return the ordinary settings, with nodes; `None` if some are wrong."""
+    """Return the ordinary settings, with nodes, or `None` if some are wrong."""
     values, others = document.values, {*scenario_keys(), *OF_REAL_RUNS}
     sized = scenario or _sized(values.get("nodes"))
-    if sized is None:  # then links may be between any nodes, and all topologies fit
+    if sized is None:  # without a number of nodes, links and topologies cannot be checked
         others.add("links")
     for key in others & values.keys():
         del values[key]
@@ -125,7 +125,7 @@ def _config(scenario: Scenario | None, document: Document) -> Config | None:
 
 
 def _sized(nodes: object) -> Scenario | None:
-    """Return a scenario of this many nodes, if it is a number of nodes."""
+    """Return a scenario with this number of nodes, or `None` if the number is invalid."""
     document = Document()
     document.values["nodes"] = nodes
     return read_model(Scenario, document)
@@ -145,7 +145,7 @@ def _with_trace(scenario: Scenario, document: Document) -> Scenario:
 
 
 def _with_groups(spec: RunSpec) -> RunSpec:
-    """Return a run in which the nodes of a site are a group, for algorithms that have them."""
+    """Return a run in which the nodes of a site are a group, for algorithms with groups."""
     if not spec.scenario.network.sites:
         return spec
     conditions = Conditions(spec)
@@ -199,12 +199,12 @@ def impossible(scenario: Scenario) -> Iterator[Clash]:
 
 def _end(scenario: Scenario) -> Iterator[Clash]:
     if scenario.rounds is None and scenario.seconds is None:
-        expected = "expected `rounds` or `seconds`, as it never ends without"
-        target = " (a target may never be reached)" if _targets(scenario) else ""
+        expected = "expected `rounds` or `seconds`, because the run never ends without them"
+        target = " (it may never reach its target)" if _targets(scenario) else ""
         yield (), f"{expected}{target}"
     elif scenario.rounds is None and _takes_no_time(scenario.compute):
-        expected = "expected a number above 0, or `rounds`: with steps that take no time it may"
-        yield ("compute", "step_ms"), f"{expected} never end (got 0)"
+        expected = "expected a number above 0, or `rounds`, because a run whose steps take no"
+        yield ("compute", "step_ms"), f"{expected} time may never end (got 0)"
 
 
 def _takes_no_time(compute: ComputeSpec) -> bool:
@@ -214,12 +214,12 @@ def _takes_no_time(compute: ComputeSpec) -> bool:
 def _engine(scenario: Scenario) -> Iterator[Clash]:
     is_asynchronous = scenario.schedule == "asynchronous"
     if scenario.detail == "arrays" and is_asynchronous:
-        expected = "expected lockstep beside detail: arrays, which take rounds together"
+        expected = "expected lockstep with detail: arrays, which take all rounds together"
         yield ("schedule",), f"{expected} (got asynchronous)"
     elif (scenario.detail == "nodes" or is_asynchronous) and scenario.nodes > MAX_WHOLE_NODES:
-        expected = f"expected at most {MAX_WHOLE_NODES} whole nodes, as more take hours"
-        more = "of more, only plain gossip can be simulated, with schedule: lockstep"
-        yield ("nodes",), f"{expected}; {more} (got {scenario.nodes})"
+        expected = f"expected at most {MAX_WHOLE_NODES} whole nodes, because more take hours"
+        more = "For more nodes, use plain gossip with schedule: lockstep"
+        yield ("nodes",), f"{expected}. {more} (got {scenario.nodes})"
 
 
 def _targets(scenario: Scenario) -> list[str]:
@@ -229,20 +229,20 @@ def _targets(scenario: Scenario) -> list[str]:
 def _target(scenario: Scenario) -> Iterator[Clash]:
     target, task = scenario.target, scenario.task
     if target.accuracy is not None and task != "digits":
-        reason = f"as task: {task} has no accuracy, only digits does"
+        reason = f"because task: {task} has no accuracy, only digits has"
         yield ("target", "accuracy"), f"expected nothing, {reason} (got {target.accuracy:g})"
     if target.loss is not None and task == "consensus":
-        reason = "as nothing is trained with task: consensus"
+        reason = "because nothing is trained with task: consensus"
         yield ("target", "loss"), f"expected nothing, {reason} (got {target.loss:g})"
     ratio = target.variance_ratio
     if ratio is not None and ratio >= 1.0 and task == "consensus":
-        expected = "expected a number below 1, which is where it begins"
+        expected = "expected a number below 1, because the run starts at 1"
         yield ("target", "variance_ratio"), f"{expected} (got {ratio:g})"
 
 
 def _network(network: NetworkSpec, nodes: int) -> Iterator[Clash]:
     if nodes > 1 and share_of_nodes(nodes, network.unreachable) >= nodes:
-        expected = f"expected a share that leaves one of {nodes} nodes for the others to connect to"
+        expected = f"expected a share that leaves one of {nodes} nodes reachable for the others"
         yield ("network", "unreachable"), f"{expected} (got {network.unreachable:g})"
     if len(network.sites) > nodes:
         expected = f"expected at most {nodes} sites, one for each node"
@@ -262,16 +262,16 @@ def _compute(compute: ComputeSpec, nodes: int) -> Iterator[Clash]:
     for index, stragglers in enumerate(compute.stragglers):
         path = ("compute", "stragglers", index)
         if stragglers.nodes is not None and stragglers.nodes > nodes:
-            expected = f"expected at most {nodes}, as there are no more nodes"
+            expected = f"expected at most {nodes}, the number of all nodes"
             yield (*path, "nodes"), f"{expected} (got {stragglers.nodes})"
         elif stragglers.nodes is None and not stragglers.share:
-            yield path, "expected how many there are: nodes or share (got neither)"
+            yield path, "expected the number of slow nodes, by nodes or share (got neither)"
 
 
 def _churn(churn: ChurnSpec, nodes: int) -> Iterator[Clash]:
     for index, loss in enumerate(churn.lost):
         if share_of_nodes(nodes, loss.share) >= nodes and churn.return_after_s is None:
-            expected = "expected a share that leaves a node, or `return_after_s`"
+            expected = "expected a share that leaves one node alive, or `return_after_s`"
             yield ("churn", "lost", index, "share"), f"{expected} (got {loss.share:g})"
 
 
@@ -279,15 +279,15 @@ def _without_effect(scenario: Scenario) -> Iterator[Clash]:
     """Yield the keys that would be ignored without notice."""
     churn, costs, network = scenario.churn, scenario.costs, scenario.network
     if churn.return_after_s is not None and churn.kill_every_s is None and not churn.lost:
-        expected = "expected `kill_every_s` or `lost` beside it, as nobody is killed"
+        expected = "expected `kill_every_s` or `lost` as well, because no node is killed"
         yield ("churn", "return_after_s"), f"{expected} (got {churn.return_after_s:g})"
     for key in ("publish_ms_per_mb", "merge_ms_per_mb"):
         value = getattr(costs, key)
         if value and scenario.model_mb is None:
-            yield ("costs", key), f"expected `model_mb` beside it (got {value:g})"
+            yield ("costs", key), f"expected `model_mb` as well (got {value:g})"
     is_limited = network.between_sites_mbps is not None
     if is_limited and not network.sites:
-        expected = "expected `sites` beside it"
+        expected = "expected `sites` as well"
         yield ("network", "between_sites_mbps"), f"{expected} (got {network.between_sites_mbps:g})"
 
 

@@ -22,12 +22,12 @@ class Sample:
         time_s: virtual seconds since the start.
         round: mean number of updates of the living nodes.
         nodes: number of nodes that live and train.
-        variance_ratio: V / V0, V = sum over living nodes of |x_i - mean|^2, divided by their
-            number. V0 is that of the beginning, or 1 if all began alike.
+        variance_ratio: V / V0, where V is the sum over living nodes of |x_i - mean|^2, divided by
+            their number. V0 is the V of the start, or 1 if all nodes started alike.
         consensus_distance: sqrt(V / nodes).
         loss: mean of the living nodes. `None` for `consensus`.
         accuracy: of the mean model. `None` if the task has none.
-        bytes_per_node: mean bytes that a node has sent until now, with headers.
+        bytes_per_node: mean bytes that a node has sent so far, with headers.
     """
 
     time_s: float
@@ -45,13 +45,13 @@ class NodeFigures:
     """The results of one node.
 
     Attributes:
-        name: of the node.
-        updates: steps that it has taken.
-        merges: snapshots that it has merged.
-        bytes_sent, bytes_received: with headers.
-        trained_s: virtual seconds in training steps, and in other work of the node itself.
-        waited_s: virtual seconds in which it waited for peers.
-        served: snapshots that it has sent to others.
+        name: name of the node.
+        updates: number of training steps.
+        merges: number of merged snapshots.
+        bytes_sent, bytes_received: bytes on the wire, with headers.
+        trained_s: virtual seconds in training steps, and in the node's other work.
+        waited_s: virtual seconds in which the node waited for peers.
+        served: number of snapshots that the node has sent to others.
     """
 
     name: str
@@ -69,11 +69,11 @@ class RunOutcome:
     """The end of a simulated run.
 
     Attributes:
-        samples: in order of time. The first is of the beginning, the last of the end.
-        nodes: of all that ever lived, in order of their names.
-        events: events of nodes, as (virtual second, text).
-        detail: how it was simulated, as `arrays` or whole `nodes`.
-        was_stopped: whether it was ended before it was over (Ctrl-C).
+        samples: samples in order of time, from the start to the end.
+        nodes: figures of all nodes that ever lived, in order of their names.
+        events: starts and ends of nodes, as (virtual second, text).
+        detail: `arrays` or whole `nodes`.
+        was_stopped: whether a signal ended the run early (Ctrl-C).
     """
 
     samples: tuple[Sample, ...]
@@ -84,22 +84,22 @@ class RunOutcome:
 
 
 Watch = Callable[[Sample], bool]
-"""Is shown each sample, and in between the last one again; returns whether to go on."""
+"""Gets each sample, and between samples the last one again. Returns whether to continue."""
 
 
 BEGIN_ALIKE = ("quadratic", "digits")  # tasks whose nodes all have the same parameters at first
 
 
 def has_target(target: TargetSpec) -> bool:
-    """Tell whether anything is to be reached."""
+    """Return whether the scenario has a target."""
     return any(value is not None for _, value in target)
 
 
 def meets(scenario: Scenario, sample: Sample) -> bool:
     """Return whether all targets are reached. False if there are none.
 
-    Variance counts once there are two nodes to compare (if there ever are) and all have started,
-    and, if they begin alike, once each has taken a step in the mean.
+    The variance counts once at least two nodes have started (if there ever are two) and no start is
+    left. If nodes start alike, it counts once they have taken one step on average.
     """
     target = scenario.target
     ratio, loss, accuracy = sample.variance_ratio, sample.loss, sample.accuracy
@@ -116,28 +116,28 @@ def meets(scenario: Scenario, sample: Sample) -> bool:
     )
 
 
-SAMPLES = 200  # of a run whose length is known
+SAMPLES = 200  # of a run with a known length
 ROUNDING = 1e-9
-ASK_EVERY_S = 0.2  # of real time
-MAX_SAMPLES = 2 * SAMPLES  # of one that is not
+ASK_EVERY_S = 0.2  # real seconds between two calls of the watcher
+MAX_SAMPLES = 2 * SAMPLES  # of a run with an unknown length
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A run at one moment."""
+    """The values of a run at one moment."""
 
     time_s: float  # virtual seconds since the start
-    round: float  # updates of a living node in the mean
+    round: float  # mean updates of a living node
     x: NDArray[np.float64]  # parameters of the living nodes, shape (n, D)
-    loss: float | None  # mean of the living nodes; `None` before the first step
-    bytes_per_node: float  # sent until now
+    loss: float | None  # mean of the living nodes, `None` before the first step
+    bytes_per_node: float  # mean bytes that a node has sent so far
 
 
 class RunRecorder:
     """The samples of one run.
 
-    All nodes begin at `starts`, shape (N, D). `watch` gets each sample, and the last one again
-    while nothing follows it. It returns whether to continue.
+    All nodes start at `starts`, shape (N, D). `watch` gets each sample, and between samples the
+    last one again. It returns whether to continue.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class RunRecorder:
     def observe(self, moment: Moment) -> bool:
         """Check the progress of the run, and take a sample if it is due.
 
-        Returns whether to continue, because the target is not reached, and the run was not stopped.
+        Returns whether to continue. It is false once the target is reached, or the run was stopped.
         """
         position = self._position(moment)
         is_due = position >= self._due
@@ -175,23 +175,23 @@ class RunRecorder:
         return not self.is_reached and self.is_wanted()
 
     def is_wanted(self) -> bool:
-        """Return whether to continue. `watch` is asked from time to time, between samples, too."""
+        """Return whether to continue. This calls `watch` from time to time between samples."""
         now = time.monotonic()
         if self.samples and not self.was_stopped and now - self._asked_at >= ASK_EVERY_S:
             self._ask(self.samples[-1])
         return not self.was_stopped
 
     def take_last_sample(self, moment: Moment) -> tuple[Sample, ...]:
-        """Take the last sample, unless there is one of this moment, and return all of them."""
+        """Take the last sample, unless this moment has one, and return all samples."""
         last = self.samples[-1] if self.samples else None
         if last is None or (last.time_s, last.round) != (moment.time_s, moment.round):
             self._take(self._sample(moment, needs_accuracy=True))
-        else:  # with what was on its way
+        else:  # add the bytes that were on their way
             self.samples[-1] = replace(last, bytes_per_node=moment.bytes_per_node)
         return tuple(self.samples)
 
     def _position(self, moment: Moment) -> float:
-        """Return the progress of the run, in samples if its length is known, else in rounds."""
+        """Return the progress of the run, in samples, or in rounds if its length is unknown."""
         shares = []
         if self._rounds is not None:
             shares.append(moment.round / self._rounds)

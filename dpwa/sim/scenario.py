@@ -16,7 +16,7 @@ from dpwa.config.model import MAX_SEED
 from dpwa.types import Fraction, StrictModel, refusal
 
 MAX_NODES = 100_000
-MAX_WHOLE_NODES = 2000  # with every message: an hour of a core, and some GB
+MAX_WHOLE_NODES = 2000  # which take an hour of a core, and some GB of memory
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -24,7 +24,7 @@ NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 def _check_detail(value: object) -> object:
     if value == "rules":
-        raise refusal("nodes, as rules alone are simulated no more")
+        raise refusal("nodes, because rules alone are not simulated any more")
     return value
 
 
@@ -106,7 +106,7 @@ class ComputeSpec(StrictModel):
     """The times of training steps."""
 
     step_ms: NotNegative = Field(
-        default=100.0, description="step time of a usual node, in milliseconds"
+        default=100.0, description="median step time of the nodes, in milliseconds"
     )
     steps_ms: tuple[Positive, ...] = Field(
         default=(),
@@ -230,9 +230,9 @@ class RunSpec:
 
     Attributes:
         scenario: the simulated scenario.
-        config: the ordinary settings, whose nodes are n0, n1, ... of the scenario, each at an
-            address of its own. With `membership: open` it has `join`, with the address of n0.
-        task_options: those of the task, which are set under its name.
+        config: the ordinary settings. Its nodes are n0, n1, ..., each with its own address. With
+            `membership: open` it has `join`, with the address of n0.
+        task_options: the options of the task, which the scenario has under the task's name.
     """
 
     scenario: Scenario

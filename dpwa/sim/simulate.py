@@ -1,4 +1,4 @@
-"""A run from its beginning to its end, of whole nodes, or as arrays if that is exact."""
+"""Simulate a run with whole nodes, or as arrays if arrays are exact."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpwa.sim.scenario import MAX_WHOLE_NODES, RunSpec, Scenario
 
 
 def require_engine(scenario: Scenario) -> None:
-    """Check that the libraries of a scenario are installed, as far as is known before it begins."""
+    """Check that the libraries of a scenario are installed, as far as is known before the run."""
     if scenario.detail == "nodes" or scenario.schedule == "asynchronous":
         import dpwa.sim.nodes.engine  # noqa: F401
 
@@ -20,13 +20,13 @@ def simulate(spec: RunSpec, watch: Watch | None = None) -> RunOutcome:
     """Simulate a run.
 
     Args:
-        spec: of the run, as `load_scenario` returns it.
-        watch: gets each sample, and returns whether to continue. `None`: continue to the end.
+        spec: the run, as `load_scenario` returns it.
+        watch: gets each sample, and returns whether to continue. By default the run continues.
 
     Raises:
-        UserError: the run cannot be simulated so, or a library that it needs is missing.
+        UserError: the run cannot be simulated, or a required library is missing.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its figures say so
+    with np.errstate(over="ignore", invalid="ignore"):  # the figures show a run that diverges
         arrays = _as_arrays(spec)
         if arrays is not None:
             return arrays.simulate(watch or _go_on)
@@ -43,7 +43,7 @@ def _as_arrays(spec: RunSpec) -> ArrayRounds | None:
     arrays = ArrayRounds(spec)
     if arrays.fits:
         return arrays
-    only = "as arrays are only for plain `gossip` in lockstep of which nothing fails"
+    only = "because arrays are only for plain `gossip` in lockstep without failures"
     if scenario.detail == "arrays":
         raise UserError(f"detail: expected auto or nodes, {only} (got arrays) [DPWA-E178]")
     if scenario.nodes > MAX_WHOLE_NODES:

@@ -1,4 +1,4 @@
-"""The results of a simulated run, in figures for people and programs."""
+"""The results of a simulated run, as figures for people and programs."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from dpwa.types import JsonObject
 
 @dataclass(frozen=True)
 class SimulationFigures:
-    """Figures of one run. Times are of the simulation, not of the machine that it ran on.
+    """Figures of one run. All times are virtual.
 
     Attributes:
-        reached: whether the target was reached. False without one.
-        rounds_to_target: mean updates of a node by then. `None` if never.
-        seconds_to_target: seconds since the start. `None` if never.
-        bytes_per_node: mean bytes that a node has sent, with headers.
+        reached: whether the run reached its target. False if it has none.
+        rounds_to_target: mean updates of a node until the target. `None` if never.
+        seconds_to_target: seconds until the target. `None` if never.
+        bytes_per_node: mean bytes that a node sent, with headers.
         steps_per_s: training steps of all nodes together.
-        waiting_share: share of the time of all nodes in which they waited for peers.
-        variance_ratio, consensus_distance, loss, accuracy: at the end, as in `Sample`.
-        rounds: mean updates of a node, at the end.
+        waiting_share: share of the time of all nodes that they waited for peers.
+        variance_ratio, consensus_distance, loss, accuracy: values at the end, as in `Sample`.
+        rounds: mean updates of a node.
         seconds: the length of the run.
-        nodes: that lived at the end.
-        serving_fairness: Jain's index of the number of snapshots that each node has served. 1 if
-            all have served alike, 1 / N if one has served all, `None` if none has served any.
-        most_served: snapshots that the busiest node has served.
+        nodes: number of nodes that lived at the end.
+        serving_fairness: Jain's index of the snapshots that each node served. It is 1 if all nodes
+            served equally many, 1 / N if one node served all, and `None` if no node served any.
+        most_served: number of snapshots that the busiest node served.
         most_bytes_sent: maximum bytes sent by one node.
         events: number of starts and ends of nodes.
-        detail: how it was simulated, as `arrays` or whole `nodes`.
-        seed: of the run.
-        was_stopped: whether it was ended before it was over.
+        detail: `arrays` or whole `nodes`.
+        seed: seed of the run.
+        was_stopped: whether a signal ended the run early.
     """
 
     reached: bool
@@ -58,7 +58,7 @@ class SimulationFigures:
     was_stopped: bool
 
     def to_json(self) -> JsonObject:
-        """Return all figures by name. Numbers that are not finite are `None`, as JSON has none."""
+        """Return all figures by name, with `None` for numbers that are not finite."""
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(self).items()
@@ -66,7 +66,7 @@ class SimulationFigures:
 
 
 def figures_of(spec: RunSpec, outcome: RunOutcome) -> SimulationFigures:
-    """Return the figures of a run that has ended."""
+    """Return the figures of a finished run."""
     nodes, last = outcome.nodes, outcome.samples[-1]
     first = next((sample for sample in outcome.samples if meets(spec.scenario, sample)), None)
     waited = sum(node.waited_s for node in nodes)

@@ -1,4 +1,4 @@
-"""Several runs of one scenario: every combination of some values, and several seeds."""
+"""Several runs of one scenario, with all combinations of values, and several seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import FrameType
 
-from dpwa.config.reading import number
+from dpwa.config.validation import number
 from dpwa.errors import DpwaError, UserError
 from dpwa.files import written
 from dpwa.sim.load import ScenarioSource, load_scenario
@@ -27,7 +27,7 @@ from dpwa.sim.summary import SimulationFigures, figures_of
 from dpwa.types import JsonObject
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-CHECK_EVERY_S = 0.2  # whether the processes of a sweep have ended, or are to
+CHECK_EVERY_S = 0.2  # seconds between checks for the end of the sweep
 
 Settings = Mapping[str, object]
 
@@ -36,30 +36,30 @@ Settings = Mapping[str, object]
 class PlannedRun:
     """One run of a sweep."""
 
-    settings: Settings  # by which it differs from the others, by key; without the seed
-    overrides: Settings  # these, the seed, and what is set for all
+    settings: Settings  # settings that differ between runs, by key, without the seed
+    overrides: Settings  # `settings`, the seed, and the settings of all runs
     scenario: Scenario
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """A run that has ended."""
+    """A finished run."""
 
     planned: PlannedRun
-    figures: SimulationFigures | None = None  # `None` if it could not be simulated
+    figures: SimulationFigures | None = None  # `None` if the simulation failed
     outcome: RunOutcome | None = None
-    error: str = ""  # why it could not be simulated
+    error: str = ""  # reason of the failure
 
 
 @dataclass
 class StopRequest:
-    """Whether the runs are to end: Ctrl-C was pressed, or a scheduler takes the machine."""
+    """A request to end the runs, after Ctrl-C or a signal of a scheduler."""
 
-    number: int = 0  # of the signal that has said so; 0 before
+    number: int = 0  # of the signal, or 0 before
 
 
 Progress = Callable[[float], None]
-"""Is told now and then how much of all runs is done, from 0 to 1."""
+"""Called from time to time with the finished share of all runs, from 0 to 1."""
 
 
 def plan_runs(
@@ -69,10 +69,10 @@ def plan_runs(
     *,
     repeat: int = 1,
 ) -> list[PlannedRun]:
-    """Return the runs of a sweep, in order: the last key changes first, then the seed.
+    """Return the runs of a sweep, in order.
 
-    `settings` are set for all; the runs are all combinations of the values of `sweep`; `repeat`
-    seeds are that of the scenario and the next ones.
+    All runs have `settings`. There is one run for each combination of the values of `sweep`, and
+    each of `repeat` seeds, which start at the seed of the scenario.
     """
     planned = []
     for values in itertools.product(*sweep.values()):
@@ -99,11 +99,11 @@ def run_all(
     progress: Progress,
     stop: StopRequest,
 ) -> list[SimulatedRun]:
-    """Simulate runs; return those that have ended, in order.
+    """Simulate runs, and return the finished runs, in order.
 
-    One that cannot be simulated says why, if there are others. With more than one of `processes`,
-    that many run at once, in processes of their own. After `stop` no more begin; a run in this
-    process ends with what it has.
+    If there are several runs, a run that fails has an `error`. With more than one of `processes`,
+    that many runs are simulated at once, in their own processes. After `stop` no run starts, and a
+    run in this process ends early with its results so far.
     """
     for run in planned:
         require_engine(run.scenario)
@@ -125,7 +125,7 @@ def run_all(
 
 @contextmanager
 def stopped_by_signals(stop: StopRequest) -> Iterator[None]:
-    """Have the first SIGINT or SIGTERM set `stop`; the second one ends what is under way."""
+    """Let the first SIGINT or SIGTERM set `stop`, and the second one end the process."""
 
     def came(number: int, frame: FrameType | None) -> None:
         if stop.number:
@@ -175,9 +175,9 @@ def _in_processes(
     progress: Progress,
     stop: StopRequest,
 ) -> list[SimulatedRun]:
-    context = multiprocessing.get_context("spawn")  # no thread of this process is forked
+    context = multiprocessing.get_context("spawn")  # a fork would copy the threads of this process
     with ProcessPoolExecutor(processes, context) as pool:
-        # The processes inherit that both are blocked: this one decides what a signal ends.
+        # The processes inherit the blocked signals, so only this process reacts to a signal.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             futures = [pool.submit(_in_process, source, run) for run in planned]
@@ -192,7 +192,7 @@ def _in_processes(
                 child.kill()
     if not stop.number and any(isinstance(f.exception(), BrokenProcessPool) for f in futures):
         raise UserError(
-            "a process of the sweep was killed; is there memory enough for so many at once? "
+            "a process of the sweep was killed, perhaps because the machine has too little memory. "
             "Try --processes 1 [DPWA-E292]"
         )
     return [f.result() for f in futures if not isinstance(f.exception(), BrokenProcessPool)]
@@ -202,15 +202,15 @@ SAMPLES, NODES, EVENTS, SUMMARY = "samples.csv", "nodes.csv", "events.jsonl", "s
 
 
 def run_as_object(run: SimulatedRun) -> JsonObject:
-    """Return the figures of a run, and the settings by which it differs from others."""
+    """Return the figures of a run, and the settings that differ between runs."""
     figures = run.figures.to_json() if run.figures else {"error": run.error}
     return {"settings": dict(run.planned.settings), **figures}
 
 
 def write_results(runs: Sequence[SimulatedRun], document: JsonObject, folder: Path) -> list[Path]:
-    """Write all but the pictures into a folder, which is made; return the files.
+    """Write all results except pictures into a new folder, and return the files.
 
-    In each of them `run` is the number of the run in the document, from 0.
+    In each file, `run` is the number of the run in the document, from 0.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ended = [(index, run.outcome) for index, run in enumerate(runs) if run.outcome]

@@ -1,7 +1,7 @@
 """The tasks of simulated nodes, vectorised over nodes, on one float64 array of shape (N, D).
 
-consensus    no training, nodes begin apart from each other and only average
-quadratic    a bowl, with noisy gradients, and maybe another bowl for each node
+consensus    no training: nodes start at different values and only average
+quadratic    a quadratic loss with noisy gradients, and optionally a different optimum on each node
 digits       logistic regression or an MLP on scikit-learn's digits
 """
 
@@ -28,12 +28,12 @@ MAX_PARAMETERS = 10_000_000
 
 
 class TrainingTask(Protocol):
-    """The task of nodes. The noise of a node's k-th step depends only on the seed, the node and k.
+    """A training task. The noise of a node's k-th step depends only on the seed, the node and k.
 
     Attributes:
-        name: the name by which scenarios choose it.
-        options: the model of its options.
-        dimension: D, parameters of one node.
+        name: the name of the task in scenarios.
+        options: the class of its options.
+        dimension: the number D of parameters of one node.
     """
 
     name: ClassVar[str]
@@ -41,21 +41,19 @@ class TrainingTask(Protocol):
 
     @property
     def dimension(self) -> int:
-        """D, parameters of one node."""
+        """The number D of parameters of one node."""
         ...
 
     def starts(self) -> Floats:
-        """Return the initial parameters of nodes, shape (N, D), which are alike if there is
-        training.
-        """
+        """Return the initial parameters, shape (N, D), which are equal if nodes train."""
         ...
 
     def step(self, x: Floats, nodes: Integers) -> Floats | None:
         """Take the next local step of some nodes, in place.
 
         Args:
-            x: their parameters, shape (K, D).
-            nodes: their indices, shape (K,), each once.
+            x: the parameters of these nodes, shape (K, D).
+            nodes: the indices of these nodes, shape (K,), each once.
 
         Returns:
             The losses before the step, shape (K,), or `None` if the task has no training.
@@ -63,7 +61,7 @@ class TrainingTask(Protocol):
         ...
 
     def evaluate(self, mean: Floats) -> tuple[float | None, float | None]:
-        """Return loss and accuracy of one model, shape (D,). `None` for either if there is none."""
+        """Return loss and accuracy of one model, shape (D,), each `None` if the task has none."""
         ...
 
 
@@ -76,7 +74,7 @@ class ConsensusOptions(StrictModel):
 
 
 class Consensus:
-    """No training. x_i begins at random values from N(0, 1) in each dimension."""
+    """A task without training. x_i starts at random values from N(0, 1) in each dimension."""
 
     name: ClassVar[str] = "consensus"
     options: ClassVar[type[StrictModel]] = ConsensusOptions
@@ -90,7 +88,7 @@ class Consensus:
         return np.random.default_rng(self._seed).normal(size=(self._nodes, self.dimension))
 
     def step(self, x: NDArray[np.float64], nodes: NDArray[np.int64]) -> None:
-        """Leave all as it is."""
+        """Do nothing."""
 
     def evaluate(self, mean: NDArray[np.float64]) -> tuple[None, None]:  # noqa: ARG002
         return None, None
@@ -119,7 +117,7 @@ class Quadratic:
     """Node i descends f_i(x) = sum_j h_j (x_j - c_ij)^2 / 2 by SGD with noise.
 
     The curvatures h go from `curvature` to `flattest` in equal ratios. The optima c_i are random
-    values from N(0, heterogeneity^2). All begin at the same random values from N(0, 1).
+    values from N(0, heterogeneity^2). All nodes start at the same random values from N(0, 1).
     """
 
     name: ClassVar[str] = "quadratic"
@@ -155,13 +153,13 @@ class Quadratic:
         return losses
 
     def evaluate(self, mean: NDArray[np.float64]) -> tuple[float, None]:
-        """Return the mean over all nodes of f_i at one model."""
+        """Return the mean of f_i over all nodes for one model."""
         offset = mean - self._optima
         return float(0.5 * (self._curvatures * offset**2).sum(axis=1).mean()), None
 
 
 PIXELS, CLASSES = 64, 10
-NODES_AT_ONCE = 512  # whose batches are in memory
+NODES_AT_ONCE = 512  # nodes whose batches are in memory at once
 
 
 class DigitsOptions(StrictModel):
@@ -183,7 +181,7 @@ class DigitsOptions(StrictModel):
 
 
 class Digits:
-    """Classify 1437 images of 8 by 8 pixels by SGD, with accuracy measured on 360 others."""
+    """Classify 1437 images of 8 by 8 pixels by SGD. Accuracy is measured on 360 other images."""
 
     name: ClassVar[str] = "digits"
     options: ClassVar[type[StrictModel]] = DigitsOptions
@@ -256,7 +254,7 @@ class Digits:
         return layers
 
     def _forward(self, layers: list[tuple[Floats, Floats]], images: Floats) -> list[Floats]:
-        """Return the inputs of each layer, and the scores."""
+        """Return the inputs of each layer, and the scores of the classes."""
         values = [images]
         for number, (weights, biases) in enumerate(layers):
             outputs = values[-1] @ weights + biases[:, None, :]
@@ -264,7 +262,7 @@ class Digits:
         return values
 
     def _batch(self, nodes: Integers) -> Integers:
-        """Pick the next random batch of some nodes: indices of examples, shape (K, batch)."""
+        """Pick the next random batches of some nodes, as indices of examples, shape (K, batch)."""
         places = np.arange(self._options.batch)
         drawn = uniform(self._seed, nodes[:, None], self._steps[nodes][:, None], places)
         within = (drawn * self._counts[nodes][:, None]).astype(np.int64)
@@ -302,7 +300,7 @@ def make_task(spec: RunSpec) -> TrainingTask:
     """Return the task of a run.
 
     Raises:
-        UserError: it needs a library that is not there, or does not fit the number of nodes.
+        UserError: a library is missing, or the task does not fit the number of nodes.
     """
     scenario = spec.scenario
     return TASKS[scenario.task](spec.task_options, scenario.nodes, scenario.seed)

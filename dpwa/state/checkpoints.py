@@ -35,7 +35,7 @@ from dpwa.data.segments import ByteArray
 from dpwa.errors import DpwaError
 from dpwa.files import flush_names, free_lock, open_regular, take_lock, written
 from dpwa.lifecycle import Closeable
-from dpwa.state.image import State, StatePart
+from dpwa.state.safetensors_image import State, StatePart
 from dpwa.types import MAX_CLOCK, JsonObject
 from dpwa.wire import limits
 from dpwa.wire.messages import printable

@@ -20,7 +20,7 @@ from dpwa.errors import ProtocolError
 from dpwa.node.serving.service import Listener
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.state.download import ASK_EVERY_S, SILENT_S, STALL_S, Candidates, Download
-from dpwa.state.image import ImageLayout
+from dpwa.state.safetensors_image import ImageLayout
 from dpwa.transport.link import LinkState
 from dpwa.transport.sockets import CONNECT_TIMEOUT_MS
 from dpwa.types import Frame

@@ -15,7 +15,7 @@ from dpwa.clock import Clock, Deadline
 from dpwa.data.segments import ByteArray
 from dpwa.policy.beginners import LEAD
 from dpwa.state.joining import BRIEF, Joiner, JoinResult, Patience, StateRequest
-from dpwa.state.target import Origin, Target, UnfitStateError
+from dpwa.state.replaced_parts import Origin, Target, UnfitStateError
 
 if TYPE_CHECKING:
     from dpwa.state.checkpoints import CheckpointFolder, Saved
@@ -165,8 +165,10 @@ class StateRestore:
 
     def _warn(self, target: Target, result: JoinResult, *, had_donors: bool = False) -> None:
         own = self._node, target.part
-        text = "%s: starts with its own %s, because %s has a different one"
-        text += " (first difference: %s) [DPWA-W062]"
+        text = (
+            "%s: starts with its own %s, because %s has a different one (first difference: %s) "
+            "[DPWA-W062]"
+        )
         for peer, difference in result.differences.items():
             log.warning(text, *own, peer, difference)
         if result.is_late or result.nbytes or (had_donors and not result.differences):

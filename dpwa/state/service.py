@@ -16,7 +16,7 @@ from dpwa.data.layout import Layout
 from dpwa.data.segments import ByteArray
 from dpwa.node.serving.service import Reply, Service
 from dpwa.node.serving.upload import Upload
-from dpwa.state.image import State, StatePart
+from dpwa.state.safetensors_image import State, StatePart
 from dpwa.types import TrainingProgress
 from dpwa.wire import limits
 from dpwa.wire.messages import pack_layout

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.rows import ShardRows, as_integers, by_shard, rows_shape
-from dpwa.tables.state import ReplicatedState, check_ids, check_increasing, state_arrays
+from dpwa.tables.shard import ReplicatedState, check_ids, check_increasing, state_arrays
 from dpwa.tables.updaters import State, Updater
 from dpwa.types import JsonObject
 

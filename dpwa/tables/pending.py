@@ -18,7 +18,7 @@ from dpwa.errors import DpwaError, MismatchError, TableLostError
 from dpwa.policy.group_views import GroupView
 from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
-from dpwa.tables.storage import ShardMemory
+from dpwa.tables.shard_memory import ShardMemory
 
 Key = tuple[int, int]  # the number of a table, the index of a shard
 AddedParts = list[tuple[int, int | None, ByteArray]]  # by shard: number of ids, data

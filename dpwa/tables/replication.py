@@ -13,10 +13,10 @@ from dpwa.errors import ProtocolError
 from dpwa.tables.channels import Item, ReliableChannels
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.pending import Key
+from dpwa.tables.shard import HEADER
+from dpwa.tables.shard_memory import ShardCopy
 from dpwa.tables.shard_store import ShardStore
 from dpwa.tables.specs import ID_BYTES
-from dpwa.tables.state import HEADER
-from dpwa.tables.storage import ShardCopy
 from dpwa.types import Frame
 from dpwa.wire import limits
 from dpwa.wire.tables import (

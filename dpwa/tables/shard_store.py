@@ -9,8 +9,8 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.errors import ProtocolError
 from dpwa.tables.directory import HeldShard, Known, TablePlan, digest_of
 from dpwa.tables.pending import Key
+from dpwa.tables.shard_memory import ShardCopy, ShardMemory, new_copy
 from dpwa.tables.specs import ID_BYTES
-from dpwa.tables.storage import ShardCopy, ShardMemory, new_copy
 from dpwa.wire import limits
 from dpwa.wire.tables import Numbered, TableAddition, TableGet, TableHoldings
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, ValidationError
 
-from dpwa.config.reading import mistakes
+from dpwa.config.validation import mistakes
 from dpwa.data.segments import ByteArray
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.key_value import KeyValueStore

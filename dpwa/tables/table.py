@@ -11,10 +11,10 @@ from dpwa.errors import UserError
 from dpwa.runtime import Runtime
 from dpwa.tables.directory import TablePlan
 from dpwa.tables.key_value import as_keys, split_keys
+from dpwa.tables.operations import User
 from dpwa.tables.pending import AddedParts
 from dpwa.tables.rows import ShardRows, accumulate, as_row_ids, as_values, check_size, split
 from dpwa.tables.specs import TableSpec, packed
-from dpwa.tables.user import User
 
 
 class Table:

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from pydantic import Field, ValidationError
 
-from dpwa.config.reading import mistakes
+from dpwa.config.validation import mistakes
 from dpwa.errors import UserError, without_codes
-from dpwa.policy.leases import COLUMNS, change_rows
+from dpwa.policy.range_leases import COLUMNS, change_rows
 from dpwa.registry import Registry
 from dpwa.types import NoOptions, StrictModel
 
@@ -208,7 +208,7 @@ class LeaseOptions(StrictModel):
 class LeaseUpdater(Updater):
     """Rows are leases, and an addition changes the holders of rows.
 
-    See `dpwa.policy.leases`. `dpwa.dataset.SharedSampler` uses this updater.
+    See `dpwa.policy.range_leases`. `dpwa.dataset.SharedSampler` uses this updater.
     """
 
     options_model = LeaseOptions

@@ -104,7 +104,7 @@ def test_the_share_of_a_node_that_is_not_finite_is_left_out(count, transport, da
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
 def test_only_the_bucket_that_is_damaged_is_left_out(transport, monkeypatch):
-    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
+    monkeypatch.setattr("dpwa.adapters.gradient_averaging.BUCKET_BYTES", 1)
     found = train(3, lambda node, _, g: g * torch.nan if node == 1 else g, transport=transport)
     for node in found:
         for step, (large, small) in enumerate(node, start=1):

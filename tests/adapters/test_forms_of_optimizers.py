@@ -11,7 +11,7 @@ from torch import nn
 import dpwa
 from dpwa.adapters.optimizer_state import left_out_of
 from dpwa.adapters.training_state import TrainingState
-from dpwa.state.target import UnfitStateError
+from dpwa.state.replaced_parts import UnfitStateError
 
 OF_TORCH = {
     "Adadelta": {},

@@ -29,7 +29,7 @@ from dpwa.adapters.optimizer_state import progress_of, resume
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.adapters.training_state import TrainingState
 from dpwa.errors import UserError
-from dpwa.state.target import UnfitStateError
+from dpwa.state.replaced_parts import UnfitStateError
 
 TEACHER = torch.randn(16, 4, generator=torch.Generator().manual_seed(9))
 

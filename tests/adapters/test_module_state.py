@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from dpwa.adapters import merging, module_state, values
+from dpwa.adapters import module_state, tensor_merging, tensor_values
 from dpwa.adapters.host_side import DeviceSide
 from dpwa.adapters.module_state import ModuleState, state_tensors
-from dpwa.adapters.values import TensorValues
+from dpwa.adapters.tensor_values import TensorValues
 from dpwa.data.kernels import are_finite
 from dpwa.data.snapshot import MergeTerms
 from dpwa.errors import ParametersError
@@ -30,7 +30,7 @@ seeds = st.integers(0, 2**31)
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
-    for module in (merging, values):
+    for module in (tensor_merging, tensor_values):
         monkeypatch.setattr(module, "TILE_BYTES", TILE_BYTES)
 
 
@@ -225,7 +225,7 @@ def test_the_distance_of_a_middling_model_is_estimated_from_shares_of_its_few_ti
     mine = [t for e, t in zip(state.entries, exact(state), strict=True) if not e.is_buffer]
     squared = sum(float((a - b).square().sum()) for a, b in zip(theirs, mine, strict=True))
     estimates = []
-    for _ in range(merging.SAMPLED_EVERY):
+    for _ in range(tensor_merging.SAMPLED_EVERY):
         merge = state.merging(MergeTerms(0.0, published if with_delta else None))
         merge.merge_bytes(0, peer)
         estimates.append(merge.consensus_distance)
@@ -238,13 +238,13 @@ def test_the_distance_of_a_middling_model_is_estimated_from_shares_of_its_few_ti
 def test_the_distance_of_a_large_model_is_estimated_from_another_sample_each_round(
     with_delta, monkeypatch
 ):
-    monkeypatch.setattr(merging, "EXACT_ELEMENTS", 100)
+    monkeypatch.setattr(tensor_merging, "EXACT_ELEMENTS", 100)
     one, two = torch.zeros(16 * 64 + 5), torch.linspace(1, 3, 16 * 64 + 5)
     net = nn.ParameterList([nn.Parameter(one)])
     state, other = state_of(net), state_of(nn.ParameterList([nn.Parameter(two)]))
     published, peer = snapshot_of(state), snapshot_of(other)
     estimates = []
-    for _ in range(merging.SAMPLED_EVERY):
+    for _ in range(tensor_merging.SAMPLED_EVERY):
         merge = state.merging(MergeTerms(0.0, published if with_delta else None))
         merge.merge_bytes(0, peer)
         estimates.append(merge.consensus_distance)
@@ -288,7 +288,7 @@ def test_the_distance_is_over_parameters_and_buffers_in_all_that_has_come(
     shards = [state.distance(peer[p.start : p.stop], p.start, base) for p in pieces]
     assert math.hypot(*shards) == expected
     tensors = [(entry.tensor, entry.is_buffer) for entry in state.entries]
-    device_side = DeviceSide(merging.cut(tensors, state.layout))
+    device_side = DeviceSide(tensor_merging.cut(tensors, state.layout))
     assert device_side.distance(peer, 0, base) == expected
     assert bits(state) == before
     assert peer.tobytes() == bits(other)
@@ -376,7 +376,7 @@ def test_any_device_merges_like_the_host(described, factor, delta):
     peer, published = snapshot_of(state_of(net_of(described, 2))), snapshot_of(one)
     terms = MergeTerms(factor) if delta is None else MergeTerms(factor, published, delta=delta)
     tensors = [(entry.tensor, entry.is_buffer) for entry in two.entries]
-    device_side = DeviceSide(merging.cut(tensors, two.layout))
+    device_side = DeviceSide(tensor_merging.cut(tensors, two.layout))
     merges = one.merging(terms), device_side.merging(terms, 1)
     for merge in merges:
         merge.merge_bytes(0, peer)
@@ -522,7 +522,7 @@ def test_boxes_cover_any_range_row_by_row(shape, order, data):
     start, stop = sorted(data.draw(st.integers(0, tensor.numel())) for _ in range(2))
     if start == stop:
         return
-    boxes = list(merging.boxes(tensor, start, stop))
+    boxes = list(tensor_merging.boxes(tensor, start, stop))
     values = torch.cat([box.reshape(-1) for box in boxes])
     assert torch.equal(values, torch.arange(float(start), float(stop)))
     assert len(boxes) <= max(1, 2 * len(shape))

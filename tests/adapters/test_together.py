@@ -141,7 +141,7 @@ def are_equal(nodes):
 def test_in_pace_it_is_training_on_the_mean_of_all_gradients(
     transport, count, kind, bucket_bytes, monkeypatch
 ):
-    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes)
+    monkeypatch.setattr("dpwa.adapters.gradient_averaging.BUCKET_BYTES", bucket_bytes)
 
     def train(node):
         for _ in range(STEPS):
@@ -377,7 +377,7 @@ def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
 
     The first step shows that all gradients are made. A bucket waits for a gradient of the next.
     """
-    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
+    monkeypatch.setattr("dpwa.adapters.gradient_averaging.BUCKET_BYTES", 1)
     seen, is_there = [], threading.Semaphore(0)
 
     def train(node):
@@ -412,7 +412,7 @@ def test_a_bucket_is_averaged_while_the_backward_pass_goes_on(monkeypatch):
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_a_pass_that_leaves_out_parameters_spoils_no_step(is_alone, monkeypatch):
     """The averages of what it has made come when its gradients have been scaled already."""
-    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
+    monkeypatch.setattr("dpwa.adapters.gradient_averaging.BUCKET_BYTES", 1)
     longest = []
 
     def train(node):
@@ -443,7 +443,7 @@ def test_a_pass_that_leaves_out_parameters_spoils_no_step(is_alone, monkeypatch)
 
 
 def test_a_node_that_is_let_in_spoils_no_bucket(monkeypatch, caplog):
-    monkeypatch.setattr("dpwa.adapters.gradients.BUCKET_BYTES", 1)
+    monkeypatch.setattr("dpwa.adapters.gradient_averaging.BUCKET_BYTES", 1)
     caplog.set_level("INFO", "dpwa.collectives")
     is_over = threading.Event()
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.training_state import TrainingState
-from dpwa.state.target import UnfitStateError
+from dpwa.state.replaced_parts import UnfitStateError
 
 
 class WithCounts(torch.optim.Optimizer):

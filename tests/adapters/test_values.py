@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from test_module_state import strided
 from torch import nn
 
-from dpwa.adapters import values as values_module
-from dpwa.adapters.values import TensorValues
+from dpwa.adapters import tensor_values as values_module
+from dpwa.adapters.tensor_values import TensorValues
 from dpwa.algorithms import Values
 from dpwa.data import kernels
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.swarms import Swarm, SwarmSettings
 
-from dpwa.adapters.values import TensorValues
+from dpwa.adapters.tensor_values import TensorValues
 
 SEED = 29
 SEEDS = st.integers(0, 2**32 - 1)

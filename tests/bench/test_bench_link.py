@@ -153,9 +153,10 @@ def test_the_address_that_is_named_is_one_that_others_can_use(
 
 
 def test_ctrl_c_ends_serving(port):
-    server = start("dpwa_command.py", "bench", "link", "--serve", "--port", port)
+    here = ("--port", port, "--bind", "127.0.0.1")  # a machine without a network is told more
+    server = start("dpwa_command.py", "bench", "link", "--serve", *here)
     with ended(server):
-        assert server.stdout.readline().startswith(f"serving on port {port}, for 600 s")
+        assert server.stdout.readline().startswith(f"serving on port {port} for 600 s")
         assert server.stdout.readline().startswith("dpwa bench link ")
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate(timeout=60)

@@ -901,7 +901,7 @@ def in_double(bucket_bytes):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with mock.patch("dpwa.adapters.gradients.BUCKET_BYTES", bucket_bytes):
+        with mock.patch("dpwa.adapters.gradient_averaging.BUCKET_BYTES", bucket_bytes):
             yield
     finally:
         torch.set_default_dtype(before)

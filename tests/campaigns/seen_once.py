@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader
 from dpwa import DpwaConnection
 from dpwa.dataset import SharedSampler
 from dpwa.launch.ports import free_ports
-from dpwa.policy.leases import EPOCH, HOLDER, IS_DONE
+from dpwa.policy.range_leases import EPOCH, HOLDER, IS_DONE
 
 BATCH = 48  # which does not divide a range
 KILL_FROM, KILL_UNTIL = 0.05, 0.8  # share of the items that were trained on

@@ -10,7 +10,7 @@ import pytest
 from support.commands import run_dpwa
 from support.nodes import eventually
 
-from dpwa.cli.asking import watch
+from dpwa.cli.query_options import watch
 from dpwa.errors import UserError
 from dpwa.launch.configs import run_folder, runs_here
 
@@ -111,17 +111,19 @@ def test_the_run_of_this_folder_comes_first_and_is_named_and_so_are_the_others(
     assert asked.exit_code == 3
     assert ("mine" in asked.stdout) == (command != ["top", "--once"])
     first, second, *_ = asked.stderr.splitlines()
-    assert first == "dpwa: this is `python 'x y.py'` in this folder, started 5 min ago"
+    assert first == "dpwa: using the run `python 'x y.py'` in this folder, started 5 min ago"
     other = temporary / f"dpwa-launch-{launchers[1].pid}-a" / "dpwa.yaml"
-    assert second.startswith(f"dpwa: not `python 'x y.py'` in {temporary}/yours, started ")
-    assert second.endswith(f" s ago: -c {other}")
+    assert second.startswith(
+        f"dpwa: this machine has other runs: `python 'x y.py'` in {temporary}/yours, started "
+    )
+    assert second.endswith(f" s ago (-c {other})")
 
 
 @pytest.mark.parametrize("command", ["status", "doctor"])
 def test_commands_that_ask_every_node_find_the_run_themselves(temporary, command):
     asked = run_dpwa(command)
     assert asked.exit_code == 2
-    assert "name the run to look at by -c FILE [" in asked.stderr
+    assert "Give the configuration of a run with -c FILE [" in asked.stderr
     path = temporary / "nodes.yaml"
     path.write_text(NODES)
     with run_folder(path):
@@ -137,14 +139,14 @@ def test_nodes_that_were_started_by_hand_are_found_by_the_file_of_their_folder(
     monkeypatch.chdir(temporary)
     asked = run_dpwa("status", "--timeout-ms", 100)
     assert asked.exit_code == 3
-    assert asked.stderr.startswith("dpwa: this is the run of dpwa.yaml in this folder\n")
+    assert asked.stderr.startswith("dpwa: using the run of dpwa.yaml in this folder\n")
     assert "w1" in asked.stdout
     (temporary / "dpwa.yaml").write_text("timeout_ms: 100\n")  # for `dpwa launch -n`
-    assert "name the run to look at" in run_dpwa("status").stderr
+    assert "Give the configuration of a run" in run_dpwa("status").stderr
 
 
 def test_without_any_run_it_says_how_to_name_one():
-    with pytest.raises(UserError, match="no run of `dpwa launch` is under way on this machine"):
+    with pytest.raises(UserError, match="this machine has no run of `dpwa launch`"):
         watch(None, None)
 
 

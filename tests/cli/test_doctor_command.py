@@ -220,7 +220,7 @@ def test_versions_and_clocks_that_differ_are_told_with_both_nodes(tmp_path):
         ("torch", "1.13.1+cu117", torch.__version__),
     ):
         assert f"! w2 has {name} {theirs}, w1 has {own}\n" in result.stdout
-    assert "! w2: its clock is 3600 s ahead of this machine's\n" in result.stdout
+    assert "! w2: its wall clock is 3600 s ahead of this machine's\n" in result.stdout
 
 
 def test_members_that_no_file_names_are_found(tmp_path):
@@ -260,7 +260,7 @@ def test_members_that_are_taken_for_dead_are_told_though_they_may_have_ended_for
         found = json.loads(run_dpwa("doctor", "-c", file, "--json").stdout)
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "b was at tcp://127.0.0.1:7001, and is taken for dead",
+        "b was at tcp://127.0.0.1:7001. Its peers consider it dead",
         "1 of 1 nodes answer; all is well",
     ]
     assert found["taken_for_dead"] == {"b": "tcp://127.0.0.1:7001"}
@@ -286,7 +286,7 @@ def test_a_key_that_was_renewed_on_one_machine_only_is_told_as_a_key(tmp_path):
         told = run_dpwa("doctor", "-c", file, "--as", "w1").stdout
         assert two.node.report()["handshakes_refused"]["protocol"] == 0
     assert "w1 has refused" in told
-    assert "compare `dpwa keys list` on both machines" in told
+    assert "Compare `dpwa keys list` on both machines" in told
     assert "its key is not the one known here" in told
     assert "protocol" not in told
     assert "version" not in told
@@ -320,7 +320,7 @@ def test_a_version_an_algorithm_and_a_clock_that_differ_are_told():
         "c has protocol version 4, most others have 7",
         "c has driver 470.82, a has 550.54",
         "c has algorithm lsgd, most others have gossip",
-        "c: its clock is 60 s behind this machine's",
+        "c: its wall clock is 60 s behind this machine's",
     ]
 
 

@@ -109,7 +109,7 @@ def test_add_refuses_what_would_be_a_mistake(tmp_path, keys):
         ("w3", "nonsense", "expected a file, or a public key of 40 characters (got nonsense)"),
         ("w3", "-z", "or a public key of 40 characters (got -z)"),  # one may begin so
         ("w3", folder.secret_file("w1"), "got a secret key, which is for nobody else"),
-        ("w3", folder.public_key("w1"), "expected a key of its own for w3 (it is that of w1)"),
+        ("w3", folder.public_key("w1"), "expected a different key for w3 (this is the key of w1)"),
         ("w2", KeyPair.new().public, "never overwritten"),
     ):
         result = dpwa_keys(keys, "add", name, given)
@@ -128,7 +128,8 @@ def test_remove_tells_of_a_secret_key_that_stays(keys):
     again = dpwa_keys(keys, "remove", "w1")
     assert again.exit_code == 2
     assert (
-        again.stderr == f"dpwa: w1 is not admitted: there is no {keys}/allowed/w1.pub [DPWA-E108]\n"
+        again.stderr
+        == f"dpwa: w1 is not allowed, because there is no file {keys}/allowed/w1.pub [DPWA-E108]\n"
     )
 
 
@@ -212,7 +213,7 @@ def test_status_without_a_key_says_what_is_missing(run, folders):
     folders["w9"].secret_file("w9").unlink()
     result, _ = status(path)
     assert result.exit_code == 2
-    assert "no secret key to ask the nodes with" in result.stderr
+    assert "no secret key to ask the nodes" in result.stderr
 
 
 def test_launched_nodes_talk_with_keys_and_no_secret_is_seen(tmp_path):

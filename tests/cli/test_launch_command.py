@@ -179,7 +179,7 @@ def test_a_stop_signal_reaches_the_nodes_as_it_came_and_stops_them_cleanly(
     _, errors = process.communicate(timeout=60)
     assert time.monotonic() - started < at_most(4)
     assert process.returncode == 130
-    hint = " (Ctrl-C again kills)" if number == signal.SIGINT else ""
+    hint = " (a second Ctrl-C kills them)" if number == signal.SIGINT else ""
     assert errors == (
         f"dpwa launch: stopping w1, w2 with {number.name}{hint}\n"
         "dpwa launch: all nodes have stopped\n"
@@ -403,7 +403,7 @@ def test_every_port_in_use_is_named_and_nothing_starts(config: Path) -> None:
         (["true"], "give a number of nodes (-n N), a configuration (-c FILE), or both"),
         (["-n", "0", "true"], "Invalid value for '-n' / '--nodes': "),
         (["-n", "2"], "Missing argument"),
-        (["-n", "1", "--cpus", "pin", "true"], "--cpus is gone: use `os.sched_setaffinity(0, "),
+        (["-n", "1", "--cpus", "pin", "true"], "--cpus was removed. Use `os.sched_setaffinity(0, "),
     ],
 )
 def test_a_mistake_is_said_in_one_message_with_code_2(arguments: list[str], message: str) -> None:
@@ -420,7 +420,7 @@ def test_a_configuration_without_nodes_says_how_they_are_started(tmp_path: Path)
     done = launch("-c", str(file), "--", "python", "train.py")
     assert done.returncode == 2
     assert without_codes(done.stderr) == (
-        f"dpwa: {file}: expected nodes to start (it has `join` only: start each node by itself, as "
+        f"dpwa: {file}: expected nodes to start (the file has only `join`, so start each node by "
         f"DPWA_NAME=w1 DPWA_CONFIG={file} python train.py)\n"
     )
 

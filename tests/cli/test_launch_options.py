@@ -21,9 +21,7 @@ def test_a_failing_node_is_started_again_and_its_log_goes_on(tmp_path: Path) -> 
     )
     options = ("-n", "1", "--restart", "on-failure:2", "--log-dir", str(logs))
     done = launch(*options, *python(fail_once))
-    notice = (
-        "dpwa launch: node w1 failed: ended by SIGKILL; starting it again in 1 s (restart 1 of 2)"
-    )
+    notice = "dpwa launch: node w1 failed: ended by SIGKILL. Restarting it in 1 s (restart 1 of 2)"
     assert done.returncode == 0, done.stderr
     assert done.stdout == "w1 | out\nw1 | out\n"
     assert done.stderr.splitlines() == [
@@ -53,7 +51,7 @@ def test_a_log_that_cannot_be_written_any_more_is_said_once_and_stops_no_node(
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         logs.write("w2", "one")
-    assert said == [f"{tmp_path}/w1.log is not written any more: File too large"]
+    assert said == [f"{tmp_path}/w1.log can no longer be written: File too large"]
     assert (tmp_path / "w2.log").read_text() == "one\n"
 
 
@@ -97,18 +95,21 @@ def test_the_last_failure_says_how_often_the_node_was_started_again():
     ("arguments", "message"),
     [
         (["--engine", "ray", "true"], "--engine ray needs a number of nodes (-n N)"),
-        (["--engine", "ray", "-n", "1", "-c", "x", "true"], "-c is for --engine local"),
+        (["--engine", "ray", "-n", "1", "-c", "x", "true"], "-c needs --engine local"),
         (["--engine", "ray", "-n", "1", "--resources", "CPU", "true"], "(got CPU)"),
         (["--engine", "ray", "-n", "1", "--resources", "CPU=-1", "true"], "NAME=NUMBER,..."),
-        (["-n", "1", "--resources", "CPU=1", "true"], "--resources is for --engine ray"),
+        (["-n", "1", "--resources", "CPU=1", "true"], "--resources works only with --engine ray"),
         (["-n", "1", "--restart", "always", "true"], "--restart: expected no, on-failure or"),
         (["-n", "1", "--restart", "on-failure:x", "true"], "(got on-failure:x)"),
-        (["-n", "1", "--spare", "true"], "--spare is for --restart on-failure"),
+        (["-n", "1", "--spare", "true"], "--spare needs --restart on-failure"),
         (
             ["-n", "1", "--spare", "--restart", "on-failure", "true"],
             "a spare process needs `python SCRIPT.py",
         ),
-        (["--engine", "ray", "-n", "1", "--spare", "true"], "--spare is for --engine local"),
+        (
+            ["--engine", "ray", "-n", "1", "--spare", "true"],
+            "--spare works only with --engine local",
+        ),
         (["-n", "1", "--log-dir", "/dev/null/x", "true"], "dpwa: cannot write /dev/null/x: Not a"),
     ],
 )

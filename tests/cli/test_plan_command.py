@@ -57,7 +57,7 @@ def test_the_table_has_a_row_for_each():
 
 def test_present_settings_that_time_out_are_told_and_others_get_the_time_they_need(config):
     large = ("-c", config, "--parameters", "10M", "--step-ms", "100", *THIN)
-    assert "Present fetches bring nothing: timeout_ms must be 12100." in plan(*large).stdout
+    assert "Your fetches all time out. Set timeout_ms to 12100." in plan(*large).stdout
     (choice,) = [c for c in planned(*large)["alone"] if c["changes"].get("codec") == "bf16"]
     assert choice["changes"]["timeout_ms"] == 6100
     assert not choice["is_late"]
@@ -73,7 +73,8 @@ def test_settings_that_the_algorithm_refuses_or_does_not_heed_are_left_out(confi
 def test_settings_of_single_nodes_are_said_to_be_left_out(config):
     config.write_text(CONFIG.replace("port: 1001}", "port: 1001, codec: int8}"))
     assert (
-        "Codecs of single nodes and links are left out." in plan("-c", config, *SIZE, *THIN).stdout
+        "The table ignores the codecs of single nodes and links."
+        in plan("-c", config, *SIZE, *THIN).stdout
     )
 
 
@@ -81,7 +82,7 @@ def test_nodes_of_one_host_have_no_plan(config):
     config.write_text(CONFIG + "transport: shm\n")
     result = plan("-c", config, *SIZE, *THIN)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "transport: shm is for nodes of one host, which send nothing" in result.stderr
+    assert "`transport: shm` is for nodes on one host, which use no link" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_nodes_of_one_host_have_no_plan(config):
     [
         (("--parameters", "12Q"), "--parameters: expected a number such as 300000, 124M or 7B"),
         (("--parameters", "0"), "--parameters: expected a number"),
-        (("--parameters", "900B"), "a node streams at most 137 GB"),
+        (("--parameters", "900B"), "a node can stream at most 137 GB"),
         (("--parameters", "1M", "--dtype", "int4"), "--dtype: expected one of float64, float32"),
         (("--parameters", "1M", "-c", "/no/such.yaml"), "expected a readable file"),
         (("--parameters", "1M", "--step-ms", "nan"), "--step-ms: expected a number above 0"),
@@ -104,8 +105,8 @@ def test_wrong_usage_is_told(arguments, text):
 @pytest.mark.parametrize(
     ("link", "text"),
     [
-        ((), "expected the link: --latency-ms and --bandwidth-mbps, or --link FILE"),
-        (("--latency-ms", "1"), "expected the link"),
+        ((), "expected the figures of the link: give --latency-ms and --bandwidth-mbps"),
+        (("--latency-ms", "1"), "expected the figures of the link"),
         (("--link", "a.json", "--latency-ms", "1"), "expected either --link, or --latency-ms"),
         (("--link", "/no/such.json"), "--link /no/such.json: cannot be read"),
         (("--link", __file__), "expected the output of `dpwa bench link HOST --json`"),

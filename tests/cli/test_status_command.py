@@ -157,7 +157,7 @@ def test_a_peer_that_never_started_is_told_as_such_and_has_no_score(config, file
     assert nodes["w1"]["peers"][0]["heard_s"] is None
     assert "w2 (never seen)" in table
     assert "1000" not in table
-    assert table.splitlines()[-1].endswith("; never seen")
+    assert table.splitlines()[-1].endswith(". Its peers never saw it")
 
 
 def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
@@ -168,7 +168,9 @@ def test_of_a_peer_that_has_ended_the_time_since_is_told(config, file):
         result = status(file)
         examined = run_dpwa("doctor", "-c", file)
     assert re.search(r"w2 \(finished \d+ s ago\)", result.stdout)
-    assert re.search(r"w2: has finished; last heard of \d+ s ago$", result.stdout, re.MULTILINE)
+    assert re.search(
+        r"w2: has finished\. Its last message was \d+ s ago$", result.stdout, re.MULTILINE
+    )
     assert examined.stdout == "w2 has finished\n1 of 2 nodes answer; all is well\n"
     assert (result.exit_code, examined.exit_code) == (0, 0)
 
@@ -296,7 +298,7 @@ def test_a_silent_node_is_waited_for_no_longer_than_asked(config, file):
     [
         ([b"\xc1"], "not msgpack"),
         ([encode(NotReady(request=1))], "answered with 'not_ready' instead"),
-        ([encode(Status(request=1)), pack([1])], "something that is no status"),
+        ([encode(Status(request=1)), pack([1])], "data that are not a status"),
         (
             [pack({"v": 99})],
             f"the peer speaks protocol version 99, this node speaks {PROTOCOL_VERSION}",

@@ -40,7 +40,7 @@ def test_people_see_the_names_as_well(file: Path) -> None:
 def test_a_file_without_nodes_is_a_mistake_that_says_what_to_do(file: Path) -> None:
     file.write_text("join: []\ntopology: ring\n")
     result = run_dpwa("topology", "-c", file)
-    expected = f"dpwa: {file}: expected nodes (it has `join` only; try ring -n 8) [DPWA-E004]\n"
+    expected = f"dpwa: {file}: expected nodes (it has only `join`. Try ring -n 8) [DPWA-E004]\n"
     assert (result.exit_code, result.stderr) == (2, expected)
 
 
@@ -53,9 +53,9 @@ def test_without_a_topology_it_is_random(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["ring"], "NAME: expected nothing beside --config (got ring)"),
-        (["-n", "4"], "--nodes: expected nothing beside --config (got 4)"),
-        (["--set", "columns=2"], "--set: expected nothing beside --config (got columns=2)"),
+        (["ring"], "NAME cannot be used with --config (got ring)"),
+        (["-n", "4"], "--nodes cannot be used with --config (got 4)"),
+        (["--set", "columns=2"], "--set cannot be used with --config (got columns=2)"),
     ],
 )
 def test_nothing_else_may_choose(file: Path, arguments: list[str], message: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from dpwa.collectives.contacts import REMEMBERED_DEPARTED, Contacts
 from dpwa.collectives.group import Group, Phase
 from dpwa.collectives.views import ENTERED, READY, PhaseRecords
-from dpwa.data.boards import Posted
+from dpwa.data.shared_records import Posted
 from dpwa.policy.group_views import VIEW_ID_BYTES, GroupView, Member
 from dpwa.runtime import SYSTEM
 from dpwa.transport.link import LinkState

@@ -26,15 +26,20 @@ def problems_of(text: str, folder: Path, **environ: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("codec: fp16", "3:8: codec: expected none, as algorithm: {} keeps sums exact (got fp16)"),
-        ("codec: int8", "3:8: codec: expected none, as algorithm: {} keeps sums exact (got int8)"),
+        ("codec: fp16", "3:8: codec: expected none, because algorithm: {} must keep its sums "
+         "exact (got fp16)"),
+        ("codec: int8", "3:8: codec: expected none, because algorithm: {} must keep its sums "
+         "exact (got int8)"),
         ("links: [{between: [w1, w2], codec: int8}]",
-         "3:36: links[0].codec: expected none, as algorithm: {} keeps sums exact (got int8)"),
-        ("robust: clip", "3:9: robust: expected none, as algorithm: {} keeps sums exact "
+         "3:36: links[0].codec: expected none, because algorithm: {} must keep its sums exact "
+         "(got int8)"),
+        ("robust: clip", "3:9: robust: expected none, because algorithm: {} must keep its sums "
+         "exact "
          "(got clip)"),
-        ("fraction: 0.5", "3:11: fraction: expected 1, as algorithm: {} needs whole snapshots "
+        ("fraction: 0.5", "3:11: fraction: expected 1, because algorithm: {} needs whole snapshots "
          "(got 0.5)"),
-        ("interpolation: clock", "3:16: interpolation: expected constant, as rules have no effect "
+        ("interpolation: clock", "3:16: interpolation: expected constant, because rules have no "
+         "effect "
          "with algorithm: {} (got clock)"),
     ],
 )  # fmt: skip
@@ -47,11 +52,12 @@ def test_exact_sums_are_not_given_up(
 
 def test_averaged_gradients_are_not_said_to_be_clipped(tmp_path: Path) -> None:
     assert problems_of(f"{NODES}algorithm: together\nrobust: clip\n", tmp_path) == [
-        "3:9: robust: expected none, as nothing clips the gradients that algorithm: together "
-        "averages (got clip)"
+        "3:9: robust: expected none, because gradients are not clipped with algorithm: "
+        "together (got clip)"
     ]
     assert problems_of(f"{NODES}algorithm: together\nlr_spread: linear\n", tmp_path) == [
-        "3:12: lr_spread: expected none, as nodes take equal steps with algorithm: together "
+        "3:12: lr_spread: expected none, because all nodes take equal steps with algorithm: "
+        "together "
         "(got linear)"
     ]
 
@@ -61,7 +67,8 @@ def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
         "nodes:\n- {name: w1, port: 1}\n- {name: w2, port: 2, codec: bf16}\nalgorithm: push_sum\n"
     )
     assert problems_of(text, tmp_path) == [
-        "3:30: nodes[1].codec: expected none, as algorithm: push_sum keeps sums exact (got bf16)"
+        "3:30: nodes[1].codec: expected none, because algorithm: push_sum must keep its sums "
+        "exact (got bf16)"
     ]
 
 
@@ -69,11 +76,13 @@ def test_the_codec_of_a_node_is_told_at_the_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("fraction: .25", "3:11: fraction: expected 1, as algorithm: {} needs whole snapshots "
+        ("fraction: .25", "3:11: fraction: expected 1, because algorithm: {} needs whole snapshots "
          "(got 0.25)"),
-        ("fraction: .25\nrobust: clip", "3:11: fraction: expected 1, as algorithm: {} needs whole "
+        ("fraction: .25\nrobust: clip", "3:11: fraction: expected 1, because algorithm: {} needs "
+         "whole "
          "snapshots (got 0.25)"),
-        ("interpolation: leader", "3:16: interpolation: expected constant, as rules have no effect "
+        ("interpolation: leader", "3:16: interpolation: expected constant, because rules have no "
+         "effect "
          "with algorithm: {} (got leader)"),
     ],
 )  # fmt: skip
@@ -89,26 +98,27 @@ def test_quarantine_is_refused_where_the_loss_tells_nothing_of_a_peer(
     algorithm: str, tmp_path: Path
 ) -> None:
     assert problems_of(f"{NODES}algorithm: {algorithm}\nquarantine_s: 2.5\n", tmp_path) == [
-        "3:15: quarantine_s: expected 0, as the loss tells nothing of a peer with algorithm: "
+        "3:15: quarantine_s: expected 0, because the loss does not show which peer is bad with "
+        "algorithm: "
         f"{algorithm} (got 2.5)"
     ]
 
 
 def test_a_fraction_has_no_effect_on_averaged_gradients_and_is_refused(tmp_path: Path) -> None:
     assert problems_of(f"{NODES}algorithm: together\nfraction: 0.4\n", tmp_path) == [
-        "3:11: fraction: expected 1, as algorithm: together needs whole snapshots (got 0.4)"
+        "3:11: fraction: expected 1, because algorithm: together needs whole snapshots (got 0.4)"
     ]
 
 
 def test_a_path_is_told_as_it_is_written(tmp_path: Path) -> None:
     assert problems_of(f"{NODES}state_dir: kept\n", tmp_path) == [
-        "2:12: state_dir: expected `join` beside it (got kept)"
+        "2:12: state_dir: expected `join` to be set, too (got kept)"
     ]
 
 
 def test_clipping_needs_whole_snapshots(tmp_path: Path) -> None:
     assert problems_of(f"{NODES}robust: clip\nfraction: 0.5\n", tmp_path) == [
-        "3:11: fraction: expected 1, as robust: clip measures whole snapshots (got 0.5)"
+        "3:11: fraction: expected 1, because robust: clip needs whole snapshots (got 0.5)"
     ]
 
 
@@ -219,6 +229,7 @@ def test_settings_made_in_python_must_fit_together_too() -> None:
         Config(nodes=nodes, links=(link,), algorithm="push_sum", fraction=0.5)
     (error,) = caught.value.errors()
     assert error["msg"] == (
-        "nodes[1].codec: expected none, as algorithm: push_sum keeps sums exact (got fp16); "
-        "fraction: expected 1, as algorithm: push_sum needs whole snapshots (got 0.5)"
+        "nodes[1].codec: expected none, because algorithm: push_sum must keep its sums exact "
+        "(got fp16); "
+        "fraction: expected 1, because algorithm: push_sum needs whole snapshots (got 0.5)"
     )

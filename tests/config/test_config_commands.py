@@ -76,7 +76,10 @@ def test_init_overwrites_only_when_forced(written: Path) -> None:
     before = written.read_text()
     result = run("init", "-n", "1", "-o", str(written))
     assert result.exit_code == 2
-    assert result.stderr == f"dpwa: {written}: exists already; --force overwrites it [DPWA-E023]\n"
+    assert (
+        result.stderr
+        == f"dpwa: {written}: already exists. Use --force to overwrite it [DPWA-E023]\n"
+    )
     assert written.read_text() == before
     assert run("init", "-n", "1", "-o", str(written), "--force").exit_code == 0
     assert len(load_config(written, environ={}).nodes) == 1
@@ -85,7 +88,10 @@ def test_init_overwrites_only_when_forced(written: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--base-port", "65535"], "expected ports up to 65535 (the last of 4 would be 65538)"),
+        (
+            ["--base-port", "65535"],
+            "expected ports up to 65535 (the last of 4 nodes would use 65538)",
+        ),
         (["--host", "a:1"], "--host: expected a host name or IP address, without a port (got a:1)"),
         (["-o", "/nowhere/run.yaml"], "/nowhere/run.yaml: cannot be written (No such file or dir"),
         (["-n", "0"], "Invalid value"),
@@ -139,7 +145,7 @@ def test_show_says_where_the_cluster_is_found(written: Path) -> None:
     nobody = run("show", "--where")
     assert (nobody.exit_code, nobody.stderr) == (
         2,
-        "dpwa: nobody says which node this is, and where its peers are [DPWA-E038]\n",
+        "dpwa: found neither the name of this node nor its peers [DPWA-E038]\n",
     )
     assert "torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT): not there" in nobody.stdout
 
@@ -149,7 +155,7 @@ def test_a_file_is_named_as_with_other_commands_too(written: Path, verb: str) ->
     assert run(verb, "-c", str(written)) == run(verb, str(written))
     twice = run(verb, "-c", str(written), str(written))
     assert (twice.exit_code, twice.stdout) == (2, "")
-    assert "expected the FILE once" in twice.stderr
+    assert "expected FILE only once" in twice.stderr
     if verb == "check":
         assert "expected a FILE" in run(verb).stderr
 
@@ -233,7 +239,7 @@ def test_check_takes_the_settings_of_this_folder(tmp_path: Path, monkeypatch) ->
     monkeypatch.chdir(tmp_path)
     missing = run("check")
     assert missing.exit_code == 2
-    assert "expected a FILE, as there is no dpwa.yaml here" in missing.stderr
+    assert "expected a FILE, because this folder has no dpwa.yaml" in missing.stderr
     Path("dpwa.yaml").write_text("timeout_ms: 400\n")
     assert run("check").stdout.startswith("dpwa.yaml: OK, settings without nodes")
     Path("dpwa.yaml").write_text("timout_ms: 400\n")

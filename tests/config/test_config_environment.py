@@ -107,8 +107,8 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
         ("DPWA_TIMEOT_MS", "5", "unknown variable; did you mean DPWA_TIMEOUT_MS?"),
         ("DPWA_timeout_ms", "5", "unknown variable; did you mean DPWA_TIMEOUT_MS?"),
         ("DPWA_CONSTANT_VALUE", "1", "unknown variable; did you mean DPWA_CONSTANT__VALUE?"),
-        ("DPWA_NODES", "1", "unknown variable, expected this list in the configuration itself"),
-        ("DPWA_LINKS", "1", "unknown variable, expected this list in the configuration itself"),
+        ("DPWA_NODES", "1", "unknown variable, expected this list in the configuration file"),
+        ("DPWA_LINKS", "1", "unknown variable, expected this list in the configuration file"),
         ("DPWA_NOLOCO_GAMA", "1", "unknown variable; did you mean DPWA_NOLOCO__GAMMA?"),
         (
             "DPWA_ALGORITHM",
@@ -130,13 +130,14 @@ def test_variables_of_the_launcher_and_empty_ones_change_nothing() -> None:
         (
             "DPWA_CODEC",
             "topk",
-            "expected fraction: 0.05 with codec: int8, as the codec topk was removed (got topk)",
+            "expected fraction: 0.05 with codec: int8, because the codec topk was removed (got "
+            "topk)",
         ),
         (
             "DPWA_CONSENSUS_CONTROL",
             "1",
             "unknown variable, expected algorithm: symmetric or together, which keep nodes closer, "
-            "as consensus_control was removed",
+            "because consensus_control was removed",
         ),
         ("DPWA_AVG_SIZE", "9", "unknown variable, expected loss_window (see docs/migration.md)"),
         ("DPWA_CHECKPOINT_KEEP", "1", "unknown variable; did you mean DPWA_CHECKPOINT__KEEP?"),

@@ -45,7 +45,7 @@ def test_names_may_have_hyphens_and_dots():
 
 def test_all_mistakes_are_told_with_their_places():
     text = "w1 w2\n  w1 w22\nw1\nw1 w2 w3\nw2 <- w1\nw3 -> w3\nw1, w2"
-    expected = "expected two names, as in w1 w2 or w1 -> w2"
+    expected = "expected two names of nodes, such as w1 w2 or w1 -> w2"
     assert problems(text) == [
         "edges.txt:2:3: w22: expected the name of a node; did you mean w2?",
         f"edges.txt:3:1: {expected} (got w1)",
@@ -57,7 +57,7 @@ def test_all_mistakes_are_told_with_their_places():
 
 
 def test_a_file_without_edges_is_a_mistake():
-    assert problems("# nothing\n") == ["edges.txt: expected edges, such as w1 w2 (there are none)"]
+    assert problems("# nothing\n") == ["edges.txt: expected edges, such as w1 w2 (it has none)"]
 
 
 def test_escape_sequences_never_reach_the_terminal():
@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_the_users_error(tmp_path):
 def test_a_topology_that_leaves_nodes_behind_is_refused_with_a_pair():
     edges = edges_topology(parse_edges("w1 w2\nw3 -> w1\nw4 w3", NAMES))
     options = edges.options(path="-")
-    with pytest.raises(UserError, match=r"nothing that w3 learns ever comes to w1"):
+    with pytest.raises(UserError, match=r"the parameters of w3 never reach w1"):
         require_connected(edges, options, NAMES)
     ring = topology("one_peer_exponential")
     require_connected(ring, ring.options(), NAMES)  # connected over all rounds of a period

@@ -31,13 +31,13 @@ def test_too_many_values_are_refused_at_the_line_of_the_first(tmp_path):
     line = MAX_VALUES // 4 + 1  # of each node, the mapping and three values
     assert str(error.value).startswith(f"{file}:{line}:")
     assert str(error.value).endswith(
-        f"expected at most {MAX_VALUES} values, aliases included [DPWA-E214]"
+        f"expected at most {MAX_VALUES} values, including those of aliases [DPWA-E214]"
     )
 
 
 def test_aliases_of_aliases_are_refused_in_long_files_too():
     levels = "".join(f"l{n + 1}: &l{n + 1} [{', '.join([f'*l{n}'] * 9)}]\n" for n in range(9))
-    with pytest.raises(ConfigError, match="aliases included"):
+    with pytest.raises(ConfigError, match="including those of aliases"):
         read("# long\n" * (LONG_TEXT // 7 + 1) + "l0: &l0 [a, b]\n" + levels)
 
 

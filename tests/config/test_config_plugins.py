@@ -161,7 +161,7 @@ needy: 0
         "4:10: own-rule.steps: expected an odd number of steps (got 2)",
         "5:11: own-rule.strict: expected on or off (got maybe)",
         "6:25: own-rule.weights.b: expected a number (got x)",
-        "6:28: own-rule.weights.a: duplicate key, expected it once (first on line 6)",
+        "6:28: own-rule.weights.a: duplicate key, expected the key only once (first on line 6)",
         "8:8: needy.rate: missing, expected a number",
     ]
 
@@ -208,7 +208,7 @@ seed: x
 def test_a_rule_cannot_have_the_name_of_a_setting(tmp_path: Path) -> None:
     registry.register_interpolation("seed")(lambda options, own, peer: 0.5)
     assert problems_of("plugins: []\n", tmp_path) == [
-        "2:10: plugins: expected methods with names of their own (got seed, used by both a setting "
+        "2:10: plugins: expected methods with unique names (got seed, used by both a setting "
         "and interpolation)"
     ]
 
@@ -233,8 +233,7 @@ def test_a_plugin_cannot_take_a_name_of_another_kind(
         f"{function}({name!r})({what})\n"
     )
     assert problems_of("plugins: [taking]\n", tmp_path) == [
-        f"2:10: plugins: expected methods with names of their own (got {name}, used by both "
-        f"{kinds})"
+        f"2:10: plugins: expected methods with unique names (got {name}, used by both {kinds})"
     ]
 
 
@@ -242,7 +241,7 @@ def test_options_under_a_name_that_is_taken_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "taking.py").write_text(RULES.replace('"needy"', '"star"'))
     text = "plugins: [taking]\ntopology: star\nstar: {center: 0}\n"
     found = problems_of(text, tmp_path)
-    assert "plugins: expected methods with names of their own (got star, used by " in found[0]
+    assert "plugins: expected methods with unique names (got star, used by " in found[0]
 
 
 THREE = "nodes: [{name: w1, port: 1}, {name: w2, port: 2}, {name: w3, port: 3}]\n"
@@ -268,18 +267,19 @@ def test_an_algorithm_of_ones_own_may_use_rules_and_parts(tmp_path: Path) -> Non
 def test_transactions_of_ones_own_keep_sums_exact_too(tmp_path: Path) -> None:
     text = "plugins: [own_algorithms]\nalgorithm: own-transactions\ncodec: int8\n"
     assert problems_of(text, tmp_path) == [
-        "4:8: codec: expected none, as algorithm: own-transactions keeps sums exact (got int8)"
+        "4:8: codec: expected none, because algorithm: own-transactions must keep its sums exact "
+        "(got int8)"
     ]
 
 
 @pytest.mark.parametrize(
     ("topology", "problem"),
     [
-        ("next", "expected a way from every node to every other one (nothing that w1 learns ever "
-         "comes to w2)"),
+        ("next", "expected a path from every node to every other node (the parameters of w1 "
+         "never reach w2)"),
         ("self", "topology 'self' returned [0] for node 0 of 3 in round 0; expected other nodes "
          "from 0 to 2, each once"),
-        ("chain\nchain: {reach: 3}", "expected neighbours (got KeyError: 'reach')"),
+        ("chain\nchain: {reach: 3}", "expected neighbours from it (got KeyError: 'reach')"),
     ],
 )  # fmt: skip
 def test_a_topology_of_ones_own_must_work(topology: str, problem: str, tmp_path: Path) -> None:

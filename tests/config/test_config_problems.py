@@ -52,7 +52,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
 - constant: {value: half}
 """
     assert problems_of(text, tmp_path) == [
-        "run.yaml:3:12: nodes[1].name: expected a unique name (got w1, already taken by nodes[0])",
+        "run.yaml:3:12: nodes[1].name: expected a unique name (got w1, already used by nodes[0])",
         "run.yaml:3:39: nodes[1].port: expected a whole number from 1 to 65535 (got 99999)",
         "run.yaml:4:3: timeot_ms: unknown key; did you mean timeout_ms?",
         "run.yaml:5:22: fetch_probability: expected a number from 0 to 1 (got 1.5)",
@@ -112,12 +112,14 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ),
         (
             "codec: topk",
-            "2:8: codec: expected fraction: 0.05 with codec: int8, as the codec topk was removed "
+            "2:8: codec: expected fraction: 0.05 with codec: int8, because the codec topk was "
+            "removed "
             "(got topk)",
         ),
         (
             "topk: {keep: 0.1}",
-            "2:1: topk: unknown key, expected fraction: 0.05 with codec: int8, as the codec topk "
+            "2:1: topk: unknown key, expected fraction: 0.05 with codec: int8, because the codec "
+            "topk "
             "was removed",
         ),
         ("checkpoint: 5", "2:13: checkpoint: expected a mapping with dir, every_steps, keep, or 0 "
@@ -173,7 +175,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         (
             "consensus_control: 0",
             "2:1: consensus_control: unknown key, expected algorithm: symmetric or together, which "
-            "keep nodes closer, as consensus_control was removed",
+            "keep nodes closer, because consensus_control was removed",
         ),
         ("quarantine_s: .inf", "2:15: quarantine_s: expected a finite number of at least 0 (got "
          ".inf)"),
@@ -214,8 +216,8 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
         ("clip: {window: 4}", "2:16: clip.window: expected a whole number of at least 5 (got 4)"),
         ("avg_size: 10", "2:1: avg_size: unknown key, expected loss_window (see "
          "docs/migration.md)"),
-        ("lsgd: {l_comm: 4}", "2:8: lsgd.l_comm: unknown key, expected lsgd.local_period, which is "
-         "that times the number of nodes (see docs/migration.md)"),
+        ("lsgd: {l_comm: 4}", "2:8: lsgd.l_comm: unknown key, expected lsgd.local_period, this "
+         "value times the number of nodes (see docs/migration.md)"),
         ("allow: {a b: '%s'}" % ("0" * 40), "2:9: allow.a b: expected 1 to 64 letters, digits, "
          "dots, underscores or hyphens (got a b)"),
         ("zzz: 1", "2:1: zzz: unknown key, expected one of nodes, "),
@@ -227,7 +229,7 @@ def test_five_planted_mistakes_are_all_reported_with_line_and_column(tmp_path: P
             "2:8: merge: expected a value without a tag (got !!python/object/apply:os.system)",
         ),
         ("seed: !secret 5", "2:7: seed: expected a value without a tag (got !secret)"),
-        ("<<: 5", '2:5: <<: expected an alias of a mapping, or a list of them'),
+        ("<<: 5", '2:5: <<: expected an alias of a mapping, or a list of such aliases'),
         (
             "constant: &a {value: *a}",
             "2:11: constant.value: expected a value that does not contain itself",
@@ -262,7 +264,8 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
          "address without scheme, port or brackets (got tcp://*)"),
         ("{name: a, port: 1, host: ~}", "1:34: nodes[0].host: expected text (got nothing)"),
         ("{name: a, prot: 1, port: 2}", "1:19: nodes[0].prot: unknown key; did you mean port?"),
-        ("{name: a, port: 1, port: 2}", "1:28: nodes[0].port: duplicate key, expected it once "
+        ("{name: a, port: 1, port: 2}", "1:28: nodes[0].port: duplicate key, expected the key "
+         "only once "
          "(first on line 1)"),
         ("{name: a, endpoint: ipc://run}", "1:29: nodes[0].endpoint: expected ipc:// and an "
          "absolute path of at most 100 bytes, or tcp://host:port (got ipc://run)"),
@@ -274,18 +277,18 @@ def test_a_wrong_setting_is_explained(line: str, problem: str, tmp_path: Path) -
          "or an endpoint (got 1)"),
         ("{name: a, endpoint: tcp://h:1, host: h}", "1:29: nodes[0].endpoint: expected either "
          "host and port or an endpoint (got tcp://h:1)"),
-        ("{name: a, endpoint: ipc:///a, bind: 0.0.0.0}", "1:45: nodes[0].bind: expected no bind "
-         "beside an endpoint (got 0.0.0.0)"),
+        ("{name: a, endpoint: ipc:///a, bind: 0.0.0.0}", "1:45: nodes[0].bind: expected either "
+         "bind or an endpoint (got 0.0.0.0)"),
         ("{name: a, host: 0.0.0.0, port: 1}", "1:25: nodes[0].host: expected an address that peers "
-         "can reach; to listen on all of them, set bind (got 0.0.0.0)"),
+         "can reach (to listen on all addresses, set bind) (got 0.0.0.0)"),
         ("{name: a, host: '0:0:0:0:0:0:0:0', port: 1}", "1:25: nodes[0].host: expected an address "
-         "that peers can reach; to listen on all of them, set bind (got 0:0:0:0:0:0:0:0)"),
+         "that peers can reach (to listen on all addresses, set bind) (got 0:0:0:0:0:0:0:0)"),
         ("{name: a, endpoint: ~}", "1:9: nodes[0].port: missing, expected a whole number from 1 "
          "to 65535, or an endpoint"),
         ("{name: a, port: 1, codec: fp1}", "1:35: nodes[0].codec: expected one of none, fp16, "
          "bf16, int8 (got fp1); did you mean fp16?"),
         ("{name: a, port: 1, codec: topk}", "1:35: nodes[0].codec: expected fraction: 0.05 with "
-         "codec: int8, as the codec topk was removed (got topk)"),
+         "codec: int8, because the codec topk was removed (got topk)"),
         ("w1", "1:9: nodes[0]: expected a mapping with name, host, endpoint, port, group, "
          "bind, codec (got w1)"),
     ],
@@ -325,15 +328,15 @@ def test_a_file_that_is_no_configuration_is_explained(
 
 def test_duplicate_keys_are_found_in_the_mapping_form(tmp_path: Path) -> None:
     assert problems_of(f"seed: 1\n{NODES}seed: 1\n", tmp_path) == [
-        "run.yaml:3:1: seed: duplicate key, expected it once (first on line 1)"
+        "run.yaml:3:1: seed: duplicate key, expected the key only once (first on line 1)"
     ]
 
 
 def test_duplicate_keys_are_found_across_items_of_the_list_form(tmp_path: Path) -> None:
     text = "- nodes: [{name: w1, port: 1}]\n- seed: 1\n- merge: delta\n- seed: 2\n- seed: 3\n"
     assert problems_of(text, tmp_path) == [
-        "run.yaml:4:3: seed: duplicate key, expected it once (first on line 2)",
-        "run.yaml:5:3: seed: duplicate key, expected it once (first on line 2)",
+        "run.yaml:4:3: seed: duplicate key, expected the key only once (first on line 2)",
+        "run.yaml:5:3: seed: duplicate key, expected the key only once (first on line 2)",
     ]
 
 
@@ -351,8 +354,8 @@ def test_items_of_the_list_form_hold_one_key_each(tmp_path: Path) -> None:
 def test_two_nodes_cannot_share_an_address(tmp_path: Path) -> None:
     text = "nodes:\n- {name: a, port: 7}\n- {name: b, port: 7.0, host: LOCALHOST}\n"
     assert problems_of(text, tmp_path) == [
-        "run.yaml:3:19: nodes[1].port: expected an address of its own (got LOCALHOST:7.0, already "
-        "taken by nodes[0])"
+        "run.yaml:3:19: nodes[1].port: expected a unique address (got LOCALHOST:7.0, already "
+        "used by nodes[0])"
     ]
 
 
@@ -372,8 +375,8 @@ def test_an_address_in_another_spelling_is_the_same(
     key, _, address = got.partition(": ")
     column = 13 + second.rindex(f"{key}: ") + len(f"{key}: ")
     assert problem == (
-        f"run.yaml:3:{column}: nodes[1].{key}: expected an address of its own (got {address}, "
-        "already taken by nodes[0])"
+        f"run.yaml:3:{column}: nodes[1].{key}: expected a unique address (got {address}, "
+        "already used by nodes[0])"
     )
 
 
@@ -384,8 +387,9 @@ def test_an_address_in_another_spelling_is_the_same(
          "(got w22); did you mean w2?"),
         ("{between: [w2, w2], codec: int8}", "4:20: links[1].between: expected two different "
          "nodes (got w2 twice)"),
-        ("{between: [w2, w1], codec: int8}", "4:20: links[1].between: expected each pair once "
-         "(got w2 and w1, already taken by links[0])"),
+        ("{between: [w2, w1], codec: int8}", "4:20: links[1].between: expected each pair of "
+         "nodes once "
+         "(got w2 and w1, already used by links[0])"),
         ("{between: [w1], codec: int8}", "4:20: links[1].between: expected a list with 2 items "
          "(got a list)"),
         ("{between: w1, codec: int8}", "4:20: links[1].between: expected a list with 2 items "
@@ -396,7 +400,7 @@ def test_an_address_in_another_spelling_is_the_same(
         ("{between: [w1, w2], codec: int9}", "4:37: links[1].codec: expected one of none, fp16, "
          "bf16, int8 (got int9); did you mean int8?"),
         ("{between: [w2, w1], codec: topk}", "4:37: links[1].codec: expected fraction: 0.05 with "
-         "codec: int8, as the codec topk was removed (got topk)"),
+         "codec: int8, because the codec topk was removed (got topk)"),
     ],
 )  # fmt: skip
 def test_a_wrong_link_is_explained(link: str, problem: str, tmp_path: Path) -> None:
@@ -414,7 +418,7 @@ def test_nodes_and_links_made_in_python_must_fit_too() -> None:
         Config(nodes=nodes, links=(link,))
     (error,) = caught.value.errors()
     assert error["msg"] == (
-        "nodes[1].port: expected an address of its own (got localhost:1, already taken by "
+        "nodes[1].port: expected a unique address (got localhost:1, already used by "
         "nodes[0]); links[0].between[1]: expected one of a, b (got c)"
     )
 
@@ -423,7 +427,7 @@ def test_aliases_of_aliases_do_not_explode(tmp_path: Path) -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     (problem,) = problems_of("\n".join(levels), tmp_path)
-    assert "expected at most 100000 values, aliases included" in problem
+    assert "expected at most 100000 values, including those of aliases" in problem
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_mistakes_in_the_file_have_places_of_their_own(folder: Path) -> None:
     ("content", "problem"),
     [
         (None, "expected a readable file (No such file or directory)"),
-        ("# none\n", "expected edges, such as w1 w2 (there are none)"),
+        ("# none\n", "expected edges, such as w1 w2 (it has none)"),
     ],
 )
 def test_a_file_without_edges_is_told_where_it_is_named(
@@ -118,8 +118,8 @@ def test_a_file_without_edges_is_told_where_it_is_named(
 def test_nodes_that_nothing_comes_to_are_refused(folder: Path) -> None:
     (folder / "edges.txt").write_text("w1 w2\nw3 -> w1\n")
     assert problems_of(BY_FILE, folder) == [
-        "run.yaml:2:11: topology: expected a way from every node to every other one (nothing that "
-        "w3 learns ever comes to w1)"
+        "run.yaml:2:11: topology: expected a path from every node to every other node (the "
+        "parameters of w3 never reach w1)"
     ]
 
 
@@ -135,7 +135,7 @@ def test_a_topology_that_does_not_fit_the_nodes_is_refused(folder: Path) -> None
 def test_nodes_that_are_wrong_themselves_are_told_first(folder: Path) -> None:
     text = BY_FILE.replace("name: w3", "name: w2").replace("edges.txt", "nowhere.txt")
     assert problems_of(text, folder) == [
-        "run.yaml:1:58: nodes[2].name: expected a unique name (got w2, already taken by nodes[1])"
+        "run.yaml:1:58: nodes[2].name: expected a unique name (got w2, already used by nodes[1])"
     ]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.data.arrays import ArrayModel, array_layout
+from dpwa.data.array_model import ArrayModel, array_layout
 from dpwa.data.snapshot import MergeTerms
 
 shares = st.floats(0.0, 1.0)

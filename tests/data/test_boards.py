@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpwa.data.boards import (
+from dpwa.data.shared_records import (
     _SEQUENCE,
     _SLOT,
     BOARD_BYTES,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dpwa.data import codecs
 from dpwa.data.codecs import Codec, codec, codec_names, register_codec
-from dpwa.data.codecs.payloads import payload_bytes
+from dpwa.data.codecs.sizes import payload_bytes
 from dpwa.errors import ProtocolError, UnknownNameError, UserError
 
 NAMES = ("none", "fp16", "bf16", "int8")

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.data import arrays
+from dpwa.data import array_model
 from dpwa.data.kernels import Rounding, add_, difference, is_finite, move_toward_, norm
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -129,9 +129,9 @@ def test_one_element_that_is_not_finite_is_found(dtype, value):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_one_element_of_an_array_that_is_not_finite_is_found(dtype, value):
     array = np.full(1000, np.finfo(dtype).max, dtype)
-    assert arrays.is_finite(array.view(np.uint8), dtype)
+    assert array_model.is_finite(array.view(np.uint8), dtype)
     array[617], array[2] = value, -value
-    assert not arrays.is_finite(array.view(np.uint8), dtype)
+    assert not array_model.is_finite(array.view(np.uint8), dtype)
 
 
 def test_infinities_of_both_signs_do_not_cancel():

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.dataset import SharedSampler
 from dpwa.errors import ClosedError, MismatchError, UserError
-from dpwa.policy.leases import IS_DONE
-from dpwa.tables.tables import Tables
+from dpwa.policy.range_leases import IS_DONE
+from dpwa.tables.node_tables import Tables
 
 SIZE, RANGE = 300, 16  # the last range has 12 items
 DATA = np.arange(SIZE)

@@ -17,7 +17,7 @@ from support.nodes import eventually
 from dpwa.demo.run import run_demo
 from dpwa.errors import UserError
 from dpwa.files import writing
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 
 DPWA = (sys.executable, "-c", "from dpwa.cli.main import main; main()")
 

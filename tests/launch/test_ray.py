@@ -85,7 +85,7 @@ def test_a_killed_node_or_worker_comes_back_and_is_merged_again(
     command = (sys.executable, str(KILLED_ONCE), str(tmp_path), victim)
     done = launch_on_ray(*options, "--", *command)
     assert done.returncode == 0, done.stdout + done.stderr
-    notice = "node w2 failed: ended by SIGKILL; starting it again in 1 s (restart 1 of 1)"
+    notice = "node w2 failed: ended by SIGKILL. Restarting it in 1 s (restart 1 of 1)"
     assert f"dpwa launch: {notice}" in done.stderr.splitlines()
     assert ("the Ray worker of w2 is gone: The actor is dead" in done.stderr) == (
         victim == "parent"

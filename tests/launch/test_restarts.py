@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,12 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.nodes import config_of
 from support.processes import descriptors
 from support.times import at_most
 
-from dpwa.launch import LaunchSpec, Restart, local, run_nodes, supervisor
+from dpwa.launch import LaunchSpec, Restart, local, run_nodes, spare, supervisor
 from dpwa.launch.supervisor import Restarts
 
 Maker = Callable[..., LaunchSpec]
@@ -175,7 +177,7 @@ with DpwaConnection(os.environ["DPWA_NAME"], os.environ["DPWA_CONFIG"]) as node:
 """
 
 
-@pytest.mark.parametrize("has_own_launcher", [False, True])
+@pytest.mark.parametrize("has_own_launcher", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_node_whose_only_peer_breaks_off_has_not_failed(
     has_own_launcher: bool, tmp_path: Path, told: Told
 ) -> None:
@@ -259,11 +261,11 @@ def test_who_has_run_for_long_is_started_again_at_once_and_its_pauses_begin_anew
 
 def spares_of(launcher: int) -> list[int]:
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
-            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
-            is_spare = "spare.py" in stat.with_name("cmdline").read_text(errors="replace")
-            found += [int(stat.parent.name)] if is_spare and int(parent) == launcher else []
+    for children in Path(f"/proc/{launcher}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            with suppress(OSError):  # it has ended meanwhile
+                command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+                found += [int(pid)] if "spare.py" in command else []
     return found
 
 
@@ -283,7 +285,7 @@ def wait_for(what):
 FAILS_BESIDE_A_SPARE = f"""
 import gc, json, multiprocessing, os, signal, sys
 is_spare = "spare.py" in open("/proc/self/cmdline").read()
-imported = "dpwa.adapters.pytorch" in sys.modules
+imported = "torch" in sys.modules
 from beside_script import spares_of, wait_for
 {FIRST_TIME}
 if is_first and os.environ["DPWA_NAME"] == "w2":
@@ -309,6 +311,7 @@ def spec_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     """Return a maker of specs whose nodes run a script in the working folder, beside a spare.
 
     To import torch takes seconds of processor time, so a spare finds it only where it has to.
+    Elsewhere a module that stands in for it has all that a spare uses.
     """
     monkeypatch.setattr(local, "SPARE_AFTER_S", 0.0)
     monkeypatch.chdir(tmp_path)
@@ -317,7 +320,9 @@ def spec_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     def make(code: str, *arguments: str, imports_torch: bool = False, **options: Any) -> LaunchSpec:
         Path("train.py").write_text(code)
         if not imports_torch:
-            Path("torch.py").write_text("raise ImportError")
+            Path("torch.py").write_text(
+                "zeros = range\nclass optim: SGD = list\nclass default_generator: seed = int\n"
+            )
         return LaunchSpec(
             [sys.executable, "train.py", *arguments], tmp_path / "dpwa.yaml", ["w1", "w2"],
             environment={"MEETING_PLACE": str(tmp_path)}, restarts=2, spare=True, **options,
@@ -326,11 +331,18 @@ def spec_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maker:
     return make
 
 
-@pytest.mark.parametrize("as_module", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize(
+    ("as_module", "imports_torch"),
+    [
+        (True, False),
+        pytest.param(True, True, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
+)
 def test_a_spare_process_becomes_the_node_that_failed(
-    spec_of: Maker, told: Told, *, as_module: bool
+    spec_of: Maker, told: Told, *, as_module: bool, imports_torch: bool
 ) -> None:
-    spec = spec_of(FAILS_BESIDE_A_SPARE, "at-once", "--lr=.1", imports_torch=True)
+    spec = spec_of(FAILS_BESIDE_A_SPARE, "at-once", "--lr=.1", imports_torch=imports_torch)
     if as_module:
         spec = replace(spec, command=[sys.executable, "-m", "train", *spec.command[2:]])
     assert told.run(spec) == {"w1": 0, "w2": 0}
@@ -424,6 +436,24 @@ if number < 3:
 """
 
 
+def test_what_a_forked_process_draws_is_renewed() -> None:
+    import torch
+
+    process = multiprocessing.current_process()
+    before = np.random.get_state(), process.authkey
+    drawn = []
+    with torch.random.fork_rng():
+        for _ in range(2):
+            torch.manual_seed(7)
+            np.random.seed(7)
+            spare.renew()
+            drawn.append((torch.rand(1).item(), np.random.random(), process.authkey))
+    np.random.set_state(before[0])
+    process.authkey = before[1]
+    assert all(one != other for one, other in zip(*drawn, strict=True))
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="others are not forked")
 def test_forked_processes_draw_as_if_each_had_been_started(spec_of: Maker, told: Told) -> None:
     assert told.run(replace(spec_of(DRAWS, imports_torch=True), names=["w1"])) == {"w1": 0}

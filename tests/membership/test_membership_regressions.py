@@ -20,7 +20,7 @@ from dpwa.config import load_config
 from dpwa.config.endpoints import split_tcp
 from dpwa.connection import DpwaConnection
 from dpwa.errors import AddressError
-from dpwa.node import assembly
+from dpwa.node import own_address
 from dpwa.policy.members.states import MemberEntry, MemberStatus
 from dpwa.policy.members.view import Membership
 from dpwa.transport.link import LinkState
@@ -30,27 +30,29 @@ from dpwa.wire.members import Roster, TurnedAway, pack_entries, unpack_entries
 
 def test_who_listens_on_every_address_does_not_say_that_it_is_on_loopback(monkeypatch):
     config = load_config({"join": [], "listen": "tcp://*:7000"}, environ={})
-    monkeypatch.setattr(assembly, "local_address", lambda toward: "10.0.0.7")
-    own = assembly.own_address(config, "a")
+    monkeypatch.setattr(own_address, "local_address", lambda toward: "10.0.0.7")
+    own = own_address.OwnAddress.from_config(config, "a")
     assert own.endpoint("tcp://0.0.0.0:7000") == "tcp://10.0.0.7:7000"
-    monkeypatch.setattr(assembly, "local_address", lambda toward: "127.0.0.1")
-    with pytest.raises(AddressError, match="set `advertise` too"):
-        assembly.own_address(config, "a")
+    monkeypatch.setattr(own_address, "local_address", lambda toward: "127.0.0.1")
+    with pytest.raises(AddressError, match="Set `advertise` too"):
+        own_address.OwnAddress.from_config(config, "a")
     told = load_config({**config.to_mapping(), "advertise": "tcp://h:1"}, environ={})
-    assert assembly.own_address(told, "a").endpoint("tcp://0.0.0.0:7000") == "tcp://h:1"
+    assert (
+        own_address.OwnAddress.from_config(told, "a").endpoint("tcp://0.0.0.0:7000") == "tcp://h:1"
+    )
 
 
 def test_who_joins_at_a_name_that_has_no_address_yet_does_not_listen_on_loopback(monkeypatch):
     config = load_config({"join": ["tcp://first.test:1", "tcp://second.test:1"]}, environ={})
     known, asked = {"second.test"}, []
-    monkeypatch.setattr(assembly, "has_address", known.__contains__)
+    monkeypatch.setattr(own_address, "has_address", known.__contains__)
     monkeypatch.setattr(
-        assembly, "local_address", lambda toward: asked.append(toward) or "127.0.0.1"
+        own_address, "local_address", lambda toward: asked.append(toward) or "127.0.0.1"
     )
-    assembly.own_address(config, "a")
+    own_address.OwnAddress.from_config(config, "a")
     known.clear()
-    assembly.own_address(config, "a")
-    assert asked == ["second.test", assembly.ELSEWHERE]
+    own_address.OwnAddress.from_config(config, "a")
+    assert asked == ["second.test", own_address.ELSEWHERE]
 
 
 def test_a_node_that_is_let_in_outlives_lives_of_hosts_whose_clock_was_ahead():

@@ -10,7 +10,10 @@ from support.open_cluster import cluster
 from support.ports import free_ports
 from support.strangers import question, request_of
 
+from dpwa import DpwaConnection
+from dpwa.errors import AddressError
 from dpwa.membership.context import MembershipContext
+from dpwa.node import own_address
 from dpwa.policy.members.states import MemberEntry
 from dpwa.transport.addresses import is_at, is_local
 from dpwa.wire.members import Roster, pack_entries
@@ -157,3 +160,14 @@ def test_nodes_at_local_sockets_join_each_other_over_them(tmp_path):
         nodes.add("b", "a", listen=f"ipc://{tmp_path}/b")
         nodes.add("c", "b", listen=f"ipc://{tmp_path}/c")
         nodes.agree()
+
+
+def test_a_machine_without_a_network_needs_no_address_for_a_node_that_listens_at_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(own_address, "local_address", lambda toward: "127.0.0.1")
+    for listen in ("tcp://127.0.0.1:0", "tcp://[::1]:0", f"ipc://{tmp_path}/a"):
+        with DpwaConnection("a", {"join": [], "listen": listen}) as alone:
+            assert alone.node.endpoint.startswith(listen.removesuffix(":0"))
+    with pytest.raises(AddressError, match=r"listens on tcp://0\.0\.0\.0:0, and no address"):
+        DpwaConnection("a", {"join": [], "listen": "tcp://0.0.0.0:0"})

@@ -10,8 +10,8 @@ from support.ports import free_ports
 
 from dpwa import DpwaConnection
 from dpwa.config import load_config
-from dpwa.node import identity
-from dpwa.node.identity import clash_of
+from dpwa.node import name_clashes
+from dpwa.node.name_clashes import clash_of
 from dpwa.node.node import Node
 from dpwa.node.query import diagnose, query_cluster
 from dpwa.wire.messages import Identity
@@ -66,8 +66,8 @@ def test_swapped_addresses_are_named_by_all_and_nothing_is_merged_through_them(c
         clash.format("w2", "w1", ports["w1"], "[DPWA-W007]"),
     ]
     expected = [
-        "w1: w3 takes this node for w2: compare their addresses in the configurations",
-        "w2: w3 takes this node for w1: compare their addresses in the configurations",
+        "w1: w3 takes this node for w2. Compare the addresses in both configurations",
+        "w2: w3 takes this node for w1. Compare the addresses in both configurations",
     ]
     assert told(caplog, "W090") == [f"{line} [DPWA-W090]" for line in expected]
     assert set(expected) < set(from_right)
@@ -76,7 +76,7 @@ def test_swapped_addresses_are_named_by_all_and_nothing_is_merged_through_them(c
 
 @pytest.mark.parametrize("is_first", [False, True], ids=["comes later", "was there first"])
 def test_a_second_node_with_a_name_is_refused_and_named_by_all(is_first, caplog, monkeypatch):
-    monkeypatch.setattr(identity, "CERTAIN_AFTER_S", 0.5)
+    monkeypatch.setattr(name_clashes, "CERTAIN_AFTER_S", 0.5)
     right, (elsewhere,) = config_of(2), free_ports(1)
     second = exchanged(right, w1=elsewhere)
     with ExitStack() as stack:
@@ -95,8 +95,9 @@ def test_a_second_node_with_a_name_is_refused_and_named_by_all(is_first, caplog,
     where = f"tcp://127.0.0.1:{right['nodes'][0]['port']}"
     (line,) = told(caplog, "W091")
     assert line == (
-        "w2: a second node with the name w1 is refused: it says that it is at "
-        f"tcp://127.0.0.1:{elsewhere}, and the node at {where} has that name, and lives [DPWA-W091]"
+        "w2: a second node with the name w1 is refused. It says that it is at "
+        f"tcp://127.0.0.1:{elsewhere}, but the node at {where} has that name and is alive "
+        "[DPWA-W091]"
     )
     (line,) = told(caplog, "W007")
     assert line == (
@@ -106,7 +107,7 @@ def test_a_second_node_with_a_name_is_refused_and_named_by_all(is_first, caplog,
 
 
 def test_a_second_node_at_the_address_of_another_is_told_at_once_and_once(caplog, monkeypatch):
-    monkeypatch.setattr(identity, "CERTAIN_AFTER_S", 0.5)
+    monkeypatch.setattr(name_clashes, "CERTAIN_AFTER_S", 0.5)
     right = config_of(3)
     place = right["nodes"][2]["port"]
     own = exchanged(right, w1=place)

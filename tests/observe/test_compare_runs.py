@@ -7,7 +7,7 @@ from support.commands import run_dpwa
 from support.pages import Page
 from support.run_logs import BEGAN, write_log
 
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 from dpwa.report.curves import band_of, curves_of
 from dpwa.report.facts import facts_of
 from dpwa.report.page import common_loss, labels_of, page_of, sentences, table_of
@@ -81,8 +81,9 @@ def test_the_figures_of_a_run(runs):
 
 def test_in_words(runs):
     first, never, best = sentences(runs, 0.5)
-    assert first == "fast was the first at a mean loss of 0.5 after 9.7 s, plain after 19 s."
-    assert never == "silent never had a mean loss of 0.5."
+    told = "fast was the first run to reach a mean loss of 0.5 after 9.7 s, plain after 19 s."
+    assert first == told
+    assert never == "silent never reached a mean loss of 0.5."
     assert best.startswith("The lowest mean loss of all is")
     assert list(sentences(dict.fromkeys("ab", runs["silent"]), None)) == [
         "No run has reported a loss."
@@ -106,7 +107,7 @@ def test_the_command_writes_a_page_and_pictures(folders, tmp_path):
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert page.mistakes == []
     assert page.tags.count("svg") == len(list((tmp_path / "out").glob("*.png"))) == 4
-    assert "fast was the first at the lowest mean loss that all have reached" in page.text
+    assert "fast was the first run to reach the lowest mean loss that all have reached" in page.text
 
 
 def test_names_of_runs_are_text_and_may_be_broken_so_that_eight_fit_a_page(runs):
@@ -138,4 +139,4 @@ def test_what_stands_out_names_the_run(tmp_path):
 def test_the_command_compare_names_what_has_its_work(folders):
     result = run_dpwa("compare", *folders, "--loss", "0.5")
     assert result.exit_code == 2
-    assert "dpwa: compare is gone: use `dpwa report RUN_DIR RUN_DIR`" in result.stderr
+    assert "dpwa: compare was removed. Use `dpwa report RUN_DIR RUN_DIR` instead" in result.stderr

@@ -76,7 +76,7 @@ def test_loggers_of_trainers_get_a_flat_dict():
 def test_nodes_need_a_port_each():
     load_config(config_of(2, metrics={"port": 65534}))
     with pytest.raises(
-        ConfigError, match=r"metrics.port: expected a port up to 65534, as each of the 2"
+        ConfigError, match=r"metrics.port: expected a port up to 65534, because 2 nodes"
     ):
         load_config(config_of(2, metrics={"port": 65535}))
 

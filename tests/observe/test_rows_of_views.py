@@ -136,11 +136,11 @@ def test_the_first_line_tells_a_run_that_has_ended_from_one_that_is_lost():
 
     last, lost = node("w2", silent_s=6.0, ended=""), node("w3", silent_s=6.0)
     assert "the run has ended" in first_line(last)
-    assert "nobody answers any more" in first_line(last, lost)
+    assert "no node answers any more" in first_line(last, lost)
     ended = first_line(last, lost, has_ended=True)
     assert "the run has ended" in ended
     assert "2 nodes, 1 finished, 1 gone" in ended
-    assert "nobody answers yet" in first_line()
+    assert "no node has answered yet" in first_line()
 
 
 def test_of_a_node_that_never_answered_another_one_tells():

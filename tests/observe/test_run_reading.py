@@ -13,7 +13,7 @@ from support.run_logs import BEGAN, lines_of_log, peers_line, write_log
 from dpwa.config import Config
 from dpwa.errors import UserError
 from dpwa.observe.run_log import cluster_id, run_id
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 
 
 def torn(path, count):
@@ -243,7 +243,7 @@ def test_reading_is_heard_of(tmp_path):
 
 LIMITED = """
 import resource, sys
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 import numpy
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (48 << 20)

@@ -14,7 +14,7 @@ from support.run_logs import BEGAN, write_log
 from support.times import HANGS_AFTER_S
 
 from dpwa import DpwaConnection
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 from dpwa.report.curves import speed_curves
 from dpwa.report.facts import facts_of
 from dpwa.report.page import findings, page_of, sentences
@@ -199,7 +199,7 @@ def test_logs_that_say_nothing_yet_make_a_report_whatever_the_nodes_are_called(t
     assert page.mistakes == []
     for text in (" _w2 ", " 日本語 ", " $x$ ", "wwwwwwwwwwwww…"):
         assert text in page.text.partition("Steps per second")[0].partition("Training loss")[2]
-    assert "Who has merged whom" not in page.text  # there is nothing to be drawn
+    assert "Merges between nodes" not in page.text  # there is nothing to be drawn
 
 
 def test_another_run_in_the_folder_is_named(tmp_path):
@@ -230,7 +230,7 @@ def test_importing_what_reads_is_light():
     code = (
         "import sys, dpwa.observe\n"
         "assert not {'pandas', 'matplotlib', 'numpy', 'torch'} & set(sys.modules)\n"
-        "import dpwa.observe.run_reading, dpwa.report.facts\n"
+        "import dpwa.observe.run_log_reader, dpwa.report.facts\n"
         "assert not {'pandas', 'matplotlib', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

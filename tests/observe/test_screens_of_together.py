@@ -13,7 +13,7 @@ from support.processes import ended, start
 
 from dpwa.config.endpoints import Seed
 from dpwa.observe.dashboard.server import Feed
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 from dpwa.observe.watch import Watch
 
 STEPS = 100_000  # more than are taken: the nodes are stopped

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.leases import (
+from dpwa.policy.range_leases import (
     COLUMNS,
     EPOCH,
     HOLDER,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.pace import FLOOR_S, MAX_WAIT_S, Absence, Patience
+from dpwa.policy.wait_budgets import FLOOR_S, MAX_WAIT_S, Absence, Patience
 
 TIMEOUT_S = 2.5
 SECONDS = st.floats(0.0, 100.0)

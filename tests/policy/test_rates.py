@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.rates import FairBucket, TokenBucket
+from dpwa.policy.token_buckets import FairBucket, TokenBucket
 
 RATE, BURST = 100.0, 20.0
 

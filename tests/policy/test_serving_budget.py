@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpwa.policy.rates import ServingBudget
+from dpwa.policy.token_buckets import ServingBudget
 
 
 def test_a_burst_is_free_and_what_follows_waits_its_turn():

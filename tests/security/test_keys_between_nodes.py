@@ -23,7 +23,7 @@ from dpwa.errors import ConfigError, UserError
 from dpwa.node.peers import STARTUP_GRACE_S, PeerTable
 from dpwa.node.serving.service import Listener, Service
 from dpwa.policy.health import Outcome
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 from dpwa.transport import authenticator
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink
@@ -315,7 +315,7 @@ def test_keys_may_be_in_the_configuration(tmp_path):
     [
         ({"w1": "short"}, "allow.w1: expected a public key, 40 characters"),
         ({"a b": "a" * 40}, "expected 1 to 64 letters"),
-        ({"w1": "a" * 40, "w2": "a" * 40}, "expected a key of its own for every name"),
+        ({"w1": "a" * 40, "w2": "a" * 40}, "expected a different key for every name"),
         (["w1"], "allow: expected a mapping"),
     ],
 )
@@ -352,7 +352,7 @@ def test_a_node_says_that_it_listens_on_loopback_where_others_cannot_connect(cap
     config["nodes"][0]["host"], config["nodes"][2]["host"] = "127.0.0.1", other
     with DpwaConnection("w1", config) as connection:
         told = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-        listens = f"w1: listens on {connection.node.endpoint}, where no node on gpu02 or any other"
+        listens = f"w1: listens on {connection.node.endpoint}, so no node on gpu02 or any other"
     assert [said.partition(" machine")[0] for said in told] == count * [listens]
 
 

@@ -17,7 +17,7 @@ from support.ports import free_ports
 from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.node.fetching import tx_thread
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 from dpwa.transport import sockets
 from dpwa.transport.keyring import Keyring
 from dpwa.transport.link import LinkState, PeerLink

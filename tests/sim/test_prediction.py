@@ -12,8 +12,8 @@ from support.nodes import config_of
 from support.processes import ended, start
 from support.times import PROCESS_HANGS_AFTER_S
 
-from dpwa.observe.run_data import Run
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_contents import Run
+from dpwa.observe.run_log_reader import read_run
 
 TASK = {"dimension": 4096, "lr": 0.01, "noise": 0.3}
 CLOSE = 0.15  # relative

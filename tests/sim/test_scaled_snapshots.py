@@ -45,11 +45,11 @@ def test_a_sender_far_away_waits_for_credit():
         pytest.param(links(1000, 12), {}, marks=pytest.mark.slow),
         pytest.param(links(1000, 5), {}, marks=pytest.mark.slow),
         pytest.param(links(100, 1), {}, marks=pytest.mark.slow),
-        (links(1000, 1), {"max_upload_mbps": 100}),
+        pytest.param(links(1000, 1), {"max_upload_mbps": 100}, marks=pytest.mark.slow),
         pytest.param(links(1000, 5), {"fraction": 0.3}, marks=pytest.mark.slow),
         (links(1000, 10), {"codec": "int8"}),
         pytest.param(links(1000, 4), {"codec": "bf16"}, marks=pytest.mark.slow),
-        (links(1000, 10), {"algorithm": "symmetric"}),
+        pytest.param(links(1000, 10), {"algorithm": "symmetric"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_takes_what_it_takes_with_whole_snapshots(network, settings, monkeypatch):

@@ -7,7 +7,7 @@ from support.snippets import blocks
 from support.times import at_most
 
 from dpwa.errors import ConfigError
-from dpwa.sim.load import load_scenario
+from dpwa.sim.load import NO_OTHERS, load_scenario
 from dpwa.sim.scenario import Scenario
 
 SMALL = {"nodes": 4, "rounds": 10}
@@ -89,8 +89,8 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ":4:27: network.los: unknown key; did you mean loss?",
         ":5:13: consensus.dimensions: unknown key; did you mean dimension?",
         ":6:19: constant.value: expected a number from 0 to 1 (got 3)",
-        ":7:1: run_log: not allowed here: a scenario has its own nodes, addresses and files",
-        ":8:1: nodes: duplicate key, expected it once (first on line 1)",
+        f":7:1: run_log: {NO_OTHERS}",
+        ":8:1: nodes: duplicate key, expected the key only once (first on line 1)",
     ]
     told = problems_of(path)
     assert [line.removeprefix(str(path)).partition(" [")[0] for line in told] == expected
@@ -102,16 +102,16 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
         ({"nodes": 0, "rounds": 3}, "nodes: expected a whole number from 1 to 100000 (got 0)"),
         ({"rounds": 3}, "nodes: missing, expected a whole number from 1 to 100000"),
         ({"nodes": [1, 2], "rounds": 3}, "nodes: expected a whole number from 1 to"),
-        ({"nodes": 4}, "expected `rounds` or `seconds`, as it never ends without"),
-        ({"nodes": 4, "target": {"variance_ratio": 0.1}}, "a target may never be reached"),
+        ({"nodes": 4}, "expected `rounds` or `seconds`, because the run never ends without"),
+        ({"nodes": 4, "target": {"variance_ratio": 0.1}}, "it may never reach its target"),
         ({"nodes": 4, "seconds": 9, "compute": {"step_ms": 0}}, "compute.step_ms: expected a"),
         ({**SMALL, "topology": "star", "star": {"center": 9}}, "topology: "),
         ({**SMALL, "target": {"accuracy": 0.9}}, "task: consensus has no accuracy"),
         ({**SMALL, "target": {"loss": 0.9}}, "nothing is trained with task: consensus"),
         ({**SMALL, "target": {"variance_ratio": 2}}, "expected a number below 1"),
         ({"nodes": 5000, "rounds": 1}, "nodes: expected at most 2000 whole nodes"),
-        ({**SMALL, "detail": "arrays"}, "schedule: expected lockstep beside detail: arrays"),
-        ({**SMALL, "detail": "rules"}, "detail: expected nodes, as rules alone are simulated no"),
+        ({**SMALL, "detail": "arrays"}, "schedule: expected lockstep with detail: arrays"),
+        ({**SMALL, "detail": "rules"}, "detail: expected nodes, because rules alone are not"),
         ({**SMALL, "network": {"loss": 1}}, "network.loss: expected a number"),
         ({**SMALL, "network": {"upload_mbps": 0}}, "network.upload_mbps: expected a number"),
         ({**SMALL, "network": {"unreachable": 1}}, "network.unreachable: expected a share"),
@@ -128,7 +128,7 @@ def test_all_mistakes_of_both_kinds_come_at_once_with_their_places(written):
             {**SMALL, "compute": {"stragglers": [{"nodes": 5}]}},
             "compute.stragglers[0].nodes: expected at most 4",
         ),
-        ({**SMALL, "compute": {"stragglers": [{}]}}, "stragglers[0]: expected how many"),
+        ({**SMALL, "compute": {"stragglers": [{}]}}, "stragglers[0]: expected the number"),
         ({**SMALL, "churn": {"lost": [{"at_s": 1, "share": 1}]}}, "churn.lost[0].share: expected"),
         ({**SMALL, "churn": {"trace": "none.csv"}}, "none.csv: expected a readable file"),
         ({**SMALL, "join": ["tcp://1.2.3.4:5"]}, "join: not allowed here"),

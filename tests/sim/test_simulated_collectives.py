@@ -8,7 +8,7 @@ from support.simulated_nodes import ProgramRun, traced
 from support.simulations import run_spec
 
 from dpwa.dataset.range_table import DatasetRanges, RangeTable
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 
 LINKS = {"latency_ms": 5.0, "jitter_ms": 4.0, "loss": 0.02}
 MANY = 200_000  # values of an array that goes in many pieces

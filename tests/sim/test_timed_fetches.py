@@ -4,7 +4,7 @@ import pytest
 from support.simulated_logs import write_simulated_logs
 from support.simulated_nodes import nodes_run
 
-from dpwa.observe.run_reading import read_run
+from dpwa.observe.run_log_reader import read_run
 from dpwa.sim.calibration import calibrate
 
 LATENCY_S = 0.02

@@ -33,8 +33,8 @@ from support.state_donors import (
 from dpwa import DpwaConnection
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.state.checkpoints import CheckpointFolder, CheckpointWriter
-from dpwa.state.image import State
-from dpwa.state.target import values_of, values_part
+from dpwa.state.replaced_parts import values_of, values_part
+from dpwa.state.safetensors_image import State
 from dpwa.testing import Fault, FaultPlan
 
 POINTS = (

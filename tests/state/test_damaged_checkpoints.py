@@ -10,8 +10,8 @@ import pytest
 
 from dpwa.data.layout import Layout, TensorSpec
 from dpwa.state.checkpoints import CheckpointFolder
-from dpwa.state.image import State
-from dpwa.state.target import values_of, values_part
+from dpwa.state.replaced_parts import values_of, values_part
+from dpwa.state.safetensors_image import State
 
 
 def part(values):

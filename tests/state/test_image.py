@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpwa.data.layout import TensorSpec
-from dpwa.state.image import ImageLayout, can_be_stored
+from dpwa.state.safetensors_image import ImageLayout, can_be_stored
 
 DTYPES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool")
 

@@ -9,8 +9,8 @@ from support.state_answers import LAYOUT, PIECES, Donor, joiner_of
 
 from dpwa.clock import SystemClock
 from dpwa.state.joining import BRIEF, MAX_WAITING, Inbox, StateRequest
+from dpwa.state.replaced_parts import Target
 from dpwa.state.restore import StateRestore
-from dpwa.state.target import Target
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import (

@@ -11,10 +11,10 @@ from support.state_answers import LAYOUT, Donor, joiner_of
 from support.state_donors import ALONE, adapter_of, are_equal, nodes, state_of, training
 from torch import nn
 
-from dpwa.adapters.images import copied, layout_of
+from dpwa.adapters.tensor_images import copied, layout_of
 from dpwa.clock import SystemClock
+from dpwa.state.replaced_parts import Target, UnfitStateError
 from dpwa.state.restore import StateRestore
-from dpwa.state.target import Target, UnfitStateError
 from dpwa.transport.link import LinkState
 
 

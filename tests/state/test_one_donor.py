@@ -9,7 +9,7 @@ from support.state_donors import ForkedProcess
 
 from dpwa.data.layout import Layout
 from dpwa.runtime import SYSTEM
-from dpwa.state.image import ImageLayout, State, StatePart
+from dpwa.state.safetensors_image import ImageLayout, State, StatePart
 from dpwa.state.service import DonorSnapshots
 from dpwa.testing import Fault, FaultPlan
 from dpwa.types import TrainingProgress

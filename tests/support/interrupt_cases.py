@@ -13,7 +13,7 @@ from dpwa import DpwaConnection
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.errors import DpwaError
 from dpwa.policy.push_sum import UNIT
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 from support.inside import context_of
 from support.interrupts import Moments, alarms, described, interrupted_at_random
 from support.nodes import config_of, eventually

@@ -13,7 +13,7 @@ WAITS_S = 10.0
 @contextmanager
 def patience():
     with (
-        mock.patch("dpwa.policy.pace.MAX_WAIT_S", WAITS_S),
+        mock.patch("dpwa.policy.wait_budgets.MAX_WAIT_S", WAITS_S),
         mock.patch("dpwa.collectives.paced.MIN_EXCHANGE_S", WAITS_S),
     ):
         yield

@@ -37,7 +37,7 @@ class Snippet:
 
 
 def blocks(*languages):
-    return [found for found in _all() if found.language in languages]
+    return [found for found in _all(has_spans=SPAN in languages) if found.language in languages]
 
 
 def commands(*languages):
@@ -76,13 +76,16 @@ def words(command):
 
 
 @functools.cache
-def _all():
-    return tuple(snippet for page in PAGES for snippet in _of(page))
+def _all(*, has_spans):
+    parser = MarkdownIt("commonmark").enable("table")
+    if not has_spans:  # most of the time goes into what is within lines
+        parser.disable("inline")
+    return tuple(snippet for page in PAGES for snippet in _of(page, parser))
 
 
-def _of(page):
+def _of(page, parser):
     name, line = str(page.relative_to(ROOT)), 0
-    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
+    for token in parser.parse(page.read_text("utf-8")):
         line = token.map[0] + 1 if token.map else line
         if token.type == "fence":
             yield Snippet(name, line, token.info.strip(), token.content)

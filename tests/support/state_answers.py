@@ -3,8 +3,8 @@
 from dpwa.clock import SystemClock
 from dpwa.data.checksum import checksum
 from dpwa.data.layout import TensorSpec
-from dpwa.state.image import ImageLayout
 from dpwa.state.joining import Inbox, Joiner
+from dpwa.state.safetensors_image import ImageLayout
 from dpwa.transport.link import LinkState
 from dpwa.wire import limits
 from dpwa.wire.state import AskPiece, AskState, StateDone, StateOffer, StatePiece, StateStanding

@@ -8,7 +8,7 @@ from support.updaters import OF_ANY_FORM
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.key_value import KeyValueStore, as_keys, shard_of_keys, split_keys
 from dpwa.tables.rows import accumulate
-from dpwa.tables.storage import ShardState
+from dpwa.tables.shard_memory import ShardState
 from dpwa.tables.updaters import make_updater
 
 LARGEST, SMALLEST = 2**63 - 1, -(2**63)

@@ -7,7 +7,7 @@ from support.updaters import OF_ANY_FORM
 
 from dpwa.errors import ProtocolError, UserError
 from dpwa.tables.rows import accumulate, cut, split
-from dpwa.tables.storage import ShardState
+from dpwa.tables.shard_memory import ShardState
 from dpwa.tables.updaters import make_updater
 
 DTYPES = ["float32", "float64"]

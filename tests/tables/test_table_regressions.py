@@ -13,8 +13,8 @@ from test_tables_between_nodes import Worker, barrier, matrices, on_all, vectors
 
 from dpwa.errors import ProtocolError, TableLostError, TableTimeoutError, UserError
 from dpwa.policy.group_views import GroupView
+from dpwa.tables import operations, requests, updaters
 from dpwa.tables import replication as replication_module
-from dpwa.tables import requests, updaters, user
 from dpwa.tables.key_value import shard_of_keys
 from dpwa.tables.table import SyncedArray
 from dpwa.tables.updaters import Updater, register_updater
@@ -323,11 +323,11 @@ def test_a_read_may_take_long_as_long_as_bytes_come(monkeypatch):
     with workers(2, {"collective_timeout_s": 60.0, "transport": "tcp"}) as made:
         table, _ = vectors(made, 4_000_000)
         assert table.get().shape == (4_000_000,)
-        assert sent[-1] - sent[0] > 2 * user.ASK_AGAIN_S
+        assert sent[-1] - sent[0] > 2 * operations.ASK_AGAIN_S
 
 
 def test_a_read_ends_though_each_piece_takes_longer_than_to_ask_again(monkeypatch):
-    monkeypatch.setattr(user, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(operations, "ASK_AGAIN_S", 0.05)
     send_piece = requests.ReadAnswer._send_piece
 
     def slowly(answer):
@@ -352,7 +352,7 @@ def test_defaults_are_finite(default):
 
 
 def test_reads_end_while_another_thread_adds(monkeypatch):
-    monkeypatch.setattr(user, "MAX_WAITING_BYTES", 1_000_000)
+    monkeypatch.setattr(operations, "MAX_WAITING_BYTES", 1_000_000)
     with workers(2, {"collective_timeout_s": 4.0}) as made:
         table, _ = matrices(made, 1000, 64)
         table.add(np.ones((1, 64)), [1])

@@ -19,8 +19,8 @@ from dpwa.errors import (
     UserError,
 )
 from dpwa.policy.group_views import GroupView
-from dpwa.tables import user
-from dpwa.tables.tables import Tables
+from dpwa.tables import operations
+from dpwa.tables.node_tables import Tables
 from dpwa.wire.tables import TableAdded, TableAddition
 
 
@@ -271,7 +271,7 @@ def test_each_addition_to_a_shard_is_seen_wholly_or_not_at_all():
 
 
 def test_additions_that_nobody_waits_for_do_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(user, "MAX_WAITING_BYTES", 100_000)
+    monkeypatch.setattr(operations, "MAX_WAITING_BYTES", 100_000)
     with workers(2) as made:
         table, _ = vectors(made, 1000)
         pending, most = made[0].user.pending, 0

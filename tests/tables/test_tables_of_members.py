@@ -4,7 +4,7 @@ import numpy as np
 from support.nodes import at_once
 from support.open_cluster import cluster
 
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 
 ONES = np.ones((10, 4), np.float32)
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from support.table_states import fill, fingerprint
 
 from dpwa.errors import DpwaError, ProtocolError
-from dpwa.tables.state import CHUNK_BYTES
-from dpwa.tables.storage import ShardState
+from dpwa.tables.shard import CHUNK_BYTES
+from dpwa.tables.shard_memory import ShardState
 from dpwa.tables.updaters import make_updater
 
 ROWS = CHUNK_BYTES // 4 + 1000  # two pieces of values, and two of the updater's state

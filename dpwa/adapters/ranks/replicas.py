@@ -35,7 +35,7 @@ from dpwa.adapters.ranks.group import (
 )
 from dpwa.connection import DpwaConnection
 from dpwa.errors import ParametersError
-from dpwa.state.target import UnfitStateError
+from dpwa.state.replaced_parts import UnfitStateError
 
 log = logging.getLogger("dpwa.adapters")
 

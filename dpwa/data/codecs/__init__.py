@@ -13,7 +13,7 @@ docs/links.md compares them. Add one of your own under a name that configuration
 ...     def encode(self, piece, dtype):
 ...         return piece
 ...     def decode(self, payload, dtype, room):
-...         return exactly(payload, room.nbytes)  # from dpwa.data.codecs.payloads
+...         return exactly(payload, room.nbytes)  # from dpwa.data.codecs.sizes
 
 The names are known without torch, which is imported when the first codec is made.
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from dpwa.data.codecs.arrays import FLOATS, PayloadMemory, tensor_over
 from dpwa.data.codecs.base import Codec
-from dpwa.data.codecs.payloads import exactly
+from dpwa.data.codecs.sizes import exactly
+from dpwa.data.codecs.tensor_views import FLOATS, PayloadMemory, tensor_over
 from dpwa.data.segments import ByteArray
 from dpwa.types import Frame
 

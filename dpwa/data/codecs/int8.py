@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from dpwa.data.codecs.arrays import FLOATS, PayloadMemory, Scratch, tensor_over, wide
 from dpwa.data.codecs.base import Codec
-from dpwa.data.codecs.payloads import BLOCK_VALUES, exactly, payload_bytes
+from dpwa.data.codecs.sizes import BLOCK_VALUES, exactly, payload_bytes
+from dpwa.data.codecs.tensor_views import FLOATS, PayloadMemory, Scratch, tensor_over, wide
 from dpwa.data.segments import ByteArray
 from dpwa.types import Frame
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpwa.data.codecs.base import Codec
-from dpwa.data.codecs.payloads import exactly
+from dpwa.data.codecs.sizes import exactly
 from dpwa.data.segments import ByteArray
 from dpwa.types import Frame
 

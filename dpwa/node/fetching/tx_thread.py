@@ -18,7 +18,7 @@ from dpwa.node.context import NodeContext
 from dpwa.node.fetching.connections import LINGER_MS, Connections
 from dpwa.node.fetching.fetcher import Fetcher
 from dpwa.node.fetching.peer_channel import PeerChannel
-from dpwa.node.identity import clash_of
+from dpwa.node.name_clashes import clash_of
 from dpwa.node.node_thread import NodeThread, soon
 from dpwa.node.serving.service import Listener
 from dpwa.policy.health import Outcome

@@ -1,9 +1,9 @@
-"""AdmissionControl reads no faster than the limits allow, and counts refusals.
+"""AdmissionControl limits the time that a node spends on requests, and counts refusals.
 
-Requests slow down the trainer, because threads of one Python process take turns. So they get a
-share of a core. When it is used up, nothing is read for a moment. ZeroMQ serves connections in
-turn, so others wait for at most one message of a greedy one. While the trainer waits in a
-collective, there is no limit.
+Requests slow down the trainer, because the threads of a Python process take turns. So requests get
+a share of one core. When the share is used up, the node reads no message for a moment. ZeroMQ
+serves connections in turn, so other peers wait for at most one message of a greedy peer. While the
+trainer waits in a collective, there is no limit.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import threading
 from collections import OrderedDict
 
 from dpwa.config.model import Limits
-from dpwa.policy.rates import ServingBudget
+from dpwa.policy.token_buckets import ServingBudget
 from dpwa.runtime import SYSTEM, Runtime
 from dpwa.transport.authorizer import Authorizer
 from dpwa.transport.sockets import ReceivedMessage, Socket, drop_frames, receive_from
 from dpwa.types import JsonObject
 from dpwa.wire.messages import Message
 
-LUMP_S = 0.005  # to be behind: reading in lumps costs the trainer less than a message now and then
-MAX_CHARGED_S = 0.002  # for a message: what it takes to send a snapshot has limits of its own
-MAX_DROPPING_S = 0.1  # of one message: nobody else is heard meanwhile
-MAX_PAUSE_S = 0.05  # for what was dropped, for the same reason
-COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what comes, at the cost of the same memory
+LUMP_S = 0.005  # minimum pause: a few long pauses cost the trainer less than many short ones
+MAX_CHARGED_S = 0.002  # for a message: sending snapshots has limits of its own
+MAX_DROPPING_S = 0.1  # for one message, because no other peer is served meanwhile
+MAX_PAUSE_S = 0.05  # after a dropped message, for the same reason
+COPIED_PER_S = 2e9  # bytes: ZeroMQ's own thread copies what arrives, and uses the same memory bus
 
 
 class AdmissionControl:
-    """The checks between the listening socket and the services. Belongs to the RxThread."""
+    """The checks between the listening socket and the services. It belongs to the RxThread."""
 
     def __init__(self, authorizer: Authorizer, limits: Limits, runtime: Runtime = SYSTEM) -> None:
         self.authorizer = authorizer
@@ -36,15 +36,15 @@ class AdmissionControl:
         self._now, self._thread_time = runtime.now, runtime.thread_time
         self._budget = ServingBudget(limits.serving_share, limits.serving_burst_ms / 1000)
         self._current_thread = runtime.current_thread
-        self._lulls: dict[threading.Thread, float] = {}  # that wait for peers, since when
+        self._lulls: dict[threading.Thread, float] = {}  # threads that wait for peers, since when
         self._resume_at = 0.0
-        self._started_s = 0.0  # seconds of a core
+        self._started_s = 0.0  # seconds of processor time
         self._over_budget = self._forged = self._revoked = self._clogged = 0
-        self._dropping_since: float | None = None  # of a message with too many frames
-        self.is_clogged = False  # the socket must be made anew, to be rid of an endless message
+        self._dropping_since: float | None = None  # for a message with too many frames
+        self.is_clogged = False  # whether only a new socket can end an endless message
 
     def begin_unthrottled(self) -> bool:
-        """Ignore the budget while the trainer only waits for peers. Any thread may call this.
+        """Ignore the budget while the trainer waits for peers. Any thread may call this.
 
         Returns:
             Whether this is the thread's first call since its last `end_unthrottled`.
@@ -59,8 +59,8 @@ class AdmissionControl:
         self._lulls.pop(self._current_thread(), None)
 
     def lull_s(self, thread: threading.Thread) -> float:
-        """Return the seconds for which a thread has been waiting for peers, or 0 if it does not
-        wait.
+        """Return for how many seconds a thread has been waiting for peers, or 0 if it does not wait
+        for peers.
         """
         return max(0.0, self._now() - self._lulls.get(thread, math.inf))
 
@@ -71,10 +71,10 @@ class AdmissionControl:
         return max(0.0, self._resume_at - self._now())
 
     def take_message(self, router: Socket) -> ReceivedMessage | None:
-        """Read one waiting message. `None` if there is none, or it must wait.
+        """Read one waiting message. Return `None` if there is none, or if it must wait.
 
-        The caller then reports that it is `served`. If a message has too many frames, the rest is
-        dropped, a part with each call. If that takes too long, the socket `is_clogged`.
+        Call `served` after each message. If a message has too many frames, each call drops a part
+        of the rest. If that takes too long, the socket `is_clogged`.
         """
         if self.is_clogged or (self._resume_at and self.paused_s()):
             return None
@@ -109,7 +109,7 @@ class AdmissionControl:
             self._resume_at = now + wait_s
 
     def is_heard(self, received: ReceivedMessage) -> bool:
-        """Return whether a message is accepted, as the key of its sender may have been revoked."""
+        """Return whether a message is accepted, and not refused because its key was revoked."""
         is_allowed = self.authorizer.is_allowed(received.user_id)
         self._revoked += not is_allowed
         return is_allowed
@@ -131,15 +131,15 @@ class AdmissionControl:
 
 
 class Clients:
-    """Peers that are connected to this node, at most `most`. Belongs to the RxThread."""
+    """The peers that are connected to this node, at most `most`. It belongs to the RxThread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent one first
+        self._senders: OrderedDict[bytes, None] = OrderedDict()  # the longest silent peer is first
 
     def note_sender(self, sender: bytes) -> bytes | None:
-        """Note a request of a peer. Return the peer that must close its connection if there are too
-        many.
+        """Note a request of a peer. If there are too many peers, return the one that must close its
+        connection.
         """
         self._senders[sender] = None
         self._senders.move_to_end(sender)

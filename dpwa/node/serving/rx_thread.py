@@ -1,4 +1,4 @@
-"""RxThread owns the listening socket and answers peers, by message type."""
+"""RxThread owns the listening socket, and passes each message to the service of its type."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ log = logging.getLogger("dpwa.rx")
 
 
 IDLE_S = 1.0
-MESSAGES_PER_TURN = 16  # before commands and deadlines have theirs
+MESSAGES_PER_TURN = 16  # before the thread handles calls and deadlines
 BUSY_S = 0.01
 LISTEN_AGAIN_S = 0.1
-LAST_WORDS_MS = 100  # for what services say as the node ends to leave
+LAST_WORDS_MS = 100  # time to send the last messages of services when the node ends
 SHORT_AGAIN_S = 60.0
-# After which ZeroMQ has freed what a connection that has ended had sent: on a busy machine, late.
+# After such times, ZeroMQ has freed the data of a closed connection. On a busy machine it is late.
 GIVE_BACK_AFTER_S = (5.0, 20.0, 60.0, 180.0)
 
 
 class RxThread(NodeThread):
-    """Serves peers until it is stopped. An untrusted message can never end it."""
+    """Serves peers until it is stopped. No untrusted message can end it."""
 
     def __init__(
         self,
@@ -66,37 +66,36 @@ class RxThread(NodeThread):
         self._endpoint = endpoint
         self.endpoint = endpoint
         self._services: dict[type[Any], Service] = {}
-        self._loads: dict[str, Callable[[], object]] = {}  # make services, by module of messages
-        self._unloaded: set[str] = set()  # why some could not be loaded, as far as that was said
-        self._ticking: tuple[Service, ...] = ()  # each of them once
-        self._due: dict[Service, None] = {}  # to be ticked next, in this order
+        self._loads: dict[str, Callable[[], object]] = {}  # load services, by module of messages
+        self._unloaded: set[str] = set()  # reasons for failed loads that were logged
+        self._ticking: tuple[Service, ...] = ()  # each service once
+        self._due: dict[Service, None] = {}  # the services to tick next, in this order
         self._clients = Clients(most_clients)
         self._is_stopping = False
         self._look_at = self._warn_at = -math.inf
-        self._ended, self._give_back_at = 0, list[float]()  # connections by then; and when
+        self._ended, self._give_back_at = 0, list[float]()  # closed connections; times to free
         self._listening = runtime.event()
         self._listen_error: Exception | None = None
-        self.bad_messages = 0  # messages that were no requests
-        self.bytes_sent = 0  # payload of answers, without those to onlookers
+        self.bad_messages = 0  # messages that were not valid requests
+        self.bytes_sent = 0  # payload of answers, except those to processes that are no nodes
         self._received: ReceivedMessage | None = None  # the message that is being answered
 
     def register(self, service: Service) -> None:
-        """From any thread, at any time."""
-        # Another dictionary: the thread may be looking at this one.
+        """Register a service. Any thread may call this at any time."""
+        # A new dictionary, because the thread may be iterating over the current one.
         self._services = {**self._services, **dict.fromkeys(service.handles, service)}
         self._ticking = tuple(dict.fromkeys(self._services.values()))
 
     def serve_later(self, messages: str, load: Callable[[], object]) -> None:
-        """Let `load` register the service of all messages of a module when the first one arrives.
+        """Call `load` when the first message of a module arrives. `load` registers its service.
 
-        If a service is registered already, it stays, and no message of that module loads a second
-        one.
+        If a service for the module is already registered, it stays, and `load` is not called.
         """
         if all(kind.__module__ != messages for kind in self._services):
             self._loads = {**self._loads, messages: load}
 
     def open(self) -> None:
-        """Start, and wait until the socket listens. Raises `AddressError` if it cannot."""
+        """Start, and wait until the socket listens. Raises `AddressError` if it cannot listen."""
         self._thread.start()
         self._listening.wait()
         if self._listen_error is not None:
@@ -111,7 +110,7 @@ class RxThread(NodeThread):
     def source(self) -> str:
         """The address from which the current request was sent. See `ReceivedMessage`."""
         if self.endpoint.startswith("ipc://"):
-            return "localhost"  # not every system tells
+            return "localhost"  # because some systems do not report an address
         return "" if self._received is None else self._received.source
 
     @contextmanager
@@ -143,7 +142,7 @@ class RxThread(NodeThread):
         except Exception as error:
             if self._listening.is_set():
                 raise
-            self._listen_error = error  # for the thread that waits in `open`
+            self._listen_error = error  # `open` raises it in the thread that waits
             self._listening.set()
 
     def _authenticator(self) -> Authenticator:
@@ -162,22 +161,22 @@ class RxThread(NodeThread):
             try:
                 yield router
             finally:
-                # It ends by and by, and ZeroMQ's own thread would wait for whoever has listened.
+                # It closes later, and ZeroMQ's own thread would wait for a reader of the monitor.
                 router.disable_monitor()
 
     def _serve_anew(self, listener: socket.socket | None, authenticator: Authenticator) -> None:
-        """Serve over a new socket, as nothing else ends an endless message and frees its memory.
+        """Serve with a new socket, because only this ends an endless message and frees its memory.
 
-        Peers connect again by themselves, and repeat lost requests.
+        Peers reconnect, and repeat lost requests.
         """
         try:
             authenticator.renew()
             with self._router(listener) as router:
                 self.admission.is_clogged = False
-                self._ended = -1  # also those of whose beginning nothing was heard yet
+                self._ended = -1  # so that connections that are not counted yet are included
                 self._serve(router, authenticator)
         except (AddressError, OSError, zmq.ZMQError) as error:
-            log.info("%s: cannot listen again by now: %s", self.endpoint, error)
+            log.info("%s: cannot listen again yet: %s", self.endpoint, error)
             self._runtime.sleep(LISTEN_AGAIN_S)
 
     def _serve(self, router: Socket, authenticator: Authenticator) -> None:
@@ -205,7 +204,7 @@ class RxThread(NodeThread):
             try:
                 if router in ready:
                     self._answer(router)
-                # Afterwards: a connection may have brought a message, and have ended since.
+                # After the answers, because a connection may have closed after its message.
                 if not asking.isdisjoint(ready):
                     authenticator.process_events()
                 now = self._runtime.now()
@@ -214,7 +213,7 @@ class RxThread(NodeThread):
                 self._tick(now)
             except Exception:
                 self.bad_messages += 1
-                log.exception("a message could not be answered; the node continues [DPWA-W017]")
+                log.exception("a message could not be answered. The node continues [DPWA-W017]")
 
     def _end_services(self, router: Socket) -> None:
         for service in self._ticking:
@@ -222,10 +221,10 @@ class RxThread(NodeThread):
                 if service.ended():
                     router.linger = LAST_WORDS_MS
             except Exception:
-                log.exception("%s did not end as it should [DPWA-W015]", type(service).__name__)
+                log.exception("%s failed while the node ended [DPWA-W015]", type(service).__name__)
 
     def _look(self, now: float, authenticator: Authenticator) -> None:
-        """Check everything for which there is no event."""
+        """Do the checks that no event triggers."""
         self._look_at = now + IDLE_S
         self._due = dict.fromkeys(self._ticking)
         authenticator.tick(now)
@@ -244,7 +243,7 @@ class RxThread(NodeThread):
             give_back_memory()
 
     def _look_for_descriptors(self, now: float) -> None:
-        """Warn repeatedly if no peer can connect, because descriptors are used up."""
+        """Warn repeatedly while no file descriptors are left, so that no peer can connect."""
         if now >= self._warn_at and not can_open():
             self._warn_at = now + SHORT_AGAIN_S
             log.warning(
@@ -260,10 +259,10 @@ class RxThread(NodeThread):
                 if service.tick(now):
                     self._due[service] = None
             except Exception:
-                log.exception("a due task has failed; the node continues [DPWA-W017]")
+                log.exception("a task of a service has failed. The node continues [DPWA-W017]")
 
     def _answer(self, router: Socket) -> None:
-        """Answer a few waiting messages at a time, so that no other work waits for too long."""
+        """Answer a few waiting messages at a time, so that other work can run in between."""
         for _ in range(MESSAGES_PER_TURN):
             received = self.admission.take_message(router)
             if received is None:
@@ -312,14 +311,14 @@ class RxThread(NodeThread):
         self.bad_messages += 1
         if why not in self._unloaded:
             self._unloaded.add(why)
-            text = "%s: a message is refused, as its code cannot be loaded: %s [DPWA-W103]"
+            text = "%s: a message is refused, because its code cannot be loaded: %s [DPWA-W103]"
             log.error(text, self._name, why)
 
     def _reply_to(self, router: Socket, to: bytes) -> Reply:
         def reply(
             message: Message, payload: Frame | None = None, *, is_lent: bool = False
         ) -> Receipt | None:
-            if router.closed:  # it was made anew meanwhile
+            if router.closed:  # it was replaced by a new socket
                 return None
             frames: list[Frame] = [to, encode(message)]
             if payload is not None:

@@ -14,9 +14,9 @@ from dpwa.wire.messages import Message
 
 
 class Reply(Protocol):
-    """Sends an answer to the asking peer. Returns a receipt, or `None` if it was not accepted.
+    """Sends an answer to the asking peer. Returns a receipt, or `None` if the socket is full.
 
-    `is_lent`: the payload does not change until the receipt is done.
+    `is_lent`: the caller does not change the payload until the receipt is done.
     """
 
     def __call__(
@@ -25,7 +25,7 @@ class Reply(Protocol):
 
 
 class Service:
-    """A service answers certain messages. It is called on the RxThread only."""
+    """Answers messages of certain types. Its methods are called on the RxThread only."""
 
     handles: tuple[type[Any], ...]
 
@@ -33,47 +33,47 @@ class Service:
         raise NotImplementedError
 
     def receive(self, sender: bytes, message: Any, payload: Frame, reply: Reply) -> None:  # noqa: ARG002
-        """Answer one message that may carry a payload, which is ignored by default."""
+        """Answer one message, which may have a payload. By default, the payload is ignored."""
         self.handle(sender, message, reply)
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Do the due work, and return whether to be called again within `BUSY_S`.
+        """Do the work that is due. Return whether the next call must come within `BUSY_S`.
 
-        Called after each message for it, when the thread is woken, and at least every `IDLE_S`.
+        The thread calls it after each message, when it is woken, and at least every `IDLE_S`.
         """
         return False
 
     def ended(self) -> bool:
-        """Send the last messages as the node ends, and return whether there were any."""
+        """Send the last messages before the node ends. Return whether there were any."""
         return False
 
 
 class Listener:
-    """A listener receives connections' states and answers. It is called on the TxThread only."""
+    """Receives answers and the states of connections. It is called on the TxThread only."""
 
-    handles: tuple[type[Any], ...] = ()  # types of answers that are for it
+    handles: tuple[type[Any], ...] = ()  # the types of answers that it receives
 
     def attached(self, zmq_context: Context, poller: zmq.Poller) -> None:
-        """It is heard from now on, and may have sockets of its own."""
+        """Prepare to receive answers. The listener may open its own sockets."""
 
     def poll_sockets(self) -> None:
-        """Look at its own sockets."""
+        """Read from the listener's own sockets."""
 
     def tick(self, now: float) -> float:  # noqa: ARG002
-        """Do the due work, and return the maximum seconds until the next call."""
+        """Do the work that is due. Return the maximum seconds until the next call."""
         return math.inf
 
     def ended(self) -> None:
-        """Close all sockets, because the thread ends."""
+        """Close the listener's sockets, because the thread ends."""
 
     def link_changed(self, peer: str, state: LinkState) -> None:
-        """Note that the connection to a peer is `UP`, `DOWN`, or `IDLE` because this node closed
-        it.
+        """Note a change of the connection to a peer. `IDLE` means that this node has closed the
+        connection.
         """
 
     def removed(self, peer: str) -> None:
-        """Note that a peer was removed. By default, this is like a lost connection."""
+        """Note that a peer was removed. By default, a removal is handled as a lost connection."""
         self.link_changed(peer, LinkState.DOWN)
 
     def receive(self, peer: str, message: Any, payload: Frame) -> None:
-        """Take in an answer."""
+        """Process an answer of a peer."""

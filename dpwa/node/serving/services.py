@@ -1,4 +1,4 @@
-"""The answers of the RxThread apart from fetches: news, goodbyes, and a status report."""
+"""Services of the RxThread that serve no snapshots: news, goodbyes, and a status report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NewsService(Service):
 
 
 class GoodbyeService(Service):
-    """Notes peers that end on purpose, and answers, because they wait for the answer."""
+    """Notes the goodbyes of peers that end on purpose. Each peer waits for an answer."""
 
     handles = (Goodbye,)
 
@@ -40,15 +40,15 @@ class GoodbyeService(Service):
         self._note = note
 
     def handle(self, sender: bytes, message: Goodbye, reply: Reply) -> None:  # noqa: ARG002
-        """Anybody may say it, so little changes while that peer is connected."""
+        """Note a goodbye. It may be forged, so it has little effect on a connected peer."""
         self._note(message.name, message.reason)
         reply(Goodbye(request=message.request, name=self._own))
 
 
 class StatusService(Service):
-    """Answers with the result of `condition`, or with a recent one."""
+    """Answers with the result of `condition`, or with its result of a moment ago."""
 
-    FRESH_S = 0.05  # whoever asks more often costs less
+    FRESH_S = 0.05  # a report is sent again for so long, so that many requests cost little
 
     handles = (AskStatus,)
 

@@ -28,7 +28,7 @@ from dpwa.wire.messages import (
     printable,
 )
 
-MAX_ROUNDS_BEHIND = 2  # that a reader of a certain round waits for
+MAX_ROUNDS_BEHIND = 2  # a node waits for a peer's version only if the peer is no further behind
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class _Serving:
     request: _Request
     session: ServeSession
     lease: Lease
-    is_blocked: bool = False  # the socket to this peer is full, or it is not its turn
-    receipts: list[Receipt] = field(default_factory=list)  # of what ZeroMQ still needs
+    is_blocked: bool = False  # the socket to this peer is full, or it is not the peer's turn
+    receipts: list[Receipt] = field(default_factory=list)  # of data that ZeroMQ still needs
 
     def release_snapshot(self) -> None:
-        """Give the snapshot back as soon as all that was lent of it is on its way."""
+        """Release the snapshot after ZeroMQ has sent all data that were lent to it."""
         if self.receipts:
             self.lease.release(once=lambda: all(receipt.done for receipt in self.receipts))
         else:
@@ -57,14 +57,14 @@ class _Serving:
 
 
 class SnapshotService(Service):
-    """Serves the newest snapshot to each peer that fetches, with one session for each connection.
+    """Serves the newest snapshot to each peer that fetches. Each connection has one session.
 
-    A peer that can map shared memory gets its name. For other peers a session sends the pieces. It
-    holds a lease, and ends when the last chunk is sent, when the peer cancels or starts a new
-    fetch, and at the latest when the peer has stopped waiting, so that a stopped peer never keeps a
-    slot for long.
+    A peer that can map shared memory gets the name of the memory. For other peers, a session holds
+    a lease and sends the pieces. The session ends when the last chunk is sent, when the peer
+    cancels or starts a new fetch, and at the latest when the peer's deadline has passed. So a
+    stopped peer never keeps a slot for long.
 
-    Readers are sent a chunk each in turn, however many sessions each has. If a peer has more than
+    Each reader gets one chunk in turn, however many sessions it has. If a peer has more than
     `sessions_per_peer`, its oldest session ends. Without keys, the peer's name is not verified.
     """
 
@@ -74,11 +74,11 @@ class SnapshotService(Service):
         config = context.config
         self._context = context
         self._pool, self._clock, self._upload = context.pool, context.runtime, context.upload
-        self._longest_session_s = longest_s(config)  # whatever the peer asks
+        self._longest_session_s = longest_s(config)  # whatever time the peer asks for
         self._codecs = cache(codec)
-        self._sessions_per_peer = config.limits.sessions_per_peer  # at once
+        self._sessions_per_peer = config.limits.sessions_per_peer  # maximum at once
         self._serving: dict[bytes, _Serving] = {}
-        self._waiting: dict[bytes, _Request] = {}  # for what is not published yet
+        self._waiting: dict[bytes, _Request] = {}  # requests for versions not published yet
         self._description: tuple[Layout, bytes] | None = None
         self.served = 0
 
@@ -102,15 +102,15 @@ class SnapshotService(Service):
             return
         serving = self._serving.get(sender)
         if serving is None or serving.session.request != message.request:
-            return  # of a session that has ended meanwhile
+            return  # the message belongs to a session that has ended
         if isinstance(message, Cancel):
             self._end(sender)
         else:
             serving.session.grant(message.chunks)
 
     def tick(self, now: float) -> bool:
-        """End the sessions whose peer no longer waits, and continue the others."""
-        shared = self._pool.shared  # which the training thread may give up meanwhile
+        """End sessions whose peer no longer waits, and continue the other sessions."""
+        shared = self._pool.shared  # read once, because the training thread may set it to `None`
         if shared is not None:
             shared.beat(now)
         self._pool.commit()
@@ -134,7 +134,7 @@ class SnapshotService(Service):
         return _Request(fetch, reply, self._clock.now() + budget_s)
 
     def _keep_to_share(self, reader: str) -> None:
-        """End the oldest of a peer's sessions before there are more than it may have."""
+        """End the oldest session of a peer before the peer has more sessions than allowed."""
         held = {**self._waiting, **{s: serving.request for s, serving in self._serving.items()}}
         own = [sender for sender, request in held.items() if request.fetch.name == reader]
         if len(own) >= self._sessions_per_peer:
@@ -169,17 +169,17 @@ class SnapshotService(Service):
             self._start(sender, request, lease)
 
     def _lease(self, fetch: Fetch) -> Lease | None:
-        """Lease the requested snapshot. `None` if it is not there, or not yet."""
+        """Lease the requested snapshot. Return `None` if the node has not published it yet."""
         lease = self._pool.at(fetch.version) if fetch.version else None
         lease = lease or self._pool.newest()
-        # Whoever is rounds behind, as after a restart, is not waited for.
+        # A peer does not wait for this node if this node is rounds behind, e.g. after a restart.
         if lease is not None and 0 < fetch.version - lease.snapshot.version <= MAX_ROUNDS_BEHIND:
             lease.release()
             return None
         return lease
 
     def _decline(self, sender: bytes, request: _Request) -> None:
-        """Answer that it is not there, or let a peer wait for a version that will be published."""
+        """Answer that there is no snapshot, or let the peer wait for a version of a later round."""
         fetch = request.fetch
         if not fetch.version or len(self._waiting) >= limits.MAX_SESSIONS:
             request.reply(NotReady(request=fetch.request))
@@ -209,13 +209,13 @@ class SnapshotService(Service):
         self._end(max(readers, key=lambda sender: counts[readers[sender]]))
 
     def _described(self, layout: Layout) -> bytes:
-        """Pack a layout once, not again for every peer that has a different one."""
+        """Pack a layout, and keep the result to answer every peer whose layout differs."""
         if self._description is None or self._description[0] is not layout:
             self._description = layout, pack_layout(layout)
         return self._description[1]
 
     def _send_in_turn(self) -> None:
-        """Send chunks to the peers in turn, as credit, sockets and the upload limit allow."""
+        """Send chunks to peers in turn, as far as credit, sockets and the upload limit allow."""
         sessions: dict[str, deque[bytes]] = {}
         for sender, serving in self._serving.items():
             sessions.setdefault(serving.request.fetch.name, deque()).append(sender)
@@ -225,7 +225,7 @@ class SnapshotService(Service):
             try:
                 may_go_on = self._send_next(senders[0])
             except BaseException:
-                self._end(senders[0])  # or it would hold up the others again and again
+                self._end(senders[0])  # otherwise, it would hold up the others again and again
                 raise
             if may_go_on:
                 senders.rotate(-1)
@@ -245,7 +245,7 @@ class SnapshotService(Service):
             payload = None if data is None else data.data
             receipt = serving.request.reply(message, payload, is_lent=data is not None)
             if receipt is None:
-                serving.is_blocked = True  # the socket is full, or it is not its turn
+                serving.is_blocked = True  # the socket is full, or it is not the peer's turn
                 return False
             if not receipt.done:
                 serving.receipts.append(receipt)

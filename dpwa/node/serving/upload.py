@@ -1,20 +1,20 @@
-"""Upload: the rate at which a node sends payloads, shared fairly by all readers."""
+"""Upload: the rate at which a node sends payloads. All readers share it fairly."""
 
 from __future__ import annotations
 
 from dpwa.clock import Clock
 from dpwa.node.serving.service import Reply
-from dpwa.policy.rates import FairBucket, TokenBucket
+from dpwa.policy.token_buckets import FairBucket, TokenBucket
 from dpwa.transport.sockets import Receipt
 from dpwa.types import Frame
 from dpwa.wire.messages import Message
 
 BYTES_PER_MBIT = 125_000
-BURST_S = 0.1  # of the rate: longer than a service that is blocked waits to try again
+BURST_S = 0.1  # burst in seconds of the rate; blocked services must try again within this time
 
 
 class Upload:
-    """The upload of one node. Belongs to the RxThread."""
+    """The upload of one node. It belongs to the RxThread."""
 
     def __init__(self, limit_mbps: float | None, clock: Clock) -> None:
         self._clock = clock
@@ -25,10 +25,10 @@ class Upload:
             self._bucket = FairBucket(TokenBucket(rate, rate * BURST_S))
 
     def shared(self, reader: str, reply: Reply) -> Reply:
-        """Return a reply that takes a lent payload only when it is this reader's turn.
+        """Return a reply that accepts a lent payload only when it is the turn of this reader.
 
-        Otherwise it returns `None`, as when the socket is full: try again with the next tick, until
-        the reader is forgotten. Messages without a lent payload always pass.
+        In another reader's turn, it returns `None`, as if the socket were full. The caller tries
+        again with each tick, until the reader is forgotten. Other messages always pass.
         """
         bucket, clock = self._bucket, self._clock
         if bucket is None:

@@ -1,1 +1,1 @@
-"""Simulation of whole nodes, with the objects of a real node, in virtual time, in one thread."""
+"""The simulation of whole nodes in virtual time. Each has the objects of a real node."""

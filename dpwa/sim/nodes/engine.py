@@ -1,6 +1,6 @@
-"""Whole nodes in virtual time, each of which is a `DpwaConnection`, as in real programs.
+"""Whole nodes in virtual time. Each node is a `DpwaConnection`, as in real programs.
 
-One thread runs them all, one at a time, as greenlets. The network between them is virtual. The same
+One thread runs all nodes as greenlets, one at a time. The network between them is virtual. The same
 seed gives the same run, to the byte.
 """
 
@@ -31,15 +31,15 @@ from dpwa.sim.tasks import make_task
 from dpwa.virtual_network import VirtualNetwork
 
 NAME = "nodes"
-LOOKS = 1000  # at a run, if its length is about known: its samples are some of them
-LOOK_EVERY_S = 0.1  # if it is not
-LOOKS_PER_ROUND = 4  # at least, if there is a target
+LOOKS = 1000  # checks of a run whose length is roughly known
+LOOK_EVERY_S = 0.1  # virtual seconds between checks, if the length is unknown
+LOOKS_PER_ROUND = 4  # minimum, if there is a target
 
 
 def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
-    """Return a configuration without the settings that reach out of the simulation.
+    """Return a configuration without the settings that affect the real machine.
 
-    `scale`: number of bytes on the wire that each byte of a snapshot stands for.
+    `scale` is the number of bytes on the wire for which each byte of a snapshot stands.
     """
     limit = config.max_upload_mbps
     return config.model_copy(
@@ -57,7 +57,7 @@ def _of_simulated_nodes(config: Config, seed: int, scale: float) -> Config:
 
 
 class NodesRun:
-    """One run."""
+    """One run of whole nodes."""
 
     def __init__(self, spec: RunSpec, watch: Watch) -> None:
         scenario = spec.scenario
@@ -83,16 +83,16 @@ class NodesRun:
         round_s += self._scaled.real_bytes / self._conditions.upload_bytes_per_s
         round_s += 2.0 * self._conditions.longest_latency_s
         rounds_s = (scenario.rounds or 0) * round_s
-        # Each round: somebody may want to stop. A target is to be seen when it is reached.
+        # Check in each round, because the user may stop the run, or the run may reach its target.
         looks = LOOKS_PER_ROUND if has_target(scenario.target) else 1
         longest_s = round_s / looks or LOOK_EVERY_S
         self._look_every_s = min(longest_s, (scenario.seconds or rounds_s) / LOOKS or LOOK_EVERY_S)
         self._is_lockstep = scenario.schedule == "lockstep"
-        self._pace = 0  # in which round the slowest are, where all take them together
+        self._pace = 0  # the round of the slowest node, in lockstep
         self.events: list[tuple[float, str]] = []
         self._changes: Iterator[NodeChange] = self._conditions.events()
         self._has_changes = True
-        self.is_calm = False  # no node comes or goes any more, but those who were to return
+        self.is_calm = False  # no node starts or ends any more, except planned returns
 
     def simulate(self) -> RunOutcome:
         was_interrupted = False
@@ -108,7 +108,7 @@ class NodesRun:
         return self.end_run(was_interrupted=was_interrupted)
 
     def plan_events(self) -> None:
-        """Plan the events, which take place when the network is run."""
+        """Plan the events. They happen while the network runs."""
         for time_s, nodes in self._conditions.partition_changes():
             self.network.call_later(time_s, partial(self._partition, cut_in_words(nodes)))
         self._plan_next_change()
@@ -133,10 +133,10 @@ class NodesRun:
         own = self._base.node(node.name)
         return self._base.model_copy(update={"nodes": (own,)})
 
-    # What is planned
+    # Planned events
 
     def _partition(self, told: str) -> None:
-        """Cut links as they are cut now."""
+        """Cut and heal links for the partition of this moment."""
         now, parts = self.network.clock.now(), list[list[int]]()
         for node in range(self._conditions.nodes):
             found = (p for p in parts if not self._conditions.is_cut(p[0], node, now))
@@ -149,7 +149,7 @@ class NodesRun:
         self._note(told)
 
     def _plan_next_change(self) -> None:
-        """Apply the changes of this moment, and plan the next ones."""
+        """Apply the changes of this moment, and plan the next changes."""
         now = self.network.clock.now()
         for change in self._changes:
             if change.time_s > now:
@@ -166,7 +166,7 @@ class NodesRun:
         node = self.nodes[change.node]
         match change.kind:
             case NodeChangeKind.START | NodeChangeKind.RETURN:
-                if not (self.is_calm and node.lives_now):  # it was not killed as it was to be
+                if not (self.is_calm and node.lives_now):  # its planned kill did not happen
                     self.start(node)
             case NodeChangeKind.KILL if not self.is_calm:
                 self.kill(node)
@@ -182,7 +182,7 @@ class NodesRun:
         self.network.call_later(self._look_every_s, self._look)
 
     def _is_over(self) -> bool:
-        """Return whether all living nodes have taken their updates, and no more will start."""
+        """Return whether all living nodes have taken all updates, and no node will start."""
         living = [node for node in self.nodes if node.lives_now]
         have_come = all(node.lives for node in self.nodes)
         return all(node.is_done for node in living) and (
@@ -195,7 +195,7 @@ class NodesRun:
         kind = NodeChangeKind.RETURN if node.lives else NodeChangeKind.START
         if self.network.clock.now() > 0.0:
             self._note(kind.told_of(node.name))
-        if node.lives_now:  # it is leaving still
+        if node.lives_now:  # the node is still closing
             self._end(node)
         chance = random.Random(f"{self.spec.scenario.seed}/{node.name}/{node.lives}")
         runtime = VirtualRuntime(self.tcp, node.name, chance)
@@ -213,29 +213,29 @@ class NodesRun:
             self.network.call_later(0.0, lambda: self._over(node, runtime))
             return
         node.connection = connection
-        with np.errstate(over="ignore", invalid="ignore"):  # a run may diverge; its figures say so
+        with np.errstate(over="ignore", invalid="ignore"):  # the figures show a run that diverges
             self.work(node, runtime, connection)
         node.is_done = True
         self._pass_turns()
         while True:
-            runtime.sleep(1.0)  # it goes on serving those who still train
+            runtime.sleep(1.0)  # the node still serves nodes that train
 
     def work(
         self, node: SimulatedNode, runtime: VirtualRuntime, connection: DpwaConnection
     ) -> None:
-        """Train, like the program of a node once it has a connection."""
+        """Train, like a program that has made a connection."""
         x = self.parameters[node.index : node.index + 1]
         training = ArrayTraining(connection, x[0], self._scaled)
         node.has_taken_over = training.take_over()
         node.advanced, node.pace, node.has_joined = runtime.condition(), self._slowest(), True
         rounds = self.spec.scenario.rounds or math.inf
-        while node.updates < rounds:  # in all its lives
+        while node.updates < rounds:  # counts all processes of the node
             self.update(node, runtime, training, x)
 
     def update(
         self, node: SimulatedNode, runtime: VirtualRuntime, training: ArrayTraining, x: Floats
     ) -> None:
-        """Take one update: send, train a step, wait."""
+        """Take one update: publish, train a step, and wait for the fetch."""
         began, figures = runtime.now(), training.rounds.figures
         if self._publish_s:
             with figures.doing(Activity.PUBLISH):
@@ -260,38 +260,38 @@ class NodesRun:
             node.trained_s += self._merge_s
 
     def take_step(self, node: SimulatedNode, x: Floats) -> float | None:
-        """Take a training step, in place, and return its loss, if the task has any."""
+        """Take a training step, in place. Return its loss, or `None` if the task has none."""
         losses = self._task.step(x, np.array([node.index]))
         return None if losses is None else float(losses[0])
 
     def _keep_pace(self, node: SimulatedNode) -> None:
-        """Wait until all have taken this round, if they take them together."""
+        """In lockstep, wait until all nodes have taken this round."""
         if self._is_lockstep:
             self._pass_turns()
             while node.advanced is not None and node.pace > self._pace:
                 node.advanced.wait()
 
     def _slowest(self) -> int:
-        """Return in which round those are that hold up the others."""
+        """Return the round of the slowest node."""
         return min((n.pace for n in self.nodes if n.has_joined and not n.is_done), default=0)
 
     def _pass_turns(self) -> None:
-        """Let nodes continue that wait for this round, if it has changed."""
+        """Wake the nodes that wait for the slowest node, if its round has changed."""
         before, self._pace = self._pace, self._slowest() if self._is_lockstep else 0
         for node in self.nodes if self._pace != before else ():
             if node.advanced is not None:
                 node.advanced.notify_all()
 
     def kill(self, node: SimulatedNode) -> None:
-        """End a node without notice."""
+        """End a node without a goodbye."""
         self._note(NodeChangeKind.KILL.told_of(node.name))
         self._end(node)
 
     def close_node(self, node: SimulatedNode) -> None:
-        """End a node in good order, with a goodbye."""
+        """Close a node, which says goodbye to the others."""
         self._note(NodeChangeKind.LEAVE.told_of(node.name))
         runtime, connection = node.runtime, node.connection
-        if runtime is None or connection is None:  # it is still starting
+        if runtime is None or connection is None:  # the node is still starting
             self._end(node)
             return
 
@@ -309,7 +309,7 @@ class NodesRun:
         node.end_process()
         self._pass_turns()
 
-    # What is told
+    # Results
 
     def _note(self, text: str) -> None:
         self.events.append((self.network.clock.now(), text))
@@ -359,7 +359,7 @@ class ConditionLinks:
         return client == server or not self._conditions.is_behind_nat(self._index[server])
 
     def upload(self, node: str) -> float:  # noqa: ARG002
-        """Return bytes per second. Nodes apply `max_upload_mbps` themselves."""
+        """Return the upload rate in bytes per second. Nodes apply `max_upload_mbps` themselves."""
         return self._conditions.link_bytes_per_s
 
     def download(self, node: str) -> float:  # noqa: ARG002
@@ -378,8 +378,8 @@ class ConditionLinks:
 def only_errors() -> Iterator[None]:
     """Suppress all warnings of dpwa.
 
-    This includes those of a real node in the same process, which few have beside a simulation.
-    Loggers do not know the node of a message, and a level costs the simulation nothing.
+    This includes warnings of a real node in the same process, because loggers do not know the node
+    of a message.
     """
     logger = logging.getLogger("dpwa")
     level = logger.level
@@ -391,20 +391,20 @@ def only_errors() -> Iterator[None]:
 
 
 class SimulatedNode:
-    """One node of a run, through all its lives."""
+    """One node of a run, with all its processes."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.name = node_name(index)
-        self.lives = 0  # how many processes of it there have been
+        self.lives = 0  # number of its processes so far
         self.updates = 0  # in all lives
         self.loss: float | None = None
         self.trained_s = self.waited_s = 0.0  # in all lives
-        self.is_done = False  # it has taken all its updates
-        self.pace = 0  # in which round it is, where all take them together
+        self.is_done = False  # the node has taken all its updates
+        self.pace = 0  # its round, in lockstep
         # its process trains; has begun where its peers had come to
         self.has_joined = self.has_taken_over = False
-        self.advanced: Condition | None = None  # notified when others have come further
+        self.advanced: Condition | None = None  # notified when other nodes advance
         self.runtime: VirtualRuntime | None = None
         self.connection: DpwaConnection | None = None
         self._merges = self._served = 0
@@ -415,7 +415,7 @@ class SimulatedNode:
 
     @property
     def trains(self) -> bool:
-        """Whether its parameters count. A process that returns asks its peers for theirs first."""
+        """Whether its parameters count. A restarted process first adopts the state of its peers."""
         return self.lives_now and (self.has_joined or self.lives == 1)
 
     def report(self) -> tuple[int, int]:
@@ -425,7 +425,7 @@ class SimulatedNode:
         return self._merges + node.rounds.merges, self._served + node.snapshots_served
 
     def end_process(self) -> None:
-        """Clear up after a process that has ended, one way or the other."""
+        """Release the resources of a process that has ended."""
         runtime, connection = self.runtime, self.connection
         self._merges, self._served = self.report()
         self.runtime = self.connection = self.advanced = None

@@ -1,8 +1,8 @@
 """The `dpwa.runtime.Runtime` of a simulated process, whose threads are greenlets.
 
-A greenlet that waits switches to the scheduler, which is the greenlet that runs the event heap of a
-`VirtualNetwork`. It is switched back to when its time has come, or when it is woken. In between
-nothing else runs, so locks, which no greenlet holds while it waits, do nothing here.
+A greenlet that waits switches to the scheduler, the greenlet that runs the events of a
+`VirtualNetwork`. The scheduler switches back after the wait, or when another greenlet wakes this
+greenlet. No greenlet holds a lock while it waits, so locks do nothing here.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ with from_extra("sim", "simulated nodes need greenlet [DPWA-E293]"):
 if TYPE_CHECKING:
     from dpwa.sim.nodes.tcp import VirtualTcp
 
-EPOCH_S = 1_700_000_000.0  # the wall clock at the beginning: numbers of processes are made of it
+EPOCH_S = 1_700_000_000.0  # the wall clock at the start; incarnations depend on it
 
 T = TypeVar("T")
 
 
 class VirtualRuntime:
-    """One process on one host, from its start until it is killed or ends."""
+    """One simulated process on one host, until it ends."""
 
     def __init__(self, tcp: VirtualTcp, host: str, rng: random.Random) -> None:
         self.bytes_scale = tcp.scale
-        self.is_dead = False  # was killed; whoever waits for something of it needs to no more
-        # when its threads go on; its connections stay, as one of it holds the GIL
+        self.is_dead = False  # the process was killed, so no greenlet waits for it
+        # when its threads continue; its connections stay, as one of it holds the GIL
         self.stalled_until = 0.0
         self.host = host
         self.tcp = tcp
@@ -52,11 +52,11 @@ class VirtualRuntime:
         self._threads: list[GreenletThread] = []
 
     def wall_time(self) -> float:
-        """Return seconds since the epoch, which was `EPOCH_S` at the beginning."""
+        """Return seconds since the epoch. A run starts at `EPOCH_S`."""
         return EPOCH_S + self.now()
 
     def thread_time(self) -> float:
-        """Return 0, because threads of a simulated node use no core."""
+        """Return 0, because threads of a simulated node use no processor time."""
         return 0.0
 
     def sleep(self, seconds: float) -> None:
@@ -101,12 +101,12 @@ class VirtualRuntime:
         return cast("zmq.Poller", VirtualPoller(lambda: Sleeper(self)))
 
     def is_own(self) -> bool:
-        """Tell whether the greenlet that asks is one of this process."""
+        """Return whether the current greenlet belongs to this process."""
         current = _current_thread()
         return current is not None and current.runtime is self
 
     def kill(self) -> None:
-        """End the process without notice. Its threads stop, and its connections close."""
+        """Kill the process. Its threads stop, and its connections close."""
         self.is_dead = True
         self.now = self._now_of_dead
         for context in self._contexts:
@@ -116,7 +116,7 @@ class VirtualRuntime:
         self._threads.clear()
 
     def pass_by(self, seconds: float) -> None:
-        """Let time pass for the cleanup after this process, and for no other process."""
+        """Let time pass only for the cleanup after this process."""
         self._passed_by_s += seconds
 
     def _now_of_dead(self) -> float:
@@ -135,7 +135,7 @@ class Sleeper:
         self._is_woken = False
 
     def sleep(self, timeout_s: float | None) -> bool:
-        """Wait until `wake`, at most for this long. Return whether it was called.
+        """Wait until `wake`, but at most this many seconds. Return whether `wake` was called.
 
         Raises GreenletExit if the process of this greenlet is dead.
         """
@@ -143,7 +143,7 @@ class Sleeper:
         if runtime.is_dead:
             if runtime.is_own():
                 raise GreenletExit
-            runtime.pass_by(timeout_s or 0.0)  # whoever clears up after it need not wait
+            runtime.pass_by(timeout_s or 0.0)  # a cleanup after a killed process need not wait
             return True
         timer = None if timeout_s is None else runtime.network.call_later(timeout_s, self._resume)
         self._greenlet = getcurrent()
@@ -154,7 +154,7 @@ class Sleeper:
         return self._is_woken
 
     def wake(self) -> None:
-        """Let the greenlet continue, after all that happens at this moment."""
+        """Let the greenlet continue, after all other events of this moment."""
         if not self._is_woken and not self._is_over:
             self._is_woken = True
             self._runtime.network.call_later(0.0, self._resume)
@@ -184,7 +184,7 @@ class GreenletThread(threading.Thread):
         self._has_begun = False
 
     def start(self) -> None:
-        """Begin, after all that happens at this moment."""
+        """Start the greenlet, after all other events of this moment."""
         self._greenlet = greenlet(self._do_work, self._scheduler)
         self._greenlet.thread = self
         self._has_begun = True
@@ -202,7 +202,7 @@ class GreenletThread(threading.Thread):
             self._ended.wait(timeout)
 
     def kill(self) -> None:
-        """Stop here. Called by the scheduler."""
+        """Stop the greenlet. The scheduler calls this."""
         if self._greenlet is not None:
             self._greenlet.throw()
         self._greenlet = self._work = None
@@ -237,7 +237,7 @@ class VirtualEvent(threading.Event):
         self._is_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the event. Return whether it has happened, or never will."""
+        """Wait for the event. Return whether it happened, or can never happen."""
         if self._is_set:
             return True
         return _sleep(self._runtime, self._sleepers, timeout) or self._is_set
@@ -309,7 +309,7 @@ class VirtualWaker(Waker):
             self.receiver.recv()
 
     def close(self) -> None:
-        """Nothing is to be given back."""
+        """Do nothing, because there are no resources to release."""
 
 
 class VirtualQueue:

@@ -1,10 +1,9 @@
-"""Connections between simulated processes, in the time of a `VirtualNetwork`.
+"""Connections between simulated processes, in the virtual time of a `VirtualNetwork`.
 
-Within a connection everything arrives, in order. A lost packet takes longer. A process that is
-killed closes its connections, as its kernel would, and the other end notices it like any message.
-Nothing passes across a partition. A connection that is silent for too long is broken by its
-heartbeats. Large transfers share the links of their ends (`FairLinks`), so each has a rate that
-changes.
+All messages of a connection arrive, in order. A lost packet takes longer. A killed process closes
+its connections, as the kernel would, and the close arrives at the other end like a message. No
+message crosses a partition. Heartbeats break a connection that is silent for too long. Large
+transfers share the links of both hosts (`FairLinks`), so their rates change.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from dpwa.virtual_network import VirtualNetwork
 if TYPE_CHECKING:
     from dpwa.sim.nodes.zeromq import DealerSocket, RouterSocket
 
-SMALL_BYTES = 16 * 1024  # on the wire: shorter messages share nothing, they pass between others
-CONNECTING_BYTES = 4 * 64 + 3 * PACKET_BYTES  # each way, until both have shaken hands
+SMALL_BYTES = 16 * 1024  # on the wire; smaller messages take no share of a link
+CONNECTING_BYTES = 4 * 64 + 3 * PACKET_BYTES  # of a handshake in each direction
 
 
 class VirtualReceipt:
-    """Tells when all bytes of a message have left."""
+    """Reports when all bytes of a message have left."""
 
     def __init__(self) -> None:
         self.done = False
@@ -50,16 +49,16 @@ class Traffic:
 
 
 class VirtualTcp:
-    """All connections and listeners. Each lent byte stands for `scale` bytes on the wire."""
+    """All connections and listeners. A byte of a lent frame is `scale` bytes on the wire."""
 
     def __init__(self, network: VirtualNetwork, model: LinkModel, scale: float = 1.0) -> None:
         self.network = network
         self.model = model
         self.scale = scale
         self.links = FairLinks(network)
-        self.listeners: dict[str, RouterSocket] = {}  # sockets that listen, by endpoint
-        self.hosts: dict[str, str] = {}  # names of the hosts that endpoints are on
-        self.traffic: dict[str, Traffic] = {}  # by name of the host
+        self.listeners: dict[str, RouterSocket] = {}  # listening sockets, by endpoint
+        self.hosts: dict[str, str] = {}  # names of hosts, by endpoint
+        self.traffic: dict[str, Traffic] = {}  # by the name of the host
         # is shown every message as it leaves: when, from whom, to whom, its frames
         self.tap: Callable[[float, str, str, list[bytes]], None] | None = None
         self._connections: dict[int, TcpConnection] = {}
@@ -70,7 +69,7 @@ class VirtualTcp:
         return self.model.may_connect(client, server) and not self.network.is_cut(client, server)
 
     def connected(self, dealer: DealerSocket, router: RouterSocket) -> TcpConnection:
-        """Return a new connection, whose handshake is over."""
+        """Return a new connection, after its handshake."""
         self._numbers += 1
         connection = TcpConnection(self, self._numbers, dealer, router)
         self._connections[connection.number] = connection
@@ -83,7 +82,7 @@ class VirtualTcp:
         self.traffic.setdefault(to, Traffic()).received += nbytes
 
     def forget_connection(self, connection: TcpConnection) -> None:
-        """Drop a connection that both ends have closed."""
+        """Remove a connection that both ends have closed."""
         self._connections.pop(connection.number, None)
 
     def _cuts_changed(self) -> None:
@@ -99,7 +98,7 @@ class Stream:
         tcp: VirtualTcp,
         sender: str,
         to: str,
-        # is given each message, and `None` when the sender has closed
+        # called with each message, and with `None` after the close
         arrived: Callable[[list[bytes] | None], None],
     ) -> None:
         self._tcp = tcp
@@ -108,12 +107,12 @@ class Stream:
         self.to = to
         self._arrived = arrived
         self._rate = min(tcp.model.upload(sender), tcp.model.download(to))
-        self._waiting: deque[WireMessage] = deque()  # behind a transfer, which is the first
+        self._waiting: deque[WireMessage] = deque()  # messages behind the current transfer
         self._transfer: Transfer | None = None
         self._under_way: deque[list[bytes] | None] = deque()
         self._left_at = 0.0
         self._arrives_at = 0.0
-        self._held = 0  # arrivals that were due while the link was cut
+        self._held = 0  # number of arrivals that were due while the link was cut
         self._closes = False
 
     @property
@@ -131,7 +130,7 @@ class Stream:
             self._under_way_now(None)
 
     def drop(self) -> None:
-        """Drop the messages that have not left."""
+        """Drop the messages that have not been sent."""
         if self._transfer is not None:
             self._tcp.links.end_transfer(self._transfer)
             self._transfer = None
@@ -140,7 +139,7 @@ class Stream:
         self._waiting.clear()
 
     def set_cut(self, *, is_cut: bool) -> None:
-        """Stand still while the link is cut, and continue afterwards."""
+        """Pause while the link is cut, and continue afterwards."""
         if self._transfer is not None:
             self._tcp.links.hold(self._transfer, is_held=is_cut)
         if not is_cut:
@@ -178,7 +177,7 @@ class Stream:
         self._send_next()
 
     def _leaves(self, message: WireMessage) -> None:
-        """Send a small message, which needs no share."""
+        """Send a small message, which needs no share of a link."""
         self._left_at = max(self._left_at, self._network.clock.now()) + message.nbytes / self._rate
         self._count(message)
         self._under_way_now(message.frames)
@@ -227,7 +226,7 @@ class TcpConnection:
         self._cut_at: float | None = None
 
     def close_client(self, *, flushes: bool = False) -> None:
-        """Close it on the side of the DEALER. `flushes`: after all its sent messages."""
+        """Close the DEALER's end. With `flushes`, all messages arrive before the close."""
         self._dealer = None
         self._closed(self.requests, flushes=flushes)
 
@@ -236,7 +235,7 @@ class TcpConnection:
         self._closed(self.answers, flushes=flushes)
 
     def check_cut(self) -> None:
-        """Take note of a cut, or of the end of one."""
+        """Update the connection after a cut, or after the end of a cut."""
         is_cut = self._tcp.network.is_cut(self.requests.sender, self.requests.to)
         for stream in (self.requests, self.answers):
             stream.set_cut(is_cut=is_cut)
@@ -297,17 +296,17 @@ class LinkModel(Protocol):
         ...
 
     def may_connect(self, client: str, server: str) -> bool:
-        """Tell whether a connection can be made that way round, if no partition is between."""
+        """Return whether `client` may connect to `server`, if no partition separates them."""
         ...
 
     def upload(self, node: str) -> float:
-        """Return the number of bytes that a node sends in a second."""
+        """Return the upload rate of a node in bytes per second."""
         ...
 
     def download(self, node: str) -> float:
-        """Return the number of bytes that a node receives in a second."""
+        """Return the download rate of a node in bytes per second."""
         ...
 
     def shared_link(self, sender: str, to: str) -> tuple[str, float] | None:
-        """Return a link that others also use, such as that of a site: its name, bytes a second."""
+        """Return a link that other nodes also use, as its name and bytes per second, or `None`."""
         ...

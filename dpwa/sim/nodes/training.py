@@ -1,7 +1,7 @@
-"""The work of an adapter for a module, for the numbers of one simulated node.
+"""The work of an adapter, for the parameter array of one simulated node.
 
 Copying and checking a hundred megabytes at each step of each node would take minutes. So a snapshot
-has fewer bytes, but the same number of pieces, and each counts on the wire as the real one
+has fewer bytes, but the same number of pieces, and each piece counts on the wire like a real piece
 (`ScaledSnapshots`).
 """
 
@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 
 from dpwa.collectives.paced import PacedRounds
 from dpwa.connection import DpwaConnection
-from dpwa.data.arrays import ArrayModel, NumericArray, is_finite
-from dpwa.data.codecs.payloads import payload_bytes
+from dpwa.data.array_model import ArrayModel, NumericArray, is_finite
+from dpwa.data.codecs.sizes import payload_bytes
 from dpwa.data.layout import Layout, Piece, TensorSpec
 from dpwa.data.payload import Payload
 from dpwa.data.segments import ByteArray
 from dpwa.node.trainer import Trainer
 from dpwa.sim.conditions import Conditions
 from dpwa.sim.scenario import RunSpec
-from dpwa.state.target import Target, values_of, values_part
+from dpwa.state.replaced_parts import Target, values_of, values_part
 from dpwa.wire import limits
 
 Floats = NDArray[np.float64]
 
 
 class ScaledModel(ArrayModel):
-    """The values `x` of a node, which its snapshots repeat."""
+    """The model of a simulated node. Its snapshots repeat the array `x`."""
 
     def _fill(self, room: NumericArray, array: NumericArray) -> None:
         """Write a snapshot that repeats the values, because codecs depend on changes."""
@@ -55,13 +55,13 @@ class ArrayTraining:
         self._paced = self._paced_rounds() if self.rounds.algorithm.averages_gradients else None
 
     def take_over(self) -> bool:
-        """Begin with the state of peers, if they train already. Return whether they do."""
+        """Adopt the state of peers if they already train. Return whether they do."""
         layout = self._model.layout
         image = Target("values", layout, None, limits.MAX_UNSTRUCTURED_BYTES, self._load)
         return self._states.start(image) is not None
 
     def update_send(self, loss: float | None) -> None:
-        """Publish, and begin a fetch, like `DpwaPyTorchAdapter.update_send`."""
+        """Publish, and start a fetch, like `DpwaPyTorchAdapter.update_send`."""
         if self._paced is not None:
             self._paced.update(self.rounds.algorithm)
         self._trainer.update_send(loss)
@@ -74,7 +74,7 @@ class ArrayTraining:
         self._states.copy_if_due(self._capture)
 
     def average(self, before: Floats) -> None:
-        """Average the step from `before` with the others, if the algorithm averages gradients."""
+        """Average the step since `before` with other nodes, if the algorithm averages gradients."""
         if self._paced is None:
             return
         x = self._model.array
@@ -109,20 +109,20 @@ class ArrayTraining:
             self._model.array[...] = found[: self._model.array.size]
 
 
-DTYPE = "float32"  # as models have it: codecs make of it what they make of models
+DTYPE = "float32"  # the dtype of models, so that codecs have the same effect
 VALUE_BYTES = 4
 
-ENOUGH_BYTES = 512 * 1024  # of a snapshot, if its pieces are not tiny by then
-TINY_PIECE_BYTES = 1024  # a block of `int8`
-FEWEST_PIECES = 4  # of a snapshot in larger pieces
-ROUND_TRIPS = 1.2  # that what is granted at once lasts for, if no sender ever waits for more
+ENOUGH_BYTES = 512 * 1024  # size of a snapshot, unless its pieces become tiny
+TINY_PIECE_BYTES = 1024  # size of a block of `int8`
+FEWEST_PIECES = 4  # minimum number of larger pieces of a snapshot
+ROUND_TRIPS = 1.2  # for which one grant of credit lasts, so that no sender waits
 
 
 @dataclass(frozen=True)
 class ScaledLayout(Layout):
-    """The layout of a snapshot that is cut into as many pieces as the one that it stands for."""
+    """The layout of a smaller snapshot with as many pieces as the real snapshot."""
 
-    most_piece_bytes: int = limits.CHUNK_BYTES  # of a piece, whatever a fetch asks for
+    most_piece_bytes: int = limits.CHUNK_BYTES  # overrides the size that a fetch asks for
 
     def pieces(self, nbytes: int, piece_bytes: int) -> tuple[Piece, ...]:
         return super().pieces(nbytes, min(piece_bytes, self.most_piece_bytes))
@@ -130,16 +130,16 @@ class ScaledLayout(Layout):
 
 @dataclass(frozen=True)
 class ScaledSnapshots:
-    """The form of the snapshots of a run."""
+    """The layout and scale of the snapshots of a run."""
 
     layout: ScaledLayout
-    scale: float  # how many bytes on the wire each of its bytes stands for
-    real_bytes: float  # of what it stands for
+    scale: float  # bytes on the wire for each byte of the snapshot
+    real_bytes: float  # size of the real snapshot
 
     @classmethod
     def from_spec(cls, spec: RunSpec, conditions: Conditions, dimension: int) -> ScaledSnapshots:
         real = (spec.scenario.model_mb or 0.0) * 1e6 or float(dimension * VALUE_BYTES)
-        # It has all the task's values, and as many shards as there are to be.
+        # The layout has all the task's values, and the required number of shards.
         least = max(dimension * VALUE_BYTES, limits.MIN_CHUNK_BYTES / spec.config.fraction)
         real_piece = limits.CHUNK_BYTES * _pieces_in_one(spec, conditions, real)
         piece_bytes = limits.CHUNK_BYTES
@@ -153,12 +153,11 @@ class ScaledSnapshots:
 
 
 def _pieces_in_one(spec: RunSpec, conditions: Conditions, nbytes: float) -> int:
-    """Return how many pieces of a real snapshot are sent as one, because each costs simulation
-    time.
+    """Return the number of pieces of a real snapshot that are simulated as one piece.
 
-    It is one, unless larger pieces have the same effect. That is so if no sender ever waits for
-    credit, as each grant keeps the fastest link busy until the next one, if no node limits its
-    upload, no piece is lost, and fetches are of all pieces.
+    Fewer pieces save simulation time. The number is 1, unless larger pieces have the same effect:
+    each grant of credit keeps the fastest link busy until the next grant, no node limits its
+    upload, no packet is lost, and each fetch has all pieces.
     """
     network, config = spec.scenario.network, spec.config
     if config.fraction < 1.0 or config.max_upload_mbps is not None or network.loss:

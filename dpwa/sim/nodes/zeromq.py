@@ -1,7 +1,7 @@
 """The part of ZeroMQ that nodes use, over `VirtualTcp`.
 
-It has a ROUTER that listens, DEALERs that connect and reconnect, PAIRs within a process, monitors
-that report connections, and pollers. Errors and events are those of libzmq 4.3.5.
+It has listening ROUTERs, DEALERs that connect and reconnect, PAIRs within a process, monitors of
+connections, and pollers. Errors and events are those of libzmq 4.3.5.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class VirtualFrame:
         self._address = address
 
     def get(self, key: int | str) -> int | str:
-        """Return the connection of the frame, or the address of its other end."""
+        """Return the connection of the frame, or the address of the other end."""
         if key == SRCFD and self._descriptor >= 0:
             return self._descriptor
         if key == "Peer-Address" and self._address:
@@ -54,12 +54,12 @@ class VirtualFrame:
 
 
 class VirtualPoller:
-    """Waits for sockets, like `zmq.Poller`. `sleeper` makes the object that waits."""
+    """Waits for sockets, like `zmq.Poller`. `sleeper` returns the object that waits."""
 
     def __init__(self, sleeper: Callable[[], Sleeper]) -> None:
         self._sleeper = sleeper
         self._sockets: dict[VirtualSocket, None] = {}
-        self._maybe: dict[VirtualSocket, None] = {}  # that have had something
+        self._maybe: dict[VirtualSocket, None] = {}  # sockets that may have messages
         self._waiting: Sleeper | None = None
 
     def register(self, socket: VirtualSocket, flags: int = zmq.POLLIN) -> None:
@@ -76,7 +76,7 @@ class VirtualPoller:
         self._maybe.pop(socket, None)
 
     def poll(self, timeout: int | None = None) -> list[tuple[VirtualSocket, int]]:
-        """Return the sockets that can be read, after at most `timeout` milliseconds."""
+        """Return the readable sockets, after at most `timeout` milliseconds."""
         ready = self._ready()
         if ready or timeout == 0:
             return ready
@@ -98,7 +98,7 @@ class VirtualPoller:
 
 
 class VirtualSocket:
-    """The common part of all sockets. Options can be set as attributes."""
+    """The common part of all sockets. Options are attributes."""
 
     sndhwm = 1000
 
@@ -109,8 +109,8 @@ class VirtualSocket:
         self.pollers: dict[VirtualPoller, None] = {}
         self.closed = False
         self._received: deque[tuple[list[bytes], int, str]] = deque()
-        self._rest: deque[VirtualFrame] = deque()  # of the message that is being read
-        self._begun: list[bytes] = []  # the message that is being sent
+        self._rest: deque[VirtualFrame] = deque()  # unread frames of the current message
+        self._begun: list[bytes] = []  # frames of the message that is being sent
         self._monitor: PairSocket | None = None
         self._monitored = 0
 
@@ -170,7 +170,7 @@ class VirtualSocket:
         return receipt
 
     def getsockopt(self, option: int) -> bytes | int:
-        """Return the endpoint that it is bound to, or whether it can be read."""
+        """Return the bound endpoint, or whether the socket is readable."""
         match option:
             case zmq.LAST_ENDPOINT:
                 return self.endpoint.encode()
@@ -203,7 +203,7 @@ class VirtualSocket:
             self._monitor.send(self.endpoint.encode())
 
     def close(self, linger: int = 0) -> None:
-        """Close it. Messages that are not sent within `linger` milliseconds are dropped."""
+        """Close the socket, and drop messages that are not sent within `linger` milliseconds."""
         if not self.closed:
             self.closed = True
             self.disable_monitor()
@@ -227,11 +227,11 @@ class PairSocket(VirtualSocket):
         self._early: list[list[bytes]] = []
 
     def bind(self, endpoint: str) -> None:
-        """Wait for the other socket to connect, or meet one that has connected before."""
+        """Bind, and connect to a socket that has already connected to this endpoint."""
         self._meet(endpoint)
 
     def connect(self, endpoint: str) -> None:
-        """Meet the one that is bound there, or wait for it."""
+        """Connect to the socket that is bound there, now or later."""
         self._meet(endpoint)
 
     def _meet(self, endpoint: str) -> None:
@@ -261,14 +261,14 @@ class PairSocket(VirtualSocket):
 
 
 class VirtualContext:
-    """Makes sockets of one process, like `zmq.Context`."""
+    """Makes the sockets of one process, like `zmq.Context`."""
 
     max_sockets = 1023
 
     def __init__(self, tcp: VirtualTcp, host: str) -> None:
         self.tcp = tcp
         self.host = host
-        # PAIRs that were bound, or wait for one to be, by endpoint
+        # bound PAIRs, and PAIRs that wait for a bind, by endpoint
         self.inproc: dict[str, PairSocket] = {}
         self.is_dead = False
         self._sockets: dict[VirtualSocket, None] = {}
@@ -290,7 +290,7 @@ class VirtualContext:
             socket.close()
 
     def term(self) -> None:
-        """Do nothing, because nothing is left."""
+        """Do nothing, because no resources are left."""
 
 
 class RouterSocket(VirtualSocket):
@@ -350,7 +350,7 @@ class DealerSocket(VirtualSocket):
     def __init__(self, context: VirtualContext) -> None:
         super().__init__(context)
         self._connection: TcpConnection | None = None
-        self._attempt = 0  # number of the one under way; others are over
+        self._attempt = 0  # number of the current attempt
         self._pause_ms = 0
 
     def connect(self, endpoint: str) -> None:
@@ -365,7 +365,7 @@ class DealerSocket(VirtualSocket):
         self.push(frames)
 
     def peer_gone(self) -> None:
-        """Take note that the connection has ended, and connect again."""
+        """Connect again after the connection has ended."""
         self._connection = None
         self._pause_ms = 0
         self.report_event(int(zmq.EVENT_DISCONNECTED), 0)
@@ -382,7 +382,7 @@ class DealerSocket(VirtualSocket):
         self._after(there, attempt, lambda: self._answered(attempt, server))
 
     def _answered(self, attempt: int, server: str) -> None:
-        """Note that the other host has answered, which refuses, or starts the handshake."""
+        """Handle the answer of the other host: a refusal, or the start of the handshake."""
         if not self.tcp.connects(self.host, server):
             self._after(self.connect_timeout / 1000.0, attempt, self._failed)
         elif self.endpoint not in self.tcp.listeners:
@@ -439,7 +439,7 @@ class DealerSocket(VirtualSocket):
 
 
 def _message(frames: list[bytes], scale: float, receipt: VirtualReceipt) -> WireMessage:
-    """Return a message. `scale`: number of bytes that a byte of its last frame stands for."""
+    """Return a message. A byte of its last frame counts as `scale` bytes on the wire."""
     *first, last = map(len, frames)
     return WireMessage(frames, wire_bytes([*first, int(last * scale)]), receipt)
 

@@ -1,1 +1,1 @@
-"""Rounds in lockstep on arrays: gossip of thousands of nodes, algorithms without nodes."""
+"""Rounds in lockstep on arrays, for gossip of thousands of nodes without node objects."""

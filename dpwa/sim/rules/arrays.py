@@ -1,8 +1,8 @@
 """Plain pulls in lockstep, for all nodes at once: x += f * (x[peers] - x) on one array.
 
-For `algorithm: gossip` if all nodes are there at all times and reach each other, and no fetch takes
-too long. So nothing fails, and flow control has nothing to learn. As long as all peers have the
-same score, it picks each of them alike. The factors are those of the nodes' own rules.
+This is exact for `algorithm: gossip` if all nodes are always present, can reach each other, and no
+fetch times out. Then all peers keep the same score, so flow control picks each with the same
+probability. The nodes' own interpolation rules compute the factors.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NAME = "arrays"
-MAX_READERS = 16  # at one node: more come together once in very many rounds
-_ASKS, _PEERS = 101, 102  # purposes of chance
+MAX_READERS = 16  # of one node at once; more are extremely unlikely
+_ASKS, _PEERS = 101, 102  # purposes of random numbers, see `dpwa.sim.draws`
 
 
 class ArrayRounds:
-    """All nodes of a run, as arrays. Their parameters are `x`, shape (N, D)."""
+    """All nodes of a run as arrays, with parameters `x`, shape (N, D)."""
 
     def __init__(self, spec: RunSpec) -> None:
         config, nodes = spec.config, spec.scenario.nodes
@@ -61,7 +61,7 @@ class ArrayRounds:
 
     @property
     def fits(self) -> bool:
-        """Whether the run is one of plain pulls in lockstep in which nothing fails."""
+        """Whether the run has only plain pulls in lockstep without failures."""
         spec, config = self._spec, self._config
         is_plain = config.algorithm == "gossip" and not self._rule.asks_leader
         longest_s = self._links.longest_s(min(MAX_READERS, spec.scenario.nodes))
@@ -71,7 +71,7 @@ class ArrayRounds:
         return is_plain and is_usual and is_calm and are_in_time
 
     def simulate(self, watch: Watch) -> RunOutcome:
-        """Take the rounds of the run. `watch` gets each sample, and returns whether to continue."""
+        """Simulate the run. `watch` gets each sample, and returns whether to continue."""
         scenario = self._spec.scenario
         recorder = RunRecorder(self._spec, self._task, self.x, watch)
         rounds, seconds = scenario.rounds or math.inf, scenario.seconds or math.inf
@@ -79,7 +79,7 @@ class ArrayRounds:
         return RunOutcome(samples, self.figures(), (), NAME, recorder.was_stopped)
 
     def take_rounds(self, recorder: RunRecorder, rounds: float, seconds: float) -> Moment:
-        """Take rounds until `rounds` or `seconds` are over, or the recorder has enough."""
+        """Take rounds until `rounds` or `seconds` are over, or the recorder ends the run."""
         while recorder.observe(self._moment()) and self.rounds < rounds and self.time_s < seconds:
             self._round(seconds)
         return self._moment()
@@ -112,7 +112,7 @@ class ArrayRounds:
         )
 
     def _round(self, ends_s: float) -> None:
-        """Publish, ask, train and merge, all nodes together, if there is time for it."""
+        """Let all nodes publish, ask, train and merge, if there is time for a round."""
         readers, peers = self._asking()
         fetch_s = self._links.fetch_s(readers, peers)
         if not self._pass_time(readers, fetch_s, ends_s):
@@ -139,7 +139,7 @@ class ArrayRounds:
         return nodes, peers
 
     def _pass_time(self, readers: Integers, fetch_s: Floats, ends_s: float) -> bool:
-        """Let a round pass, and return whether it ends in time."""
+        """Add the time of a round, and return whether the round ends in time."""
         step_s = self._conditions.steps_s(self._all, np.full(len(self.x), self.rounds), self.time_s)
         step_s = step_s + self._conditions.own_work_s
         taken_s = step_s.copy()
@@ -167,7 +167,7 @@ class ArrayRounds:
         part = part_of(self._config.fraction, self.rounds, self.x.shape[1])
         own = published if self._config.merge == "delta" else self.x
         column = factors if isinstance(factors, float) else factors[:, None]
-        # Nobody reads `x` of another node, so it is changed in place.
+        # No node reads `x` of another node, so it is changed in place.
         self.x[readers, part] += column * (published[peers, part] - own[readers, part])
         share = (part.stop - part.start) / self.x.shape[1]
         moved = factors * share
@@ -197,7 +197,7 @@ class ArrayRounds:
 
 
 def part_of(fraction: float, turn: int, dimension: int) -> slice:
-    """Return the parameters of a fetch. With a fraction, consecutive parts take turns."""
+    """Return the slice of parameters that a fetch has. With a fraction, the parts take turns."""
     parts = min(dimension, math.ceil(1 / fraction))
     index = turn % parts
     return slice(dimension * index // parts, dimension * (index + 1) // parts)
@@ -218,7 +218,7 @@ class NeighbourDraws:
         self._known: dict[int, tuple[Integers, Integers, Integers]] = {}
 
     def draw(self, round_number: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
-        """Pick a peer for each node that has any. Return nodes and peers, both of shape (K,)."""
+        """Pick a peer for each node with neighbours. Return nodes and peers, both of shape (K,)."""
         nodes = np.arange(self._nodes)
         if self._topology.name in EVERYBODY:
             if self._nodes < 2:
@@ -231,7 +231,7 @@ class NeighbourDraws:
         return asking, flat[(first + position)[asking]]
 
     def _at(self, round_number: int) -> tuple[Integers, Integers, Integers]:
-        """Return each node's first neighbour, its number of neighbours, and all neighbours."""
+        """Return each node's offset, its number of neighbours, and the list of all neighbours."""
         phase = round_number % self._period
         if phase not in self._known:
             found: list[Sequence[int]] = [

@@ -1,12 +1,12 @@
 """The bytes that nodes send on the wire, and the times of fetches in closed form.
 
-With `r` readers at one serving node, latency `L` each way, `S` bytes of an answer in `P` pieces,
-and `s` fetches that leave a site for others, fetches that begin together take
+With `r` readers at one serving node, latency `L` in each direction, `S` bytes of an answer in `P`
+pieces, and `s` fetches between two sites, fetches that start together take
 
     F = 2 L + max(r S / upload, S / download, s S / between sites, (ceil(P / 6) - 1) 2 L)
 
-The last term is of the credit, because 6 pieces are on their way before the reader grants more. All
-readers begin at the same moment, so links are shared fairly by all of them to the end.
+The last term comes from the credit, because at most 6 pieces are on their way before the reader
+grants more. All readers start together, so they share the links fairly until the end.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dpwa.wire import limits
 from dpwa.wire.fetching import FetchSession, Greeting
 from dpwa.wire.messages import Chunk, Credit, Message, SnapshotHeader, encode
 
-VALUE_BYTES = 4  # float32, as models have it
-_COUNTER = 10_000  # requests and versions of a run in the mean
+VALUE_BYTES = 4  # float32, the dtype of models
+_COUNTER = 10_000  # typical numbers of requests and versions, for the size of a message
 _CHECKSUM = 2**31
 
 
 @dataclass(frozen=True)
 class WireSizes:
-    """Mean bytes that are sent."""
+    """Mean bytes of a fetch on the wire."""
 
-    request: float  # by who fetches, with the credit that it gives
-    answer: float  # by the serving node, all of it
-    pieces: float  # of an answer
+    request: float  # sent by the reader, with its credit
+    answer: float  # sent by the serving node
+    pieces: float  # mean number of pieces in an answer
 
     @classmethod
     def from_spec(cls, spec: RunSpec, dimension: int) -> WireSizes:
@@ -79,9 +79,9 @@ def _nbytes(message: Message) -> int:
     return wire_bytes([len(encode(message))])
 
 
-SEGMENT_BYTES = 1448  # of payload in one packet
-PACKET_BYTES = 66  # Ethernet, IP and TCP
-FRAME_BYTES = 9  # ZMTP, of a long frame
+SEGMENT_BYTES = 1448  # payload of one packet
+PACKET_BYTES = 66  # headers of Ethernet, IP and TCP
+FRAME_BYTES = 9  # header of a long ZMTP frame
 SHORT_FRAME_BYTES = 2
 SHORT_BYTES = 256
 
@@ -103,7 +103,7 @@ class Links:
         self._turns = max(0, math.ceil(sizes.pieces / limits.CREDIT_CHUNKS) - 1)
 
     def fetch_s(self, readers: Integers, servers: Integers) -> Floats:
-        """Return the seconds of fetches that begin together, shape (K,)."""
+        """Return the seconds of fetches that start together, shape (K,)."""
         conditions, nbytes = self._conditions, self._sizes.answer
         flows = np.bincount(servers, minlength=conditions.nodes)[servers]
         latency_s = conditions.mean_delay_s(conditions.latencies_s(readers, servers))

@@ -8,7 +8,7 @@ from support.simulations import run_spec
 
 from cases.situation import drawn_network
 from dpwa.errors import TableLostError, TableTimeoutError
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 
 ROUNDS = 4
 SIZE = 12

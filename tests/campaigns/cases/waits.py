@@ -14,7 +14,7 @@ from cases.situation import FaultyCallers
 from dpwa.collectives.paced import PacedRounds
 from dpwa.data.payload import Payload
 from dpwa.dataset.range_table import DatasetRanges, RangeTable
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 
 TIMEOUT_S = 20.0  # more than nodes that live may have to wait for each other
 LATE_S = 3.0

@@ -19,7 +19,7 @@ from dpwa import DpwaConnection
 from dpwa.adapters.optimizer import GossipOptimizer
 from dpwa.adapters.pytorch import DpwaPyTorchAdapter
 from dpwa.launch.ports import free_ports
-from dpwa.tables.tables import Tables
+from dpwa.tables.node_tables import Tables
 
 warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads
 ports = free_ports(3)

@@ -19,8 +19,8 @@ import numpy as np
 from dpwa import DpwaConnection
 from dpwa.errors import DpwaError, LeftBehindError, TableLostError
 from dpwa.policy import ballots
+from dpwa.tables.node_tables import Tables
 from dpwa.tables.rows import cut
-from dpwa.tables.tables import Tables
 from dpwa.testing import Fault, FaultPlan
 
 ballots.STALLED_S = 1.0  # so that whoever is stopped is left behind

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import dpwa
-import dpwa.adapters.gradients
+import dpwa.adapters.gradient_averaging
 import dpwa.adapters.pytorch
 from dpwa.testing import install_from_environment
 
@@ -33,7 +33,7 @@ options = parser.parse_args()
 config = json.loads(options.config)
 torch.set_num_threads(1)
 install_from_environment()
-dpwa.adapters.gradients.BUCKET_BYTES = 8192  # several, as larger models have them
+dpwa.adapters.gradient_averaging.BUCKET_BYTES = 8192  # several, as larger models have them
 rank = int(options.name.removeprefix("w"))
 torch.manual_seed(rank if options.form else 1)
 net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 8))

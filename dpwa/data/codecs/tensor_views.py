@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 import torch
 
-from dpwa.data.codecs.payloads import WIDTHS
+from dpwa.data.codecs.sizes import WIDTHS
 from dpwa.data.segments import ByteArray
 
 FLOATS: dict[str, torch.dtype] = {name: getattr(torch, name) for name in WIDTHS}

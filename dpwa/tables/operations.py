@@ -26,8 +26,8 @@ from dpwa.tables.engine import Engine
 from dpwa.tables.pending import AddedParts, Key, PendingOperations, PendingRead, Present
 from dpwa.tables.requests import lost_error
 from dpwa.tables.rows import ShardRows, check_size
+from dpwa.tables.shard_memory import ShardMemory
 from dpwa.tables.specs import TableSpec
-from dpwa.tables.storage import ShardMemory
 
 log = logging.getLogger("dpwa.tables")
 

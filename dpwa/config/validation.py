@@ -1,8 +1,8 @@
-"""Plain values become a typed object; every mistake is noted at the value that it is about.
+"""Turns plain values into a typed object, and records each mistake at its value.
 
-What a scalar means is decided by the JSON Schema of its setting: YAML 1.1 would read `22:22` as
-1342, `off` as False and `1e-3` as text. Here `off` is 0 where a number is meant, and text keeps its
-spelling. Pydantic alone would take true for 1, and knows neither `off` nor `1e3` as a whole number.
+The JSON Schema of a setting decides whether a scalar is text or a number. YAML 1.1 would read
+`22:22` as 1342, `off` as False and `1e-3` as text. Here `off` is 0 if the setting is a number, and
+text keeps its spelling. Pydantic alone would read true as 1, and refuse `off` and `1e3`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OFF = ("off", "no", "false")
 _ON = ("on", "yes", "true")
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
 _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)(e[-+]?[0-9]+)?")
-_LONGEST_NUMBER = 400  # Python refuses to convert integers of more than 4300 digits
+_LONGEST_NUMBER = 400  # characters; Python refuses to convert more than 4300 digits
 _NOT_FINITE = re.compile(r"([-+]?)\.?(inf|infinity|nan)")
 _SINGLE = {"string": "text", "boolean": "on or off", "null": "nothing"}
 _BOUNDS = {
@@ -47,10 +47,10 @@ def read_model(
     keys: Collection[str] | None = None,
     ignored: Collection[str] = (),
 ) -> _Model | None:
-    """Read what a document has at a path as a model; `None` after noting what is wrong.
+    """Return the value at a path of a document as a model, or `None` after recording mistakes.
 
-    Of a mapping that holds more, `keys` are the keys of the model. Errors of the types in `ignored`
-    are not noted.
+    If the mapping there has other keys as well, `keys` are the keys of the model. Errors whose type
+    is in `ignored` are not recorded.
     """
     try:
         return model.model_validate(plain_values(model, document, loc, keys))
@@ -58,7 +58,7 @@ def read_model(
         details = error.errors(include_url=False)
     deeper = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
     for detail in details:
-        # Where something below a value is wrong, pydantic may count it as too short as well.
+        # If an item of a list is wrong, pydantic may also report that the list is too short.
         if detail["type"] not in ignored and detail["loc"] not in deeper:
             _note(detail, document, loc, _shape_of(model))
     return None
@@ -67,13 +67,13 @@ def read_model(
 def plain_values(
     model: type[StrictModel], document: Document, loc: Loc, keys: Collection[str] | None = None
 ) -> Any:
-    """Return what scalars at a path mean to a model, and all else as it is."""
+    """Return the values at a path, with scalars converted to the types of a model."""
     plain = _shape_of(model).plain(document.at(loc))
     return plain if keys is None else {key: plain[key] for key in keys if key in plain}
 
 
 def mistakes(model: type[StrictModel], values: object, name: str) -> str:
-    """Say in one line, with a code, what is wrong with plain values that a model has refused."""
+    """Return one line, with a code, about the mistakes in plain values that a model refused."""
     document = Document()
     document.write((name,), values, SOURCE)
     read_model(model, document, (name,))
@@ -85,7 +85,7 @@ def mistakes(model: type[StrictModel], values: object, name: str) -> str:
 
 
 def number(text: str) -> float | int | None:
-    """Read a number as people write it: `1e-3`, `.5`, `1_000`, `.inf`; `None` if it is none."""
+    """Return the number in text such as `1e-3`, `.5`, `1_000` or `.inf`, or `None`."""
     text = text.strip().lower()
     if len(text) > _LONGEST_NUMBER:
         return None
@@ -98,20 +98,20 @@ def number(text: str) -> float | int | None:
 
 
 def means_off(value: object) -> bool:
-    """Tell whether a value switches something off: nothing, 0, off, no or false."""
+    """Return whether a value means off. Such values are nothing, 0, off, no and false."""
     if isinstance(value, str):
         return value.strip().lower() in ("", *_OFF) or number(value) == 0
     return value is None or (isinstance(value, Real) and value == 0)
 
 
 def _note(detail: ErrorDetails, document: Document, loc: Loc, shape: _Shape) -> None:
-    """Note an error of pydantic at its value, in the words of its schema."""
+    """Record an error of pydantic at its value, with the words of the schema."""
     known = list(shape.keys)
     found = document.at(loc)
     for step in detail["loc"]:
         below = document.at((*loc, step))
         if below is MISSING and not (isinstance(found, dict) and step in shape.keys):
-            break  # a step that is no part of the value, such as the name of one of its types
+            break  # this step is not a key or index, but for example the name of a type
         known, found, loc, shape = list(shape.keys), below, (*loc, step), shape.below(step)
     if detail["type"] == "extra_forbidden":
         document.note_key(loc, unknown_key(str(loc[-1]), known))
@@ -129,7 +129,7 @@ def _message(detail: ErrorDetails, found: object, shape: _Shape) -> str:
     if context.keys() >= {"expected", "known"}:  # a refusal, see `dpwa.types`
         expected, known = context["expected"], context["known"]
     elif detail["type"] in ("value_error", "assertion_error"):
-        # A validator of the user's own: its sentence stands as it is.
+        # The error of a validator in a plugin. Its message is used unchanged.
         return f"{context['error']} (got {got(found)})"
     elif detail["type"] == "finite_number":
         expected = expected.replace("a number", "a finite number")
@@ -139,12 +139,12 @@ def _message(detail: ErrorDetails, found: object, shape: _Shape) -> str:
 
 @cache
 def _shape_of(model: type[StrictModel]) -> _Shape:
-    schema = model.model_json_schema()  # which takes milliseconds
+    schema = model.model_json_schema()  # takes milliseconds, so it is cached
     return _Shape(schema, schema.get("$defs", {}))
 
 
 class _Shape:
-    """What a JSON Schema allows one value to be."""
+    """The values that a JSON Schema allows at one place."""
 
     def __init__(self, schema: _Schema, definitions: dict[str, _Schema]) -> None:
         self._definitions = definitions
@@ -171,26 +171,26 @@ class _Shape:
         return _Shape(self._keyword("additionalProperties"), self._definitions)
 
     def _keyword(self, keyword: str) -> _Schema:
-        """Return this keyword of the first alternative that has it."""
+        """Return the value of a keyword in the first alternative that has the keyword."""
         return next((o[keyword] for o in self._options if isinstance(o.get(keyword), dict)), {})
 
     def plain(self, value: object) -> Any:
-        """Return a value with scalars as they are meant; those that mean nothing here stay."""
+        """Return a value with its scalars converted. Scalars that do not fit are unchanged."""
         if isinstance(value, dict):
             return {key: self.below(key).plain(item) for key, item in value.items()}
         if isinstance(value, list):
             return [self._items.plain(item) for item in value]
         is_number = not self._kinds.isdisjoint(("integer", "number"))
         if isinstance(value, str):
-            text = str.__str__(value)  # of an enum, too, whose `str` is its name
+            text = str.__str__(value)  # not `str(value)`, which is the name of an enum
             is_untyped = self._kinds == {None} and not self.words and isinstance(value, Scalar)
             return _untyped(text) if is_untyped else self._of_text(text)
         if isinstance(value, bool):
-            if not value and "off" in self.words:  # what other readers of YAML make of the word
+            if not value and "off" in self.words:  # other YAML parsers read `off` as False
                 return "off"
             if not is_number or "boolean" in self._kinds:
                 return value
-            return "true" if value else self._off  # text: validation would take True for 1
+            return "true" if value else self._off  # text, because validation reads True as 1
         if isinstance(value, Integral):
             return str(int(value)) if "string" in self._kinds and not is_number else int(value)
         return float(value) if isinstance(value, Real) else value
@@ -208,18 +208,18 @@ class _Shape:
 
     @property
     def _off(self) -> int | None:
-        """Return 0, or `None` where the setting may be left without a value."""
+        """Return the value of `off`. It is 0, or `None` if the setting can have no value."""
         return None if "null" in self._kinds else 0
 
     @cached_property
     def expected(self) -> str:
-        """Say what is allowed; empty if there is nothing useful to say."""
+        """Return the allowed values in words, or empty text if there is nothing useful to say."""
         phrases = map(_phrase, self._options)
         return " or ".join(phrase for phrase in dict.fromkeys(phrases) if phrase)
 
 
 def _alternatives(schema: _Schema, definitions: dict[str, _Schema]) -> Iterator[_Schema]:
-    """Yield the schemas of which a value must meet one, with references followed."""
+    """Yield the alternatives in a schema, of which a value must match one. Follow references."""
     parts = [part for key in ("anyOf", "oneOf", "allOf") for part in schema.get(key, ())]
     if "$ref" in schema:
         parts = [definitions[schema["$ref"].rpartition("/")[2]]]

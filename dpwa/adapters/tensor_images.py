@@ -8,7 +8,7 @@ import torch
 
 from dpwa.data.layout import TensorSpec
 from dpwa.data.segments import ByteArray
-from dpwa.state.image import ImageLayout, can_be_stored
+from dpwa.state.safetensors_image import ImageLayout, can_be_stored
 
 Named = Iterable[tuple[str, torch.Tensor]]
 

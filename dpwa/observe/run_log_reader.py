@@ -20,7 +20,8 @@ from dpwa.node.report import HistogramReport
 from dpwa.observe.events import RunEvent
 from dpwa.observe.figures import FIGURES, NAMES
 from dpwa.observe.history import Floats
-from dpwa.observe.run_data import (
+from dpwa.observe.run_log import RUN_LOG_VERSION, SUFFIX
+from dpwa.observe.run_log_contents import (
     BestLoss,
     Exchanged,
     NodeLog,
@@ -28,7 +29,6 @@ from dpwa.observe.run_data import (
     Run,
     RunSpan,
 )
-from dpwa.observe.run_log import RUN_LOG_VERSION, SUFFIX
 from dpwa.types import JsonObject
 from dpwa.wire.messages import printable
 

@@ -15,11 +15,11 @@ from dpwa.config import Config
 from dpwa.lifecycle import Closeable, finalize
 from dpwa.node.node import Node
 from dpwa.policy.beginners import BEGINNING
-from dpwa.state.image import State, StatePart
 from dpwa.state.joining import Inbox, Joiner
+from dpwa.state.replaced_parts import Origin, Target
 from dpwa.state.restore import StateRestore, StateShardGroup, TogetherRestore
+from dpwa.state.safetensors_image import State, StatePart
 from dpwa.state.service import DonorSnapshots, StateService
-from dpwa.state.target import Origin, Target
 from dpwa.types import JsonObject
 from dpwa.wire import limits
 

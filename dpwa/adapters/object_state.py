@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 from dpwa.adapters.plain_tensors import local, why_not_mergeable, why_not_plain
-from dpwa.state.image import can_be_stored
-from dpwa.state.target import UnfitStateError
+from dpwa.state.replaced_parts import UnfitStateError
+from dpwa.state.safetensors_image import can_be_stored
 
 KEPT = "kept"  # the first part of the names of tensors that have no better name
 _KEPT = {"k": None}

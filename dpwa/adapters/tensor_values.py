@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from dpwa.adapters.merging import TILE_BYTES, boxes
+from dpwa.adapters.tensor_merging import TILE_BYTES, boxes
 from dpwa.data.kernels import (
     BY_CHANCE,
     Rounding,

@@ -20,12 +20,12 @@ from dpwa.node.serving.upload import Upload
 from dpwa.policy.group_views import Member
 from dpwa.tables.channels import Tell
 from dpwa.tables.engine import Engine, Settings
+from dpwa.tables.operations import User
 from dpwa.tables.pending import PendingOperations
 from dpwa.tables.requests import Answers
 from dpwa.tables.rows import as_values
 from dpwa.tables.specs import TableSpec, make_spec
 from dpwa.tables.table import ArrayTable, KeyValueTable
-from dpwa.tables.user import User
 from dpwa.transport.link import LinkState
 from dpwa.types import Frame
 from dpwa.wire import limits

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dpwa.data.layout import BYTES, Layout, TensorSpec
 from dpwa.data.segments import ByteArray
 from dpwa.errors import PeerError, ProtocolError
-from dpwa.state.image import ImageLayout, StatePart
+from dpwa.state.safetensors_image import ImageLayout, StatePart
 from dpwa.wire.messages import pack, unpack
 from dpwa.wire.state import PartName
 

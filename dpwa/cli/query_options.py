@@ -1,4 +1,4 @@
-"""Options of the commands that ask nodes how they are."""
+"""Options and helpers of the commands that ask running nodes for their status."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from dpwa.observe.watch import Watch
 
 MAX_TIMEOUT_MS = 3_600_000
-MAX_PORT = 65_535  # as dpwa.config has it, which no help page has time to import
-OR_AT = ", or --at ADDRESS of a node"
-MAX_COMMAND_CHARS = 60  # characters of it, so that a run is told in one line
-MAX_RUNS_TOLD = 9  # beside the one that is looked at
+MAX_PORT = 65_535  # the same as in dpwa.config, which is slow to import for a help page
+OR_AT = ", or the address of one of its nodes with --at ADDRESS"
+MAX_COMMAND_CHARS = 60  # a longer command of a run is shortened, so that the run fits in one line
+MAX_RUNS_TOLD = 9  # other runs on this machine that are listed
 MIN_INTERVAL_S = 0.1
 LONGEST_INTERVAL_S = 86_400.0
 
@@ -33,8 +33,8 @@ RunOption = Annotated[
         "--config",
         metavar="FILE",
         envvar="DPWA_CONFIG",
-        help="The configuration of the run. Default: the run of `dpwa launch` in this folder, "
-        "else the folder's dpwa.yaml, else the newest run on this machine.",
+        help="The configuration of the run. The default is the run that `dpwa launch` started in "
+        "this folder, else the dpwa.yaml of this folder, else the newest run on this machine.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -43,7 +43,7 @@ TimeoutOption = Annotated[
         metavar="MS",
         min=1,
         max=MAX_TIMEOUT_MS,
-        help="Maximum time to wait for answers, in milliseconds.",
+        help="Maximum time to wait for the answers of the nodes, in milliseconds.",
     ),
 ]
 AsOption = Annotated[
@@ -51,8 +51,8 @@ AsOption = Annotated[
     typer.Option(
         "--as",
         metavar="NAME",
-        help="With `security: curve`, the name of the secret key to use. Default: the first "
-        "key here.",
+        help="If the run uses keys, the node whose secret key this command uses. The default is "
+        "the first node with a secret key in the folder `keys`.",
     ),
 ]
 IntervalOption = Annotated[
@@ -61,19 +61,20 @@ IntervalOption = Annotated[
         metavar="S",
         min=MIN_INTERVAL_S,
         max=LONGEST_INTERVAL_S,
-        help="Seconds between two updates.",
+        help="Seconds between two updates of the output.",
     ),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output.")
 ]
-RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of `run_log`.")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of the run logs.")]
 RunNumber = Annotated[
     int | None,
     typer.Option(
         "--run",
         metavar="N",
-        help="Number of the run, if the folder has several. Default: the newest.",
+        help="The number of the run to read, if the folder has several runs. The default is the "
+        "newest run.",
     ),
 ]
 AtOption = Annotated[
@@ -81,32 +82,32 @@ AtOption = Annotated[
     typer.Option(
         "--at",
         metavar="ADDRESS",
-        help="Any living node, such as 10.0.0.1:7000, which reports on the others. With keys, "
-        "also give its name (w1@10.0.0.1:7000) and the configuration.",
+        help="The address of any running node, such as 10.0.0.1:7000. This node reports on the "
+        "others. If the run uses keys, give the node's name, too (w1@10.0.0.1:7000), and -c.",
     ),
 ]
 
 
 def gone(option: str, instead: str) -> Any:
-    """Return an option that is there no more: it says what to use in its place."""
+    """Return a hidden option that was removed. Using it raises an error with the replacement."""
 
     def refuse(value: str | None) -> None:
         if value is not None:
-            raise UserError(f"{option} is gone: use {instead} [DPWA-E284]")
+            raise UserError(f"{option} was removed. Use {instead} instead [DPWA-E284]")
 
     return typer.Option(option, hidden=True, callback=refuse)
 
 
 def run_of(config: Path | None) -> Path:
-    """Return the configuration that was named, or that of `run_here`."""
+    """Return the given configuration, or else the configuration of `run_here`."""
     return config or run_here().config
 
 
 def run_here(otherwise: str = "") -> LaunchedRun:
-    """Return a run of this machine, and say which it is, and which others there are.
+    """Return a run on this machine. Print which run it is, and which other runs there are.
 
-    It is one that was launched in this folder, else that of its dpwa.yaml, else the newest.
-    `otherwise` tells the error how else than by -c a run can be named.
+    It is the run launched in this folder, else the run of its dpwa.yaml, else the newest run.
+    The error ends with `otherwise`, which names an alternative to -c.
     """
     from dpwa.config.load import settings_in
     from dpwa.discovery.connect import FILE
@@ -115,20 +116,20 @@ def run_here(otherwise: str = "") -> LaunchedRun:
     runs, own = runs_here(), Path(FILE)
     is_launched = bool(runs) and runs[0].is_here
     if not is_launched and own.is_file() and settings_in(own) & {"nodes", "join"}:
-        typer.echo(f"dpwa: this is the run of {FILE} in this folder", err=True)
+        typer.echo(f"dpwa: using the run of {FILE} in this folder", err=True)
         return LaunchedRun(own.resolve(), own.stat().st_mtime, Path.cwd(), "")
     if not runs:
         raise UserError(
-            "no run of `dpwa launch` is under way on this machine: name the run to look at by "
+            "this machine has no run of `dpwa launch`. Give the configuration of a run with "
             f"-c FILE{otherwise} [DPWA-E248]"
         )
     first, *others = runs
-    typer.echo(f"dpwa: this is {_described(first)}", err=True)
+    typer.echo(f"dpwa: using the run {_described(first)}", err=True)
     if others:
-        told = [f"{_described(other)}: -c {other.config}" for other in others[:MAX_RUNS_TOLD]]
+        told = [f"{_described(other)} (-c {other.config})" for other in others[:MAX_RUNS_TOLD]]
         more = len(others) - len(told)
         told += [f"{more} more"] if more else []
-        typer.echo(f"dpwa: not {'; nor '.join(told)}", err=True)
+        typer.echo(f"dpwa: this machine has other runs: {'; '.join(told)}", err=True)
     return first
 
 
@@ -142,7 +143,7 @@ def _described(run: LaunchedRun) -> str:
 
 
 def watch(config: Path | None, at: str | None, as_name: str | None = None) -> Watch:
-    """Follow the run that the options of a command name, else `run_here`; to be closed."""
+    """Watch the run that the options name, or else `run_here`. The caller closes the `Watch`."""
     from dpwa.config import load_config
     from dpwa.node.query import asking_keyring, places_to_ask
     from dpwa.observe.watch import Watch

@@ -18,8 +18,8 @@ from dpwa.collectives.contacts import Contacts
 from dpwa.data.segments import ByteArray, SharedSegment
 from dpwa.errors import ProtocolError
 from dpwa.tables.rows import rows_shape
+from dpwa.tables.shard import Import, ReplicatedState, check_ids, check_increasing, state_arrays
 from dpwa.tables.specs import TableSpec
-from dpwa.tables.state import Import, ReplicatedState, check_ids, check_increasing, state_arrays
 from dpwa.tables.updaters import Rows, Updater
 
 _ALL = slice(None)

@@ -1,4 +1,4 @@
-"""Nodes with a different name than expected, or with a name that is taken, are refused."""
+"""Refuse nodes with a different name than expected, or with a name that a living node has."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dpwa.wire.messages import AskIdentity, Identity
 
 log = logging.getLogger("dpwa.peers")
 
-# A restarted node may ask before it is seen that the process before it has ended.
+# A restarted node may ask before this node notices that the node's earlier process has ended.
 CERTAIN_AFTER_S = HEARTBEAT_TIMEOUT_MS / 1000 + 1.0
-OVER_AFTER_S = 5.0  # without another attempt
+OVER_AFTER_S = 5.0  # a clash is over after so long without another attempt
 MAX_ASKED = 2 * MAX_MEMBERS
 
 
 def clash_of(said: Identity, peer: str, endpoint: str, own: tuple[str, bytes]) -> str:
-    """Return why a process is not accepted as the peer, or "" if it is the peer.
+    """Return why a process is not accepted as the peer, or "" if the process is accepted.
 
     `own` is the name and the incarnation of this node.
     """
@@ -39,7 +39,7 @@ class _Clash:
 
 
 class IdentityService(Service):
-    """Answers with this node's name, and refuses a node whose name a living node has."""
+    """Answers with this node's name. Refuses a node if a different living node has its name."""
 
     handles = (AskIdentity,)
 
@@ -47,23 +47,23 @@ class IdentityService(Service):
         self._name, self._clock = context.name, context.runtime
         self._peer_table = context.peer_table
         self._is_open = context.config.is_open
-        self.is_over = False  # it leaves: a peer that has heard its goodbye must not connect again
-        # nodes that ask, as long as it is not known which node has the name
+        self.is_over = False  # this node leaves, and peers must not connect to it again
+        # nodes that ask while it is unknown which node has the name
         self._asked: dict[tuple[str, bytes], tuple[AskIdentity, Reply]] = {}
-        self._clashes: dict[str, _Clash] = {}  # by what is said of them
+        self._clashes: dict[str, _Clash] = {}  # by the sentence that describes them
 
     def handle(self, sender: bytes, message: AskIdentity, reply: Reply) -> None:  # noqa: ARG002
         if self.is_over:
             return
         if message.expects != self._name:
-            text = f"{message.name} takes this node for {message.expects}: compare their addresses"
-            self._note(message.name, f"{text} in the configurations", "[DPWA-W090]", 0.0)
+            text = f"{message.name} takes this node for {message.expects}. Compare the addresses"
+            self._note(message.name, f"{text} in both configurations", "[DPWA-W090]", 0.0)
         self._answer(message, reply)
         if len(self._asked) < MAX_ASKED and self._peer_table.knows(message.name):
             self._asked[message.name, message.incarnation] = message, reply
 
     def tick(self, now: float) -> bool:  # noqa: ARG002
-        """Refuse a node that asked before the node with its name was connected."""
+        """Refuse nodes that asked before the node that owns their name was connected."""
         for key, (message, reply) in list(self._asked.items()):
             if self._peer_table.connected_process(message.name)[0]:
                 del self._asked[key]
@@ -72,7 +72,7 @@ class IdentityService(Service):
         return False
 
     def report(self) -> tuple[str, ...]:
-        """Say which names clash now."""
+        """Describe the names that clash now, as sentences."""
         now = self._clock.now()
         clashes = tuple(self._clashes.items())
         return tuple(text for text, clash in clashes if now - clash.seen < OVER_AFTER_S)
@@ -80,8 +80,8 @@ class IdentityService(Service):
     def _answer(self, message: AskIdentity, reply: Reply) -> None:
         taken_by, is_certain = self._taken_by(message), False
         if taken_by:
-            text = f"a second node with the name {message.name} is refused: it says that it is at "
-            text += f"{message.endpoint}, and the node at {taken_by} has that name, and lives"
+            text = f"a second node with the name {message.name} is refused. It says that it is at "
+            text += f"{message.endpoint}, but the node at {taken_by} has that name and is alive"
             is_certain = self._note(message.name, text, "[DPWA-W091]", CERTAIN_AFTER_S)
         reply(
             Identity(
@@ -94,9 +94,9 @@ class IdentityService(Service):
         )
 
     def _taken_by(self, message: AskIdentity) -> str:
-        """Return the endpoint of a different node with the name of the asking node, or "".
+        """Return the endpoint of another node that has the name of the asking node, or "".
 
-        With `join`, members agree by incarnation on the node that has a name, and refuse the other.
+        With `join`, members compare incarnations to agree on the node that keeps a name.
         """
         if self._is_open:
             return ""
@@ -108,7 +108,7 @@ class IdentityService(Service):
         now, clash = self._clock.now(), self._clashes.get(sentence)
         if name != self._name and not self._peer_table.knows(name):
             return False
-        if len(self._clashes) >= MAX_ASKED:  # so that strangers cannot make this grow for ever
+        if len(self._clashes) >= MAX_ASKED:  # so that untrusted peers cannot use up memory
             self._clashes.clear()
         if clash is None or now - clash.seen >= OVER_AFTER_S:
             clash = self._clashes[sentence] = _Clash(now, now)
