@@ -177,7 +177,7 @@ def test_other_content_is_refused_with_what_was_expected(
 def test_missing_files_are_all_named_at_once(cifar: ModuleType, data_dir: Path) -> None:
     (data_dir / "data_batch_2").unlink()
     (data_dir / "batches.meta").unlink()
-    with pytest.raises(cifar.CifarError, match=r"no data_batch_2, batches\.meta; expected"):
+    with pytest.raises(cifar.CifarError, match=r"no data_batch_2, batches\.meta\. Expected"):
         cifar.read_cifar10(data_dir)
 
 
