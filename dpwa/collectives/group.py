@@ -16,6 +16,7 @@ from dataclasses import asdict
 from enum import Enum, IntEnum
 
 from dpwa.collectives.contacts import Contacts
+from dpwa.collectives.memory import ValueMemory
 from dpwa.collectives.views import (
     ENTERED,
     NOWHERE,
@@ -27,10 +28,10 @@ from dpwa.collectives.views import (
     ViewDiscovery,
 )
 from dpwa.data.shared_records import Posted
-from dpwa.errors import ClosedError
+from dpwa.errors import ClosedError, UserError
 from dpwa.policy.ballots import Ballot, Decision, Silence, Stand
 from dpwa.policy.group_views import GroupView, Member, ViewRank, has_precedence
-from dpwa.runtime import Runtime
+from dpwa.runtime import CallLock, Runtime
 from dpwa.wire.collecting import AskToJoinView, CollectiveOutcome, Evicted, Post, Vote
 
 log = logging.getLogger("dpwa.collectives")
@@ -116,9 +117,10 @@ class Group:
     ) -> None:
         self.tag = tag
         self.ranks = tuple(ranks)
-        self._own = contacts.own
+        self.own = contacts.own
+        self.runtime = runtime
+        self.memory = ValueMemory(contacts)
         self._contacts = contacts
-        self._clock = runtime
         self._are_known = are_known
         # Reentrant: a signal handler may close the node while its thread is in here.
         self.lock = self.changed = runtime.condition()
@@ -128,7 +130,7 @@ class Group:
         self._watchers: list[Callable[[GroupView], None]] = []
 
         # The collective that comes next, or is under way
-        self.view = GroupView(tuple(Member(name) for name in self.ranks) or (self._own,))
+        self.view = GroupView(tuple(Member(name) for name in self.ranks) or (self.own,))
         self.number = 0
         self.phase = Phase.IDLE
         self.ballot: Ballot | None = None  # while the phase is VOTING
@@ -143,6 +145,8 @@ class Group:
 
         # The collectives before it
         self.called = 0  # the one that the training thread calls next, or is in
+        self.inside: int | None = None  # the one that it is in, or was when an interrupt came
+        self._call_lock = runtime.call_lock()
         self._decided: dict[int, Decision] = {}  # that the training thread has not ended yet
         # How they ended, the view after each, and the lives of its members
         self._ended: OrderedDict[Key, tuple[Decision, GroupView, dict[str, bytes]]] = OrderedDict()
@@ -183,6 +187,16 @@ class Group:
         return self.view.identity, self.number
 
     # The training thread
+
+    @property
+    def only_call(self) -> CallLock:
+        """The lock of the current call, because a call within a call would never end."""
+        if self._call_lock.is_own:  # such as that of a signal handler
+            raise UserError(
+                "this thread is in a collective with this tag already; expected a different tag"
+                " [DPWA-E149]"
+            )
+        return self._call_lock
 
     def may_meet(self) -> bool:
         """Look for others before the first collective. Return whether more of them may still
@@ -236,7 +250,7 @@ class Group:
         with self.lock:
             phase = after(Event.HAS_DONE, self.phase)
             if self.called == self.number and phase is not None:
-                self.phase, self._called_at = phase, self._clock.now()
+                self.phase, self._called_at = phase, self.runtime.now()
                 self._post(READY, record)
 
     def end_call(self, joiners: Iterable[Member]) -> None:
@@ -250,8 +264,15 @@ class Group:
         """The outcome of the collective that this node has called, or `None` if it is not known."""
         with self.lock:
             if self.phase <= Phase.ASKING and self.called == self.number:
-                return Decision(holds=False, lost=(self._own.name,))
+                return Decision(holds=False, lost=(self.own.name,))
             return self._decided.get(self.called)
+
+    def leave_call(self) -> Decision | None:
+        """Leave, unless the collective is over that this node is inside. Return how that ends."""
+        with self.lock:
+            if self.number == self.inside:
+                self.leave_group()
+            return self.decision
 
     def finish(self, number: int) -> None:
         """Go on to the next collective, once, after the decision on this one was taken note of."""
@@ -278,7 +299,7 @@ class Group:
             may_open = self.called == self.number and after(Event.DOUBTS, self.phase) is not None
             if may_open and any(map(self._is_missing, self._other_members())):
                 self._open_ballot()
-            elif self._clock.now() - self._called_at >= CALL_AGAIN_S:
+            elif self.runtime.now() - self._called_at >= CALL_AGAIN_S:
                 self._call()
 
     def _call(self) -> None:
@@ -287,7 +308,7 @@ class Group:
         They may read no board, or wait elsewhere. Or they have continued in a different view since
         they received the record, and answer this now.
         """
-        self._called_at = self._clock.now()
+        self._called_at = self.runtime.now()
         missing = {*self.view.names}.difference(self.records(max(self._posted, default=ENTERED)))
         for phase, record in self._posted.items():
             self._records.send_record(sorted(missing), self.key, phase, record)
@@ -323,7 +344,7 @@ class Group:
 
     def check_open(self) -> None:
         if self._is_closed:
-            raise ClosedError(f"node {self._own.name!r} is closed [DPWA-E058]")
+            raise ClosedError(f"node {self.own.name!r} is closed [DPWA-E058]")
 
     def ask_to_join(self, *, again: bool = False) -> list[str]:
         """Ask all reachable nodes to be admitted, and return their names.
@@ -331,7 +352,7 @@ class Group:
         With `again`, the RxThread repeats this while the training thread is elsewhere.
         """
         with self.lock:
-            self._asks_again, self._asked_at = again, self._clock.now()
+            self._asks_again, self._asked_at = again, self.runtime.now()
             phase = after(Event.ASKS, self.phase)
             if phase is None:
                 return []
@@ -342,7 +363,7 @@ class Group:
     def start_alone(self) -> None:
         """Continue in a view of this node only, because there is no other node."""
         with self.lock:
-            self.enter_view(GroupView((self._own,), self.number), self.number)
+            self.enter_view(GroupView((self.own,), self.number), self.number)
 
     def start_anew(self) -> None:
         """Let in all others if all of them ask for it, as this node does, and it is the first."""
@@ -350,7 +371,7 @@ class Group:
             requests = self.discovery.join_requests()
             reached = {name for name in self.others if self._contacts.is_up(name)}
             asked = {member.name for member in requests}
-            if self.is_evicted and asked >= reached and self._own.name < min(asked, default=""):
+            if self.is_evicted and asked >= reached and self.own.name < min(asked, default=""):
                 self.start_alone()
                 self._open_ballot()
                 self._skip()
@@ -450,7 +471,7 @@ class Group:
         return posted is not None and posted.number > self.number
 
     def _other_members(self) -> list[str]:
-        return [name for name in self.view.names if name != self._own.name]
+        return [name for name in self.view.names if name != self.own.name]
 
     def _is_first(self) -> bool:
         """Tell whether this node begins alone, and has no reason yet to end that."""
@@ -470,7 +491,7 @@ class Group:
         with self.lock:
             found: dict[str, bytes] = {}
             for name in self.view.names:
-                is_own = name == self._own.name
+                is_own = name == self.own.name
                 record = self._posted.get(phase) if is_own else self._record(name, phase)
                 if record is not None:
                     found[name] = record
@@ -483,7 +504,7 @@ class Group:
         told = [n + " (not connected)" * (not up(n)) for n in missing]
         text = "%s: a collective waits for %s, at most %.0f s more [DPWA-W099]"
         if told:
-            log.warning(text, self._own.name, ", ".join(told), left_s)
+            log.warning(text, self.own.name, ", ".join(told), left_s)
 
     def contact_changed(self, peer: str) -> None:
         """Send this node's records to a peer that was met for the first time, or is back."""
@@ -548,8 +569,8 @@ class Group:
         has_entered = self.phase in (Phase.ENTERED, Phase.READY)
         seen, requests = frozenset(self.records(READY)), self.discovery.join_requests()
         stand = Stand(has_entered, self.phase is Phase.READY, expired, seen, requests)
-        now, silence = self._clock.now(), self.silence
-        return Ballot(self._own.name, self.view.names, stand, now, silence=silence)
+        now, silence = self.runtime.now(), self.silence
+        return Ballot(self.own.name, self.view.names, stand, now, silence=silence)
 
     def _suspects(self, name: str) -> bool:
         """Return whether a member is considered lost, so that its outcomes no longer count."""
@@ -564,7 +585,7 @@ class Group:
             self._conclude(decision)
 
     def _tell_vote(self, ballot: Ballot) -> None:
-        self._told_at = self._clock.now()
+        self._told_at = self.runtime.now()
         self._vote(self.view.names, self.key, ballot)
 
     def _vote(self, names: Iterable[str], key: Key, ballot: Ballot) -> None:
@@ -614,7 +635,7 @@ class Group:
 
     def _vote_against_itself(self) -> None:
         ballot = self.ballot or self._new_ballot(expired=False)
-        ballot.suspects.add(self._own.name)
+        ballot.suspects.add(self.own.name)
         self._tell_vote(ballot)
 
     def _conclude(self, decision: Decision) -> None:
@@ -632,7 +653,7 @@ class Group:
         self._ended[self.key] = decision, view, lives
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
-        if self._own.name in decision.lost or self._own.name not in view.names:
+        if self.own.name in decision.lost or self.own.name not in view.names:
             self._step_outside()
             return
         self._has_part = True
@@ -650,7 +671,7 @@ class Group:
         self.view, self.number, self._posted = view, number, {}
         self.phase, self.ballot = phase, None
         if has_changed:
-            log.info("%s: collectives among %s", self._own.name, ", ".join(view.names))
+            log.info("%s: collectives among %s", self.own.name, ", ".join(view.names))
             self.discovery.forget_views()
             for watcher in self._watchers:
                 watcher(view)
@@ -742,23 +763,23 @@ class Group:
         if ballot is not None:
             asks = tuple(Member(name, life) for name, life in vote.join_requests)
             stand = Stand(vote.entered, vote.ready, vote.expired, frozenset(vote.seen), asks)
-            if ballot.record_vote(vote.name, vote.suspects, stand, self._clock.now()):
+            if ballot.record_vote(vote.name, vote.suspects, stand, self.runtime.now()):
                 self._tell_vote(ballot)
         self._decide()
 
     def _stay_out(self, said: Post | Vote) -> None:
         """Tell a member that waits for this node that it takes no part any more."""
-        own, suspects = self._own.name, said.suspects if isinstance(said, Vote) else ()
+        own, suspects = self.own.name, said.suspects if isinstance(said, Vote) else ()
         if own not in suspects and said.name not in suspects:
             stand = Stand(entered=False, ready=False)
-            ballot = Ballot(own, self.view.names, stand, self._clock.now(), {own})
+            ballot = Ballot(own, self.view.names, stand, self.runtime.now(), {own})
             self._vote([said.name], (said.view, said.number), ballot)
 
     def _hear_outcome(self, outcome: CollectiveOutcome) -> None:
         members = tuple(Member(name, life) for name, life in outcome.members)
         view, name = GroupView(members, outcome.since, outcome.before), outcome.name
         if self.phase is Phase.ASKING:
-            if self._own in members and view != self.view:
+            if self.own in members and view != self.view:
                 self.enter_view(view, outcome.since)
             return
         is_it = (outcome.view, outcome.number) == self.key and not self.is_evicted

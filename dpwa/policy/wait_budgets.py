@@ -15,6 +15,7 @@ by `Absence`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -119,3 +120,48 @@ class Absence:
 
     def returned(self, step: int) -> Absence:
         return replace(self, since=None, entered=step)
+
+
+class RoundLimits:
+    """The limits of a collective's time, until all have entered it, and from there on.
+
+    `most_s` is the maximum time for which each other member may be missing while no member enters,
+    and `longest_s` the time for which each was. `exchange_s` is the maximum time once all have
+    entered, which was after `entered_at`, and `took_s` the time it took. Even if members enter, any
+    may be missing for `missing_s` only. Unless it `lets_in`, nodes that ask to join have to wait.
+    """
+
+    def __init__(
+        self,
+        most_s: Mapping[str, float],
+        missing_s: float,
+        exchange_s: float,
+        *,
+        lets_in: bool = True,
+    ) -> None:
+        self.most_s = {name: min(s, missing_s) for name, s in most_s.items()}
+        self.missing_s = missing_s
+        self.exchange_s = exchange_s
+        self.lets_in = lets_in
+        self.longest_s = dict.fromkeys(most_s, 0.0)
+        self.entered_at, self.took_s = -math.inf, 0.0
+        self._missing, self._since, self._began = set(most_s), -math.inf, math.inf
+
+    @property
+    def given_up(self) -> list[str]:
+        """The members that were missing for their maximum time."""
+        return [name for name, s in self.longest_s.items() if s >= self.most_s[name]]
+
+    def are_over(self, missing: set[str], now: float) -> bool:
+        """Tell, while these have not entered, whether it takes too long."""
+        self._began = min(self._began, now)
+        if missing != self._missing or self._since == -math.inf:
+            self._missing, self._since = missing, now
+        passed_s = now - self._since
+        if not missing:
+            return passed_s >= self.exchange_s
+        self.entered_at = now
+        for name in missing & self.longest_s.keys():
+            self.longest_s[name] = max(self.longest_s[name], passed_s)
+        is_late = now - self._began >= self.missing_s
+        return is_late or passed_s >= max(self.most_s.get(name, 0.0) for name in missing)
