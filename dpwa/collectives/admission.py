@@ -6,7 +6,7 @@ Each function waits on the thread of its caller.
 from __future__ import annotations
 
 from dpwa.clock import Deadline
-from dpwa.collectives.group import Group
+from dpwa.collectives.group import Group, Phase
 from dpwa.collectives.pulling import LOOK_EVERY_S
 from dpwa.errors import LeftBehindError, PeerLost
 
@@ -30,7 +30,7 @@ def get_in(group: Group, timeout_s: float) -> None:
     Raises PeerLost if there is no other node (this one continues alone), LeftBehindError if the
     others do not admit it.
     """
-    with group.only_call:
+    with group.call_lock:
         group.told()
         wait_to_get_in(group, Deadline(group.runtime, timeout_s), timeout_s)
 
@@ -70,16 +70,17 @@ def ask_in(group: Group, patience_s: float) -> bool:
     This waits for `patience_s` at most, and no longer once a member says that it waits elsewhere,
     maybe for this node. Afterwards the RxThread continues to ask.
     """
-    with group.only_call:
+    with group.call_lock:
         deadline = Deadline(group.runtime, patience_s)
         group.told()
-        group.is_refused = False
         while group.is_evicted:
             group.check_open()
             group.ask_to_join(again=True)
-            if deadline.expired() or group.is_refused:
+            if deadline.expired():
                 return False
             with group.lock:
                 patience_s = min(ASK_EVERY_S, deadline.remaining_s())
-                group.changed.wait_for(lambda: not group.is_evicted or group.is_refused, patience_s)
+                group.changed.wait_for(lambda: group.phase is not Phase.ASKING, patience_s)
+            if group.phase is Phase.REFUSED:
+                return False
         return True

@@ -55,7 +55,7 @@ SETTLE_POLL_S = 0.001
 
 
 class Call:
-    """One call of a collective. Its `operation` uses the methods of the last two sections.
+    """One call of a collective. Its `operation` uses the members that have public names.
 
     After `timeout_s`, missing members are left behind. With `limits`, this node leaves the others
     then. Before that, the collective ends at its limits, with the members that have entered.
@@ -95,13 +95,13 @@ class Call:
             CollectiveTimeoutError: all members are there, but it did not end in time.
             LeftBehindError: the others have continued without this node, or do not admit it.
         """
-        with self.group.only_call:
+        with self.group.call_lock:
             if self.group.inside is not None:  # since an interrupt
                 self._leave()
             begin_together(self.group, self._timeout_s)
             while True:
                 self._get_in()
-                decision = self._decided()
+                decision = self._take_part()
                 if not decision.holds:
                     self._operation.undo()
                 if self.own not in decision.lost:
@@ -122,16 +122,16 @@ class Call:
             if self._limits is None:  # or one let in late would take those who did it for late
                 self._deadline = Deadline(self._runtime, self._timeout_s)
 
-    def _decided(self) -> Decision:
-        """Do this node's part, and return the decision of the group on this collective."""
+    def _take_part(self) -> Decision:
+        """Enter, exchange and agree. Return the decision of the group, which may come earlier."""
         self.entries, self._mismatch, self.is_over = {}, None, False
         self._looked = self._runtime.now()
         self._says_at = self._looked + SAID_AFTER_S
         self.group.inside = self.group.called
         try:
             self._enter()
-            if not self.is_over:
-                self._exchange()
+            if not self.is_over and self._mismatch is None:
+                self._operation.exchange(self)
             if not self.is_over:
                 self._agree()
         except BaseException as error:
@@ -161,10 +161,6 @@ class Call:
             self.memory.keep_only(self.entries)
             self._count_inline()
             self._mismatch = mismatch(self.entries)
-
-    def _exchange(self) -> None:
-        if self._mismatch is None:
-            self._operation.exchange(self, self.entries)
 
     def _agree(self) -> None:
         """Tell the others that this node has done its part, and wait for the decision."""
@@ -203,9 +199,7 @@ class Call:
 
     def _finish(self) -> None:
         self.pull_source.hide(self.group.tag)
-        if self.group.inside is not None:
-            self.group.finish(self.group.inside)
-            self.group.inside = None
+        self.group.finish()
 
     # Waiting
 

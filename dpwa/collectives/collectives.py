@@ -110,7 +110,7 @@ class Collectives(Closeable, Service):
         with self._lock:
             if self._is_closed:
                 return
-            self._is_closed = True
+            self._is_closed = self.contacts.is_closed = True
         for group in self._groups.values():
             group.say_goodbye()
             group.memory.close()

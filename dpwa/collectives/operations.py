@@ -12,17 +12,14 @@ from dpwa import fault_points
 from dpwa.collectives.call import Call
 from dpwa.collectives.entries import (
     INLINE_BYTES,
-    JOIN,
     Contribution,
-    Entries,
-    PackedObject,
     contributors,
     described,
     sound,
-    unpack_object,
 )
 from dpwa.collectives.exchange import Exchange, PairExchange
 from dpwa.collectives.memory import PRIVATE
+from dpwa.collectives.objects import PackedObject, unpack_object
 from dpwa.collectives.pulling import BROUGHT
 from dpwa.data.layout import Piece
 from dpwa.data.payload import Payload
@@ -33,13 +30,17 @@ from dpwa.wire import limits
 
 
 class Operation:
-    """One collective, as this node calls it."""
+    """One collective, as this node calls it. A subclass has a value."""
 
-    def enter(self, call: Call) -> Contribution:
+    def __init__(self, name: str, *, contributes: bool = True) -> None:
+        self._name = name
+        self._contributes = contributes
+
+    def enter(self, call: Call) -> Contribution:  # noqa: ARG002
         """Lay out this node's value, and return the contribution that describes it."""
-        raise NotImplementedError
+        return Contribution(self._name, self._contributes)
 
-    def exchange(self, call: Call, entries: Entries) -> None:
+    def exchange(self, call: Call) -> None:
         """Get all data that the result needs, unless the call is over before.
 
         The value of this node stays unchanged, or `undo` restores it.
@@ -50,18 +51,6 @@ class Operation:
 
     def complete(self) -> None:
         """Store the result, because the collective holds."""
-
-
-class Barrier(Operation):
-    def enter(self, call: Call) -> Contribution:  # noqa: ARG002
-        return Contribution("barrier")
-
-
-class Join(Operation):
-    """Takes part in the calls of the others, and brings nothing."""
-
-    def enter(self, call: Call) -> Contribution:  # noqa: ARG002
-        return Contribution(JOIN, contributes=False)
 
 
 class Reduce(Operation):
@@ -86,8 +75,8 @@ class Reduce(Operation):
         self._payload = payload
         self._op = op
         self._root = root
-        self._name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
-        self._name += f" {label}" if label else ""
+        name = f"all_reduce {op}" if root is None else f"broadcast from {root}"
+        super().__init__(f"{name} {label}" if label else name)
         self._leaves_out = leaves_out
         self._is_finite = True  # as far as that was looked for
         self._digest = digest
@@ -124,7 +113,8 @@ class Reduce(Operation):
         is_whole, is_sound = is_whole and brought != PRIVATE, self._is_sound()
         return replace(entry, buffers=buffers, is_whole=is_whole, is_sound=is_sound)
 
-    def exchange(self, call: Call, entries: Entries) -> None:
+    def exchange(self, call: Call) -> None:
+        entries = call.entries
         present = contributors(entries)
         sources = sound(entries) if self._root is None else (self._root,)
         self.digests = {name: entries[name].digest for name in present}
@@ -136,7 +126,7 @@ class Reduce(Operation):
         if sources == (call.own,) == present:
             return
         if all(entry.is_whole for entry in entries.values()) and len(present) == 2:
-            self._exchange_whole(call, entries, sources)
+            self._exchange_whole(call, sources)
             return
         others = [name for name in present if name != call.own]
         found = {n: call.memory.find(n, entries[n].buffers, entries[n].nbytes) for n in others}
@@ -180,7 +170,8 @@ class Reduce(Operation):
         others = call.others
         return len(others) == 1 and call.contacts.reads_us(others[0])
 
-    def _exchange_whole(self, call: Call, entries: Entries, sources: tuple[str, ...]) -> None:
+    def _exchange_whole(self, call: Call, sources: tuple[str, ...]) -> None:
+        entries = call.entries
         other = next(name for name in entries if name != call.own)
         nbytes, is_last = self._payload.nbytes, list(entries)[-1] == call.own
         found = call.memory.find(other, entries[other].buffers[:1], nbytes)
@@ -288,6 +279,7 @@ class Gather(Operation):
     """
 
     def __init__(self, value: object) -> None:
+        super().__init__("all_gather")
         self._packed = PackedObject(value)
         self._found: dict[str, ByteArray] = {}
         self.values: dict[str, object] = {}
@@ -298,7 +290,7 @@ class Gather(Operation):
         if nbytes <= INLINE_BYTES:
             inline = np.empty(nbytes, np.uint8)
             self._packed.copy_into(inline)
-            return Contribution("all_gather", nbytes=nbytes, inline=inline.tobytes())
+            return Contribution(self._name, nbytes=nbytes, inline=inline.tobytes())
         call.settle()
         brought, _ = call.room(nbytes, 0)
         self._packed.copy_into(brought)
@@ -309,7 +301,8 @@ class Gather(Operation):
             "all_gather", nbytes=nbytes, buffers=(call.memory.buffers[0].number, PRIVATE)
         )
 
-    def exchange(self, call: Call, entries: Entries) -> None:
+    def exchange(self, call: Call) -> None:
+        entries = call.entries
         far: list[str] = []
         self._found = {}
         for name in contributors(entries):

@@ -25,7 +25,7 @@ from dpwa.collectives.comparison import (
     Sample,
     difference,
 )
-from dpwa.collectives.entries import PackedObject, unpack_object
+from dpwa.collectives.objects import PackedObject, unpack_object
 from dpwa.collectives.operations import Gather, Operation, Reduce
 from dpwa.data.layout import Layout
 from dpwa.data.payload import Payload
@@ -493,7 +493,8 @@ class PacedRounds:
             self._fall_out("it was admitted, and has not arrived in time")
             return
         if self._asked_at is None:
-            self._asked_at, group.is_answered, self._only_looks = now, False, False
+            self._asked_at, self._only_looks = now, False
+            group.forget_answers()
         wanted_s = max(MAX_WAIT_S, MAX_STEPS * self._worked_s)
         patience_s = 0.0 if self._only_looks else min(self._deadline.remaining_s(), wanted_s)
         if not ask_in(group, patience_s):
@@ -501,7 +502,8 @@ class PacedRounds:
             if now - self._asked_at < self._timeout_s:
                 return
             if group.is_answered:
-                self._asked_at, group.is_answered = now, False
+                self._asked_at = now
+                group.forget_answers()
                 return
             group.start_alone()
         self._asked_at = None

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import msgpack
 
@@ -18,8 +19,7 @@ VIEW_ID_BYTES = 8
 UNKNOWN = b""  # the incarnation of a member of the first view, until it is heard of
 
 
-@dataclass(frozen=True, order=True)
-class Member:
+class Member(NamedTuple):
     """A node, and its incarnation. A restarted node is a different member."""
 
     name: str
@@ -44,8 +44,7 @@ class GroupView:
 
         Two nodes that began alone and admitted each other have two views, with the same members.
         """
-        rows = [[member.name, member.incarnation] for member in self.members]
-        packed = msgpack.packb([self.before, self.since, rows])
+        packed = msgpack.packb([self.before, self.since, self.members])
         return hashlib.blake2b(packed, digest_size=VIEW_ID_BYTES).digest()
 
     def incarnation_of(self, name: str) -> bytes | None:
@@ -54,7 +53,7 @@ class GroupView:
 
     @cached_property
     def _incarnations(self) -> dict[str, bytes]:
-        return {member.name: member.incarnation for member in self.members}
+        return dict(self.members)
 
     def after(
         self, number: int, lost: Iterable[str], joiners: Iterable[Member], ranks: Sequence[str]

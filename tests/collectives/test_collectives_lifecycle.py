@@ -15,6 +15,7 @@ from dpwa import DpwaConnection
 from dpwa.collectives.admission import get_in
 from dpwa.collectives.group import Phase
 from dpwa.errors import ClosedError, CollectiveTimeoutError, LeftBehindError, PeerLost
+from dpwa.policy.group_views import ViewRank
 
 TIMEOUT_S = 0.5
 GRACE_S = 1.0
@@ -193,7 +194,8 @@ def test_a_node_that_can_reach_nobody_to_be_let_in_says_so(monkeypatch):
         group = collectives.group("")
         group.leave_group()
         monkeypatch.setattr(collectives.contacts, "is_up", lambda peer: False)
-        group.is_answered = True  # by somebody who is gone since
+        # Of somebody who is gone since.
+        group.discovery.hear_of_view("w1", ViewRank(1, 1, "w1"))
         with pytest.raises(
             LeftBehindError, match=r"w2 was not admitted again .* no other node can be"
         ):

@@ -10,7 +10,7 @@ import pytest
 from dpwa.collectives.call import Call
 from dpwa.collectives.contacts import Contacts
 from dpwa.collectives.group import Group
-from dpwa.collectives.operations import Barrier
+from dpwa.collectives.operations import Operation
 from dpwa.collectives.views import ENTERED, PhaseRecords
 from dpwa.policy.group_views import Member
 from dpwa.runtime import SYSTEM
@@ -71,7 +71,7 @@ def test_who_waits_for_messages_checks_once_each_time_and_under_the_lock(group):
         return len(are_under_lock) if len(are_under_lock) == 3 else None
 
     node = SimpleNamespace(contacts=None, pull_source=None, runtime=SYSTEM)
-    assert Call(node, group, Barrier(), 60.0).wait_for(check) == 3
+    assert Call(node, group, Operation("barrier"), 60.0).wait_for(check) == 3
     assert are_under_lock == [True] * 3
 
 
