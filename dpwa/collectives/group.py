@@ -281,7 +281,7 @@ class Group:
     def decision(self) -> Decision | None:
         """The outcome of the collective that this node has called, or `None` if it is not known."""
         with self.lock:
-            if self.is_evicted and self.called == self.number:
+            if self.phase <= Phase.REFUSED and self.called == self.number:
                 return Decision(holds=False, lost=(self.own.name,))
             return self._decided.get(self.called)
 
@@ -564,7 +564,7 @@ class Group:
         with self.lock:
             ballot = self.ballot
             is_awaited = self._gives_way(now)
-            if self._asks and now >= self._ask_at and not self._waits_elsewhere:
+            if now >= self._ask_at and self._asks and not self._waits_elsewhere:
                 self._ask_at = now + ASK_AGAIN_S
                 self.discovery.ask_to_join()
             if ballot is None:
