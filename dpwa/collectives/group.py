@@ -52,7 +52,7 @@ class Phase(IntEnum):
     VOTING = 8  # it holds a ballot, with the stand that it had: if it was not ready, it never is
 
 
-class Event(Enum):
+class Event(str, Enum):
     """The events in a group. The first three are of the training thread.
 
     These concern the collective that it calls. If that is already over, they are no events.
@@ -711,7 +711,7 @@ class Group:
 
     def _take(self, event: Event) -> bool:
         """Go on to the phase that follows an event. Return whether there is one."""
-        phase = self._after(event)
+        phase = _TABLE[event].get(self.phase)
         if phase is not None:
             self.phase = phase
         return phase is not None
