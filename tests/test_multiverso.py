@@ -219,7 +219,7 @@ def test_nothing_works_before_init(call):
 
 
 def test_init_is_called_once(alone):
-    with pytest.raises(UserError, match="init was called already"):
+    with pytest.raises(UserError, match="init was called before"):
         mv.init(name="w1", config=config_of(1))
 
 

@@ -280,7 +280,7 @@ def one_peer_exponential(
 
 @register_topology("star", StarOptions)
 def star(options: StarOptions, index: int, nodes: int, round_number: int) -> Sequence[int]:  # noqa: ARG001
-    """The center pulls from all other nodes, and all other nodes pull from the center."""
+    """Each node and the center pull from each other."""
     if options.center >= nodes:
         raise UserError(
             f"star: center: expected a position from 0 to {nodes - 1} (got {options.center})"

@@ -287,7 +287,7 @@ def test_a_key_that_was_renewed_on_one_machine_only_is_told_as_a_key(tmp_path):
         assert two.node.report()["handshakes_refused"]["protocol"] == 0
     assert "w1 has refused" in told
     assert "Compare `dpwa keys list` on both machines" in told
-    assert "its key is not the one known here" in told
+    assert "its key is not the key known here" in told
     assert "protocol" not in told
     assert "version" not in told
 
