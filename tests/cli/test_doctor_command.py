@@ -70,7 +70,7 @@ def test_the_network_card_that_the_environment_names_is_told_and_so_is_a_wrong_o
     named = run_dpwa("doctor", "-c", file, "--json", environment={"NCCL_SOCKET_IFNAME": "=lo"})
     assert json.loads(named.stdout)["this_machine"] == {
         "host": "127.0.0.1",
-        "reason": "of lo, as NCCL_SOCKET_IFNAME==lo says",
+        "reason": "of lo, because NCCL_SOCKET_IFNAME==lo",
     }
     wrong = run_dpwa("doctor", "-c", file, environment={"GLOO_SOCKET_IFNAME": "ib77"})
     assert "! this machine: GLOO_SOCKET_IFNAME=ib77: expected one of " in wrong.stdout

@@ -147,7 +147,9 @@ def test_processes_of_mpirun_have_rank_and_size_and_meet_on_their_host(kind):
     assert name == "rank0"
     assert load_config(told, environ={}).node(name).host == "127.0.0.1"
     assert Mpi().told({f"{kind}RANK": "0"}) == ""
-    with pytest.raises(UserError, match="mpirun: expected whole numbers, RANK below WORLD_SIZE"):
+    with pytest.raises(
+        UserError, match="mpirun: expected whole numbers, with RANK below WORLD_SIZE"
+    ):
         Mpi().cluster({**environ, f"{kind}RANK": "1"}, None)
     far = {**environ, f"{kind}SIZE": "8", f"{kind}LOCAL_SIZE": "4"}
     with pytest.raises(UserError, match=r"expected MASTER_ADDR.*as 4 of 8 processes"):
